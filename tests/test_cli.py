@@ -55,14 +55,10 @@ def sac(critic_ms: int, *more: Timing) -> TimerTree:
 # --------------------------------------------------------------------------- one tree
 
 
-def test_sample_is_shown(capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
-    """A real file of ML-Agents becomes a table with its gauges below."""
+def test_samples_are_shown(capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
+    """A real file of ML-Agents has its gauges below; Sample Factory counts nothing, which is left out."""
     assert main(["tree", str(SAMPLES / "mlagents_timers.json")]) == 0
     assert capsys.readouterr().out == wording
-
-
-def test_figures_nobody_knows_are_left_out(capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
-    """Sample Factory counts nothing, and what is no sum may be less than its parts."""
     assert main(["tree", str(SAMPLES / "sample_factory_tree.txt")]) == 0
     assert capsys.readouterr().out == wording
 
@@ -175,16 +171,12 @@ def test_only_trees_are_compared_whatever_they_are_called(save: Save, capsys: py
     assert "+25.0 %" in line
 
 
-def test_siblings_of_one_name_are_compared_in_turn() -> None:
-    """A sum and a last entry may share a name; the first is compared with the first."""
+def test_siblings_and_phases_without_time_are_compared() -> None:
+    """A sum and a last entry may share a name, the first is compared with the first; without time there is no ratio."""
     one = TimerTree(Timing("root", 1, 9, children=(Timing("a", 1, 2), Timing("a", 1, 4, mode=Mode.LAST))))
     other = TimerTree(Timing("root", 1, 9, children=(Timing("a", 1, 3), Timing("a", 1, 4), Timing("a", 1, 1))))
     text = render_diff([one], [other], width=None)
     assert re.findall(r"[+-]\d+\.\d %|added", text) == ["+0.0 %", "+50.0 %", "+0.0 %", "added"]
-
-
-def test_nothing_grows_from_nothing() -> None:
-    """A phase without time has no ratio."""
     one, other = (TimerTree(Timing("root", 1, ns)) for ns in (0, 5))
     assert render_diff([one], [other], width=None).split("\n")[1].split()[-4:] == ["–", "–", "100", "%"]
 
@@ -434,13 +426,9 @@ def test_a_file_without_an_end_is_refused(
         traces.read("/dev/zero")
 
 
-def test_package_names_the_command() -> None:
-    """The script that is installed is this one."""
+def test_the_command_is_named_and_starts_light() -> None:
+    """The script that is installed is this one; importing it loads nothing that measuring needs."""
     assert 'rlperf = "pytest_rlperf.cli:main"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-
-
-def test_command_line_starts_light() -> None:
-    """Importing the command line loads nothing that measuring needs."""
     code = "import pytest_rlperf.cli, sys, json; print(json.dumps(sorted({n.partition('.')[0] for n in sys.modules})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=60, check=True)
     loaded = set(json.loads(done.stdout))

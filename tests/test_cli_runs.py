@@ -23,7 +23,6 @@ from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Exit
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import Phase, Result
-from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import Machine, Provenance
 from pytest_rlperf.report.run_json import selfcheck_document, written
@@ -148,21 +147,6 @@ def test_a_selfcheck_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "5 %" in out
     assert "Made Up 9000" in out
-
-
-def test_what_is_shown_commands_no_terminal(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ids, messages and notes of a file from anywhere are printed, not obeyed."""
-    hostile = "t.py::test_\x1b[2J\u202e\x07\r[\x9b1m]"
-    found = replace(result(hostile, 1e-3), notes=("\x1b]0;x\x07",), component="\x1b[1m")
-    phases = (Phase("\x1b[7m", 1.0, 1e-3, 1e-3, "host"),)
-    one = outcome(replace(found, phases=phases), Status.SLOWER, 1.2)
-    one = replace(one, verdict=replace(one.verdict, reason=WrittenReason("x", "\x1b[31mred\nnext")))
-    path = save("run.json", one)
-    for command in (["show", path, "-v"], ["show", path, path], ["show", path, "-k", "\x1b"]):
-        main(command)
-        out, err = capsys.readouterr()
-        assert all(line.isprintable() for text in (out, err) for line in text.split("\n"))
-        assert "x1b" in out + err
 
 
 def test_standard_input_is_a_file(

@@ -54,8 +54,8 @@ def test_event_clock_tells_the_devices_time_and_the_hosts() -> None:
     assert clock.state() == {"device": "virtual:0", "name": "virtual"}
 
 
-def test_marking_neither_waits_nor_makes_events() -> None:
-    """Between its making and its reading a clock waits for nothing, and takes events that are there."""
+def test_marks_are_taken_from_the_pool_and_given_back() -> None:
+    """A clock waits for nothing and takes events that are there; they are given back one by one or all together."""
     gpu = VirtualGPU()
     clock = clock_of(gpu, pool_size=8)
     made = gpu.events_made
@@ -64,6 +64,13 @@ def test_marking_neither_waits_nor_makes_events() -> None:
         gpu.launch(1e-3)
         clock.release(marks)
     assert (gpu.syncs, gpu.events_made - made, clock.grown) == (0, 0, 0)
+    clock = clock_of(VirtualGPU(), pool_size=3)
+    first, _, _ = clock.mark(), clock.mark(), clock.mark()
+    clock.release([first])
+    clock.release([first])
+    assert clock.left == 1
+    clock.release()
+    assert clock.left == 3
 
 
 def test_pool_grows_only_when_told_to(wording: Wording) -> None:
@@ -78,17 +85,6 @@ def test_pool_grows_only_when_told_to(wording: Wording) -> None:
     clock.release(marks)
     clock.reserve(5)
     assert (clock.left, clock.grown) == (5, 1)
-
-
-def test_releasing_takes_back_all_marks_or_some() -> None:
-    """Events are given back one by one, twice without harm, or all together."""
-    clock = clock_of(VirtualGPU(), pool_size=3)
-    first, _, _ = clock.mark(), clock.mark(), clock.mark()
-    clock.release([first])
-    clock.release([first])
-    assert clock.left == 1
-    clock.release()
-    assert clock.left == 3
 
 
 def test_reading_before_the_device_is_there_says_what_to_do(wording: Wording) -> None:
@@ -297,17 +293,12 @@ def test_a_capture_is_asked_of_the_device_that_is_timed(cuda: _Cuda, current: in
 
 
 @pytest.mark.torch
-def test_segments_that_expand_are_memory_asked_of_the_device(cuda: _Cuda) -> None:
-    """With expandable segments their number stays, however often memory is requested: PyTorch counts the requests."""
+def test_what_pytorch_counts_of_memory(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests where segments expand; nothing of a plugged-in allocator, which also refuses to begin a new peak."""
     cuda.stats["num_device_alloc"] = 70
     clock = clock_for(["cuda:1"])
     assert isinstance(clock, EventClock)
     assert clock.driver.memory() == Memory(1, 2, 70)
-
-
-@pytest.mark.torch
-def test_an_allocator_that_counts_nothing_leaves_memory_unknown(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugged-in allocator refuses to report memory, and to begin a new peak; times are reported all the same."""
 
     def refuse(index: int) -> dict[str, int]:
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")

@@ -473,8 +473,8 @@ def test_end_out_of_order(clock: Clock) -> None:
     assert len(mlagents._get_thread_timer().stack) == 1
 
 
-def test_pop_too_often() -> None:
-    """The root is not popped; a scope whose path was popped still counts, and warns."""
+def test_pops_and_merged_gauges() -> None:
+    """The root is not popped, a scope whose path was popped still counts; a merged gauge goes on by itself."""
     stack = mlagents.TimerStack()
     with pytest.raises(IndexError, match="without push"):
         stack.pop()
@@ -482,10 +482,6 @@ def test_pop_too_often() -> None:
         stack.pop()
     assert stack.root.children["scope"].count == 1
     assert stack.push("next") is stack.root.children["next"]
-
-
-def test_gauges_are_merged_as_copies() -> None:
-    """A gauge that was merged into another tree goes on by itself."""
     worker = mlagents.TimerStack()
     worker.set_gauge("g", 1)
     mlagents.merge_gauges(worker.gauges)

@@ -221,10 +221,14 @@ def test_each_way_of_counting(clock: Seconds, wording: Wording) -> None:
     assert timing.tree_str() == wording
 
 
-def test_an_empty_timing_prints_its_name(wording: Wording) -> None:
-    """There is a first line and no other."""
+def test_empty_timings_and_scopes_never_entered(wording: Wording) -> None:
+    """There is a first line and no other; leaving what was never entered is an error that leaves what is open."""
     assert str(Timing("Batcher 0 profile")) == wording
     assert Timing().flat_str() == "_name: Profile"
+    timing = Timing()
+    with timing.add_time("a"), wording.raises(RuntimeError):
+        timing.add_time("b").__exit__(None, None, None)
+    assert timing.b == 0
 
 
 def test_a_scope_that_fails_is_counted_and_left(clock: Seconds, wording: Wording) -> None:
@@ -244,7 +248,7 @@ def test_a_scope_that_fails_is_counted_and_left(clock: Seconds, wording: Wording
 
 
 def test_recursion_is_a_path_of_its_own(clock: Seconds, wording: Wording) -> None:
-    """A name within itself is one level deeper; the value has the entries of both, as the original's."""
+    """A name within itself is one level deeper, each entry with its own start; the value has both."""
     timing = Timing()
     with timing.add_time("f"):
         clock.sleep(1)
@@ -252,10 +256,6 @@ def test_recursion_is_a_path_of_its_own(clock: Seconds, wording: Wording) -> Non
             clock.sleep(2)
     assert timing.tree_str() == wording
     assert timing.f == 5.0
-
-
-def test_a_kept_scope_may_be_entered_within_itself(clock: Seconds) -> None:
-    """Each entry has its own start."""
     timing = Timing()
     scope = timing.add_time("f")
     with scope:
@@ -283,14 +283,6 @@ def test_a_scope_that_ends_early_warns_and_takes_nothing_else_along(clock: Secon
     assert timing.tree_str() == wording
 
 
-def test_leaving_what_was_never_entered_is_an_error(wording: Wording) -> None:
-    """Nothing is counted, and nothing that is open is left in its place."""
-    timing = Timing()
-    with timing.add_time("a"), wording.raises(RuntimeError):
-        timing.add_time("b").__exit__(None, None, None)
-    assert timing.b == 0
-
-
 @pytest.mark.parametrize(
     ("first", "then"), [("add_time", "time_avg"), ("timeit", "time_avg"), ("time_avg", "add_time")]
 )
@@ -308,7 +300,7 @@ def test_one_name_is_summed_up_or_averaged(first: str, then: str, clock: Seconds
 
 
 def test_one_name_may_be_added_to_and_set(clock: Seconds) -> None:
-    """A sum goes on from the last entry, as the original's does, and a last entry replaces a mean."""
+    """A sum goes on from the last entry, as the original's does; values can be divided by where no time has passed."""
     timing = Timing()
     for method, seconds in ((timing.add_time, 1), (timing.timeit, 2), (timing.add_time, 4)):
         with method("a"):
@@ -319,10 +311,15 @@ def test_one_name_may_be_added_to_and_set(clock: Seconds) -> None:
     with timing.timeit("b"):
         clock.sleep(3)
     assert timing.b == 3.0
+    timing = Timing()
+    for seconds in (0, -5):
+        with timing.timeit("a"):
+            clock.sleep(seconds)
+        assert timing.a == sample_factory.LEAST_S
 
 
-def test_a_value_may_be_set_back_or_deleted(clock: Seconds, wording: Wording) -> None:
-    """Times are added to what is there, also where that has gone since the scope was made."""
+def test_values_and_names_are_the_users(clock: Seconds, wording: Wording) -> None:
+    """Times are added to what is there, also where that has gone; times of a method's name are items."""
     timing = Timing()
     with timing.add_time("a"), timing.time_avg("b"):
         clock.sleep(1)
@@ -333,10 +330,6 @@ def test_a_value_may_be_set_back_or_deleted(clock: Seconds, wording: Wording) ->
         clock.sleep(1)
     assert timing.a == 6.0
     assert timing.tree_str() == wording
-
-
-def test_a_name_hides_no_method(clock: Seconds, wording: Wording) -> None:
-    """Times of that name are items; what is neither is an AttributeError."""
     timing = Timing()
     for name in ("items", "add_time", "tree_str"):
         with timing.add_time(name):
@@ -346,15 +339,6 @@ def test_a_name_hides_no_method(clock: Seconds, wording: Wording) -> None:
     assert timing.tree_str().endswith("items: 1.0000, add_time: 1.0000, tree_str: 1.0000")
     with wording.raises(AttributeError):
         _ = timing.missing
-
-
-def test_an_entry_comes_to_something(clock: Seconds) -> None:
-    """Values can be divided by, also where no time has passed, or the clock was set back."""
-    timing = Timing()
-    for seconds in (0, -5):
-        with timing.timeit("a"):
-            clock.sleep(seconds)
-        assert timing.a == sample_factory.LEAST_S
 
 
 @pytest.mark.parametrize("copied", [lambda t: pickle.loads(pickle.dumps(t)), copy.deepcopy])  # noqa: S301

@@ -251,15 +251,11 @@ def test_recursion_times_each_call_from_its_own_start(clock: Seconds) -> None:
     assert timeit._REG["f"][1:] == [16.0, 5]
 
 
-def test_a_timer_that_was_not_started_says_so(wording: Wording) -> None:
-    """An error names it and what to do."""
+def test_marks_and_timers_that_did_not_begin(wording: Wording, clock: Seconds) -> None:
+    """An event begins in one thread and ends in another; what did not begin is an error that names it."""
     for use in (lambda: timeit("a").elapsed(), lambda: timeit("a").__exit__(None, None, None)):
         with wording.raises(RuntimeError):
             use()
-
-
-def test_marks_may_be_set_in_two_places(clock: Seconds, wording: Wording) -> None:
-    """An event begins in one thread and ends in another; one that did not begin is a KeyError that names it."""
     thread = threading.Thread(target=timeit.mark_start, args=("event",))
     thread.start()
     thread.join()

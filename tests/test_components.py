@@ -5,6 +5,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,28 +59,6 @@ def test_a_thunk_is_called_as_it_is() -> None:
     workload.close()
 
 
-@pytest.mark.parametrize("items", [0, -1, math.nan, math.inf, "many", None])
-def test_items_that_cannot_be_counted(items: Any) -> None:
-    """A call processes some positive number of items."""
-    with pytest.raises(ComponentError, match="items="):
-        thunk_workload(int, items=items, unit="call", setup=None, check=None)
-
-
-@pytest.mark.parametrize("unit", [5, None])
-def test_a_unit_that_is_no_word(unit: Any) -> None:
-    """A unit is written behind figures and stored, so it is text."""
-    with pytest.raises(ComponentError, match="unit="):
-        thunk_workload(int, items=1, unit=unit, setup=None, check=None)
-
-
-@pytest.mark.parametrize("changes", [{"fn": 3}, {"setup": 3}, {"check": 3}])
-def test_what_cannot_be_called(changes: dict[str, Any]) -> None:
-    """An argument that should be callable and is not is an error before anything runs."""
-    arguments: dict[str, Any] = {"fn": int, "setup": None, "check": None} | changes
-    with pytest.raises(ComponentError, match="int"):
-        thunk_workload(arguments.pop("fn"), items=1, unit="call", **arguments)
-
-
 # --------------------------------------------------------------------------- vector envs
 
 
@@ -89,20 +68,6 @@ def brief_env() -> type[Any]:
     from brief_env import BriefEnv
 
     return BriefEnv
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_real_steps_of_a_sync_vector_env(mode: str, seed: int) -> None:
-    """Resets are no steps, in whichever call they happen, and a slice may end between an end and its reset."""
-    gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.vector.SyncVectorEnv([brief_env()] * 4, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
-    env.reset(seed=seed)
-    workload = vecenv_workload(env)
-    assert_counts(workload, lambda: sum(one.n_steps for one in env.envs))
-    assert sum(one.n_resets for one in env.envs) > 20
-    env.close()
 
 
 @pytest.mark.torch
@@ -161,33 +126,6 @@ def test_real_steps_of_a_native_vector_env(reuse: bool) -> None:
     workload = vecenv_workload(counter)
     assert_counts(workload, lambda: counter.n_steps)
     counter.close()
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_nothing_stepped_is_nothing_counted(mode: str) -> None:
-    """Asked twice in a row, the second time there is nothing new, and what is due stays due."""
-    gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.vector.SyncVectorEnv([brief_env()] * 8, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
-    workload = vecenv_workload(env)
-    workload.check()
-    assert workload.count is not None
-    for _ in range(10):
-        workload.call()
-        workload.count()
-        assert workload.count() == 0
-    assert_counts(workload, lambda: sum(one.n_steps for one in env.envs))
-
-
-@pytest.mark.torch
-def test_phases_of_a_vector_env() -> None:
-    """Drawing actions, stepping, and where the env leaves it to its user, resetting."""
-    gymnasium = pytest.importorskip("gymnasium")
-    modes = gymnasium.vector.AutoresetMode
-    for mode, phases in ((modes.NEXT_STEP, []), (modes.SAME_STEP, []), (modes.DISABLED, ["reset"])):
-        workload = vecenv_workload(gymnasium.vector.SyncVectorEnv([brief_env()] * 4, autoreset_mode=mode))
-        workload.check()
-        assert phase_paths(workload, 20) == ["action", "env_step", *phases]
 
 
 @pytest.mark.torch
@@ -388,13 +326,6 @@ def test_what_does_not_sample(wording: Wording) -> None:
         replay_workload([], 8)
 
 
-@pytest.mark.parametrize("batch_size", [0, -1, 2.5, "many", None])
-def test_a_batch_size_that_is_none(batch_size: Any) -> None:
-    """No batch has less than one row; what is stored of it could not be read back."""
-    with pytest.raises(ComponentError, match="batch_size="):
-        replay_workload(Buffer(lambda rows: rows), batch_size)
-
-
 @pytest.mark.torch
 def test_the_reference_buffer() -> None:
     """The embedded buffer passes, records its phases, and when empty says so itself."""
@@ -500,7 +431,7 @@ class Method:
         with_anything,
         WithoutSignature(),
         Method().gae,
-        functools.partial(compute_gae, gamma=0.5, lam=0.5),
+        partial(compute_gae, gamma=0.5, lam=0.5),
         lambda rewards, values, dones, last_values: {"advantages": advantages_of(rewards, values, dones, last_values)},
     ],
 )
@@ -554,10 +485,20 @@ def test_gae_on_tensors() -> None:
     assert [tuple(tensor.shape) for tensor in seen] == [(30, 4)] * 3 + [(4,)]
 
 
-def test_phases_of_gae() -> None:
-    """The embedded function's backward scan is a phase of its own."""
+def test_phases_and_arguments_of_gae() -> None:
+    """The embedded function's backward scan is a phase of its own; every call works on the rollout that was checked."""
     workload = gae_workload(compute_gae, 16, 2, "numpy")
     assert phase_paths(workload) == ["gae", "gae/deltas", "gae/backward_scan"]
+    seen: list[int] = []
+
+    def function(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
+        seen.append(id(rewards))
+        return advantages_of(rewards, values, dones, last_values)
+
+    workload = gae_workload(function, 8, 2, "numpy")
+    workload.check()
+    workload.call()
+    assert len(set(seen)) == 1
 
 
 def ignores_ends(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
@@ -589,51 +530,16 @@ def with_unknown_names(rew: Array, v_s: Array, end_flag: Array) -> Array:
     raise AssertionError
 
 
-def test_a_gae_function_with_unknown_parameters(wording: Wording) -> None:
-    """A parameter that means nothing known is named, with what is known and the way out."""
+def test_a_gae_function_with_unknown_parameters_or_that_raises(wording: Wording) -> None:
+    """A parameter that means nothing known is named, with the way out; a function's exception is left unchanged."""
     with wording.raises(ComponentError):
         gae_workload(with_unknown_names, 8, 2, "numpy")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((compute_gae, 0, 8, "numpy"), "n_steps=0"),
-        ((compute_gae, 8, -1, "numpy"), "n_envs=-1"),
-        ((compute_gae, 8, 2.5, "numpy"), r"n_envs=2\.5"),
-        ((compute_gae, "many", 8, "numpy"), "n_steps='many'"),
-        ((compute_gae, 8, 2, "jax"), "backend='jax'.*'numpy' or 'torch'"),
-        ((np.zeros(3), 8, 2, "numpy"), "ndarray"),
-    ],
-)
-def test_gae_arguments_that_make_no_sense(arguments: tuple[Any, ...], says: str) -> None:
-    """Sizes, backend and function are checked before anything runs."""
-    with pytest.raises(ComponentError, match=says):
-        gae_workload(*arguments)
-
-
-def test_a_gae_function_that_raises(wording: Wording) -> None:
-    """A function's exception reaches the user unchanged."""
 
     def function(rewards: Array, values: Array) -> Array:
         raise ZeroDivisionError("in the scan")
 
     with wording.raises(ZeroDivisionError):
         gae_workload(function, 8, 2, "numpy").check()
-
-
-def test_gae_gets_the_same_rollout_every_time() -> None:
-    """Every call works on the rollout the check was done on, so that calls are alike."""
-    seen: list[int] = []
-
-    def function(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
-        seen.append(id(rewards))
-        return advantages_of(rewards, values, dones, last_values)
-
-    workload = gae_workload(function, 8, 2, "numpy")
-    workload.check()
-    workload.call()
-    assert len(set(seen)) == 1
 
 
 # --------------------------------------------------------------------------- SAC updates
@@ -687,16 +593,11 @@ def torch_agent(update: Callable[[Any], None]) -> Any:
 
 
 @pytest.mark.torch
-def test_a_sac_update_that_does_nothing(wording: Wording) -> None:
-    """An update that leaves every parameter as it was is no update."""
+def test_a_sac_update_that_does_nothing_or_diverges(wording: Wording) -> None:
+    """An update that leaves every parameter as it was is none; one that leaves NaN or infinity names where."""
     with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: None), 4).check()
     sac_workload(torch_agent(lambda agent: agent.log_alpha.add_(1)), 4).check()
-
-
-@pytest.mark.torch
-def test_a_sac_update_that_diverges(wording: Wording) -> None:
-    """An update that leaves NaN or infinity names where."""
     with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: agent.net.bias.fill_(math.nan)), 4).check()
     with wording.raises(ComponentError):
@@ -734,41 +635,7 @@ def test_what_does_not_update(agent: Any, batch_size: int | None, wording: Wordi
         sac_workload(agent, batch_size)
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("batch_size", [None, 0, -1, "many"])
-def test_a_sac_batch_size_that_is_none(batch_size: Any) -> None:
-    """An agent's update needs a batch size of at least one."""
-    with pytest.raises(ComponentError, match="batch_size="):
-        sac_workload(torch_agent(lambda agent: None), batch_size)
-
-
 # --------------------------------------------------------------------------- PPO rollouts
-
-
-@pytest.mark.torch
-def test_a_ppo_agent() -> None:
-    """Env steps are counted without the rows that were resets, and the phases are those of a rollout."""
-    pytest.importorskip("torch")
-    gymnasium = pytest.importorskip("gymnasium")
-    from pytest_rlperf.components.reference import PPO
-
-    envs = gymnasium.vector.SyncVectorEnv([brief_env()] * 3)
-    workload = ppo_workload(PPO(envs, hidden=8), 16, None)
-    workload.check()
-    assert workload.count is not None
-    workload.count()
-    for calls in (1, 3):
-        before = sum(env.n_steps for env in envs.envs)
-        for _ in range(calls):
-            workload.call()
-        assert workload.count() == sum(env.n_steps for env in envs.envs) - before
-    assert workload.count() == 0
-    paths = phase_paths(workload)
-    assert [path for path in paths if path.count("/") < 2] == [
-        "ppo_collect",
-        *(f"ppo_collect/{step}" for step in ("policy", "env_step", "store", "gae")),
-    ]
-    envs.close()
 
 
 class Collector:
@@ -786,6 +653,13 @@ class Rewarded(NamedTuple):
     """A rollout of tensors or arrays."""
 
     rewards: Any
+
+
+class Learner:
+    """An agent that updates nothing."""
+
+    def update(self, batch_size: int) -> None:
+        """Do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -851,23 +725,35 @@ def test_a_rollout_that_is_wrong(make: Callable[[Array], Any], wording: Wording)
         ppo_workload(Collector(make), 8, None).check()
 
 
+given: Any = partial  # arguments that no type checker would let pass
+THUNK: dict[str, Any] = {"fn": int, "items": 1, "unit": "call", "setup": None, "check": None}
+
+
 @pytest.mark.parametrize(
-    ("agent", "n_steps", "items", "says"),
+    ("make", "says"),
     [
-        (3, 8, None, "not int"),
-        (Collector(Rewarded), None, None, "needs n_steps="),
-        (Collector(Rewarded), 0, None, "n_steps="),
-        (Collector(Rewarded), "many", None, "n_steps="),
-        (int, None, None, "needs items="),
-        (int, None, 0, "items="),
-        (int, None, math.nan, "items="),
-        (int, None, "many", "items="),
+        *((given(thunk_workload, **THUNK | {"items": items}), "items=") for items in (0, -1, math.nan, math.inf, "x")),
+        *((given(thunk_workload, **THUNK | {"unit": unit}), "unit=") for unit in (5, None)),
+        *((given(thunk_workload, **THUNK | {name: 3}), "int") for name in ("fn", "setup", "check")),
+        *((given(replay_workload, Buffer(list), size), "batch_size=") for size in (0, -1, 2.5, "many", None)),
+        (given(gae_workload, compute_gae, 0, 8, "numpy"), "n_steps=0"),
+        (given(gae_workload, compute_gae, 8, -1, "numpy"), "n_envs=-1"),
+        (given(gae_workload, compute_gae, 8, 2.5, "numpy"), r"n_envs=2\.5"),
+        (given(gae_workload, compute_gae, "many", 8, "numpy"), "n_steps='many'"),
+        (given(gae_workload, compute_gae, 8, 2, "jax"), "backend='jax'.*'numpy' or 'torch'"),
+        (given(gae_workload, np.zeros(3), 8, 2, "numpy"), "ndarray"),
+        *((given(sac_workload, Learner(), size), "batch_size=") for size in (None, 0, -1, "many")),
+        (given(ppo_workload, 3, 8, None), "not int"),
+        (given(ppo_workload, Collector(Rewarded), None, None), "needs n_steps="),
+        *((given(ppo_workload, Collector(Rewarded), n_steps, None), "n_steps=") for n_steps in (0, "many")),
+        (given(ppo_workload, int, None, None), "needs items="),
+        *((given(ppo_workload, int, None, items), "items=") for items in (0, math.nan, "many")),
     ],
 )
-def test_ppo_arguments_that_make_no_sense(agent: Any, n_steps: Any, items: Any, says: str) -> None:
-    """A collector that cannot be called or counted is an error before anything runs."""
+def test_arguments_that_make_no_sense(make: Callable[[], Any], says: str) -> None:
+    """Sizes, counts, units and what should be callable are checked before anything runs."""
     with pytest.raises(ComponentError, match=says):
-        ppo_workload(agent, n_steps, items)
+        make()
 
 
 # --------------------------------------------------------------------------- thunks

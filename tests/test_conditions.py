@@ -147,22 +147,14 @@ def test_a_driver_older_than_pynvml_is_read_as_far_as_it_goes() -> None:
     assert nvml_reader(UUID, nvml).read() == Conditions(1.41e9, 1.41e9, 41.0, (), None)
 
 
-def test_throttling_that_nobody_tells_of_is_said() -> None:
-    """Nothing is not the same as not throttled: the reader says what it lacks."""
+def test_what_nobody_tells_of_is_said(wording: Wording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is not the same as not throttled: the reader says what it, its library or its module lacks."""
     reader = nvml_reader(UUID, Nvml(nvmlDeviceGetCurrentClocksThrottleReasons=NVMLError("Not Supported")))
     assert reader.missing == NO_REASONS
     assert reader.read() == Conditions(1.41e9, 1.41e9, 41.0, None, 0)
-
-
-def test_a_driver_without_nvml_is_said(wording: Wording) -> None:
-    """The module is there, the library it loads is not."""
     reader = nvml_reader(UUID, Nvml(nvmlInit=NVMLError("NVML Shared Library Not Found")))
     assert reader.read() is None
     assert reader.missing == wording
-
-
-def test_without_nvml_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """Nothing is read, and the extra that would is named."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     reader = nvml_reader(UUID)
     assert reader.read() is None
@@ -180,9 +172,11 @@ def test_clocks_are_read_and_never_set() -> None:
 
 
 def test_processes_of_this_run_are_not_others() -> None:
-    """A worker, the process that started it and that one's children are of the run; init is not."""
+    """A worker, its parent and that one's children are of the run; a list without this process tells nothing."""
     assert count_others([os.getpid(), os.getppid()], os.getppid()) == 0
     assert count_others([os.getpid(), 1, 2**22 + 1], os.getppid()) == 2
+    assert count_others([1, 2**22 + 1], None) is None
+    assert count_others([], None) is None
 
 
 def test_what_else_a_shell_has_started_is_another() -> None:
@@ -203,12 +197,6 @@ def test_a_worker_is_known_by_the_session_it_leads(leader: bool, others: int, mo
     conditions = nvml_reader(UUID, Nvml(nvmlDeviceGetComputeRunningProcesses=processes)).read()
     assert conditions is not None
     assert conditions.others == others
-
-
-def test_processes_outside_a_container_are_not_told_apart() -> None:
-    """A list without this process, which uses the device, has other numbers, or none: nobody is counted."""
-    assert count_others([1, 2**22 + 1], None) is None
-    assert count_others([], None) is None
 
 
 def test_the_worst_conditions_are_kept() -> None:
@@ -280,13 +268,9 @@ def driver_files(tmp_path: Path) -> Path:
 
 
 def test_without_nvml_the_drivers_files_tell(driver_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model and driver at least, without importing PyTorch."""
+    """Model and driver at least, also where the library is of another version than the driver."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert accelerators(files=driver_files) == ("NVIDIA H100 PCIe, driver 550.54.15",) * 2
-
-
-def test_nvml_that_fails_leaves_it_to_the_files(driver_files: Path) -> None:
-    """A library of another version than the driver tells nothing."""
     nvml = Nvml(nvmlSystemGetDriverVersion=NVMLError("Driver/library version mismatch"))
     assert accelerators(nvml, driver_files) == ("NVIDIA H100 PCIe, driver 550.54.15",) * 2
     assert accelerators(Nvml(nvmlInit=NVMLError("no")), driver_files)[0].startswith("NVIDIA H100 PCIe")
@@ -354,7 +338,7 @@ class Cuda:
 
 
 def test_what_a_workload_has_to_leave_is_read_and_put_back() -> None:
-    """The current device and the sync debug mode, as soon as CUDA is in use."""
+    """The current device and the sync debug mode, as soon as CUDA is in use; without PyTorch there are none."""
     cuda = Cuda(is_initialized=True)
     library = Torch({"torch": SimpleNamespace(cuda=cuda)})  # type: ignore[dict-item]
     before = library.settings()
@@ -362,10 +346,6 @@ def test_what_a_workload_has_to_leave_is_read_and_put_back() -> None:
     assert library.settings() == {"current device": 1, "sync debug mode": 2}
     library.restore(before)
     assert (cuda.current, cuda.mode) == (0, 0)
-
-
-def test_cuda_is_not_started_to_look_at_it() -> None:
-    """Where nothing was done on a GPU, settings are what it begins with; without PyTorch there are none."""
     library = Torch({"torch": SimpleNamespace(cuda=Cuda(is_initialized=False))})  # type: ignore[dict-item]
     assert library.settings() == {"current device": 0, "sync debug mode": 0}
     assert library.used() == Torch({}).settings() == Torch({}).used() == {}

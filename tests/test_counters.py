@@ -73,11 +73,24 @@ def tally(*repetitions: Counts) -> Tally:
     )
 
 
-def changes(then: Counts, now: Counts, names: tuple[str, ...] = EVERY) -> list[tuple[str, str, int, int]]:
-    """Return what changed as tuples."""
-    return [
-        (change.path, change.name, change.was, change.now) for change in compare(counting(then), counting(now), names)
-    ]
+def read(text: str) -> Counts:
+    """Return the counts of ``phase: name count, name least..most · phase: …``; the whole call's need no phase."""
+    found: dict[str, dict[str, int | tuple[int, int]]] = {}
+    for part in text.split(" · "):
+        path, _, counts = part.rpartition(": ")
+        for count_ in counts.split(", "):
+            name, _, value = count_.partition(" ")
+            least, _, most = value.partition("..")
+            found.setdefault(path, {})[name] = (int(least), int(most)) if most else int(least)
+    return found
+
+
+def changes(then: str, now: str, names: tuple[str, ...] = EVERY) -> str:
+    """Return what changed, in the same notation."""
+    found = compare(counting(read(then)), counting(read(now)), names)
+    return " · ".join(
+        f"{change.path}{': ' * bool(change.path)}{change.name} {change.was} → {change.now}" for change in found
+    )
 
 
 # --------------------------------------------------------------------------- what is learnt from tallies
@@ -94,10 +107,12 @@ def test_what_is_equal_everywhere_is_exact() -> None:
     assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {"python_calls": (2, 4)}),), 2, 2, ())
 
 
-def test_one_worker_alone_knows_nothing_exactly() -> None:
-    """Repetitions of one process share what differs between processes."""
+def test_without_a_second_worker_nothing_is_exact() -> None:
+    """Repetitions of one process share what differs between processes; of workers that declined there is only why."""
     learnt = learn([tally({WHOLE: {"ops": 7}}, {WHOLE: {"ops": 7}})])
     assert learnt == Counting((PhaseCounts(WHOLE, {}, {"ops": (7, 7)}),), 1, 2, ())
+    assert learn([]) is None
+    assert learn([Tally((), ("too long",))] * 5) == Counting((), 0, 0, ("too long",))
 
 
 def test_what_a_repetition_does_not_have_is_zero_there() -> None:
@@ -120,12 +135,6 @@ def test_what_was_not_counted_everywhere_is_left_out() -> None:
     banned = replace(tally({WHOLE: {"ops": 7}}), notes=("not counted: banned",))
     learnt = learn([tally({WHOLE: {"ops": 7, "native_calls": 1, "native_calls:rlox": 1}}), banned])
     assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {}),), 2, 1, ("not counted: banned",))
-
-
-def test_nobody_asked_nothing_learnt() -> None:
-    """Without tallies there is no counting; of workers that declined there is one without counts, and why."""
-    assert learn([]) is None
-    assert learn([Tally((), ("too long",))] * 5) == Counting((), 0, 0, ("too long",))
 
 
 # --------------------------------------------------------------------------- who counts
@@ -168,15 +177,11 @@ def test_every_worker_counts_once_within_its_share_of_the_time() -> None:
     assert learnt.phases[0].exact == {"ops": 7}
 
 
-def test_a_gate_has_more_time() -> None:
-    """Where counts decide, half of the time may go into them: left out, they would let everything pass."""
+def test_a_gate_has_more_time_and_without_counters_there_is_none() -> None:
+    """Where counts decide, half of the time may go into them; off, no worker counts."""
     clerk = Clerk(COUNTED)
     CountingPass(60.0, 5, is_wanted=True, gates=True).run([clerk])
     assert clerk.limits_s == [pytest.approx(6.0)]
-
-
-def test_nothing_is_counted_unless_asked_for() -> None:
-    """Off costs nothing: no worker counts."""
     clerk = Clerk(COUNTED)
     CountingPass(60.0, 1, is_wanted=False, gates=False).run([clerk])
     assert clerk.limits_s == []
@@ -302,165 +307,118 @@ def test_the_device_that_a_workload_is_on_is_counted() -> None:
 # --------------------------------------------------------------------------- what has changed
 
 
-def test_a_change_is_told_in_the_deepest_phase() -> None:
-    """Not again in each phase around it, and by the operation's name rather than by the sum."""
-    then = {
-        WHOLE: {"ops": 20, "ops:aten::mm": 12},
-        "sac": {"ops": 20, "ops:aten::mm": 12},
-        "sac/critic": {"ops": 15, "ops:aten::mm": 12},
-        "sac/actor": {"ops": 5},
-    }
-    now = {
-        WHOLE: {"ops": 26, "ops:aten::mm": 18},
-        "sac": {"ops": 26, "ops:aten::mm": 18},
-        "sac/critic": {"ops": 21, "ops:aten::mm": 18},
-        "sac/actor": {"ops": 5},
-    }
-    assert changes(then, now) == [("sac/critic", "ops:aten::mm", 12, 18)]
-    assert changes(then, now, ("ops",)) == [("sac/critic", "ops", 15, 21)]
-
-
-def test_a_phase_is_told_for_what_its_children_leave_open() -> None:
-    """Of six more, four are the critic's; the whole call is listed too, for the other two."""
-    then = {WHOLE: {"syncs": 0}, "sac": {"syncs": 0}, "sac/critic": {"syncs": 0}}
-    now = {WHOLE: {"syncs": 6}, "sac": {"syncs": 6}, "sac/critic": {"syncs": 4}}
-    assert changes(then, now) == [("sac", "syncs", 0, 6), ("sac/critic", "syncs", 0, 4)]
-
-
-def test_what_only_moved_has_not_changed() -> None:
-    """An operation that another phase does now is neither more nor less of the call, nor is a phase's new name."""
-    then = {WHOLE: {"ops": 9}, "a": {"ops": 6}, "b": {"ops": 3}}
-    moved = {WHOLE: {"ops": 9}, "a": {"ops": 3}, "b": {"ops": 6}}
-    renamed = {WHOLE: {"ops": 9}, "a": {"ops": 6}, "c": {"ops": 3}}
-    assert changes(then, moved) == []
-    assert changes(then, renamed) == []
-
-
-def test_under_a_new_name_only_the_difference_is_told() -> None:
-    """A phase that was renamed and does two more is not told as if all of it were new."""
-    then = {WHOLE: {"ops": 9}, "critic": {"ops": 9}}
-    now = {WHOLE: {"ops": 11}, "q": {"ops": 11}}
-    assert changes(then, now) == [(WHOLE, "ops", 9, 11)]
-
-
-def test_a_new_phase_is_told_with_what_it_does() -> None:
-    """A count that is missing on one side was zero there."""
-    then = {WHOLE: {"ops": 9}}
-    now = {WHOLE: {"ops": 11}, "log": {"ops": 2}}
-    assert changes(then, now) == [("log", "ops", 0, 2)]
-
-
-def test_the_sum_is_told_where_no_member_is() -> None:
-    """Calls of modules that are not told apart change the sum alone."""
-    then = {WHOLE: {"native_calls": 10, "native_calls:rlox": 4}}
-    now = {WHOLE: {"native_calls": 12, "native_calls:rlox": 4}}
-    assert changes(then, now) == [(WHOLE, "native_calls", 10, 12)]
+MEMBERS = (
+    "ops 20, ops:aten::mm 12 · sac: ops 20, ops:aten::mm 12 · sac/critic: ops 15, ops:aten::mm 12 · sac/actor: ops 5"
+)
+MORE_OF_ONE = (
+    "ops 26, ops:aten::mm 18 · sac: ops 26, ops:aten::mm 18 · sac/critic: ops 21, ops:aten::mm 18 · sac/actor: ops 5"
+)
+MOVES = "python_calls 110..115 · critic: python_calls 40 · actor: python_calls 20 · env: python_calls 50..55"
 
 
 @pytest.mark.parametrize(
     ("then", "now", "expected"),
     [
-        ((2, 4), 9, None),  # it was not exact
-        (3, (2, 4), None),  # it may be what it was
-        (3, (3, 4), None),
-        (3, (2, 3), None),
-        (3, (4, 6), 4),
-        (9, (4, 6), 6),
-        (3, 3, None),
-        (0, 2, 2),
-        (2, 0, 0),
+        # Not again in each phase around it, and by the operation's name rather than by the sum.
+        pytest.param(MEMBERS, MORE_OF_ONE, "sac/critic: ops:aten::mm 12 → 18", id="in the deepest phase"),
+        pytest.param(
+            "syncs 0 · sac: syncs 0 · sac/critic: syncs 0",
+            "syncs 6 · sac: syncs 6 · sac/critic: syncs 4",
+            "sac: syncs 0 → 6 · sac/critic: syncs 0 → 4",
+            id="a phase is told for what its children leave open",
+        ),
+        pytest.param("ops 9 · a: ops 6 · b: ops 3", "ops 9 · a: ops 3 · b: ops 6", "", id="moved"),
+        pytest.param("ops 9 · a: ops 6 · b: ops 3", "ops 9 · a: ops 6 · c: ops 3", "", id="renamed"),
+        pytest.param("ops 9 · critic: ops 9", "ops 11 · q: ops 11", "ops 9 → 11", id="renamed, and two more"),
+        pytest.param("ops 9", "ops 11 · log: ops 2", "log: ops 0 → 2", id="a new phase"),
+        pytest.param(
+            "native_calls 10, native_calls:rlox 4",
+            "native_calls 12, native_calls:rlox 4",
+            "native_calls 10 → 12",
+            id="of no member",
+        ),
+        pytest.param("syncs 2..4", "syncs 9", "", id="it was not exact"),
+        pytest.param("syncs 3", "syncs 2..4", "", id="it may be what it was"),
+        pytest.param("syncs 3", "syncs 3..4", "", id="or the least"),
+        pytest.param("syncs 3", "syncs 2..3", "", id="or the most"),
+        pytest.param("syncs 3", "syncs 4..6", "syncs 3 → 4", id="wholly above"),
+        pytest.param("syncs 9", "syncs 4..6", "syncs 9 → 6", id="wholly below"),
+        pytest.param("syncs 3", "syncs 3", "", id="equal"),
+        pytest.param("syncs 0", "syncs 2", "syncs 0 → 2", id="from zero"),
+        pytest.param("syncs 2", "syncs 0", "syncs 2 → 0", id="to zero"),
+        pytest.param(
+            "syncs 2, syncs:item 0 · a: syncs 1 · ab: syncs 1, syncs:item 0",
+            "syncs 3, syncs:item 1 · a: syncs 2 · ab: syncs 1, syncs:item 1",
+            "a: syncs 1 → 2 · ab: syncs:item 0 → 1",
+            id="members of another phase whose name begins alike leave the sum",
+        ),
+        pytest.param(
+            "syncs 1, syncs:item 1 · a: syncs:item 1",
+            "syncs 2, syncs:item 2 · a: syncs:item 2",
+            "a: syncs:item 1 → 2",
+            id="a member below leaves out the sum",
+        ),
+        pytest.param(
+            "syncs 2, syncs:item 2",
+            "syncs 2, syncs:cpu 2",
+            "syncs:cpu 0 → 2 · syncs:item 2 → 0",
+            id="members that one side alone has",
+        ),
+        pytest.param("ops 5 · a: ops 1..3", "ops 8 · a: ops 4", "ops 5 → 8", id="a phase that wavered explains none"),
+        pytest.param(
+            "ops 110 · a: ops 100", "ops 120 · a: ops 102", "ops 110 → 120 · a: ops 100 → 102", id="nor does one of ten"
+        ),
+        pytest.param(
+            "python_calls 90..95 · critic: python_calls 40",
+            "python_calls 90..95 · critic: python_calls 41",
+            "critic: python_calls 40 → 41",
+            id="one more where the whole wavers",
+        ),
+        pytest.param(
+            "python_calls 90..95 · critic: python_calls 41",
+            "python_calls 91..97 · critic: python_calls 40",
+            "critic: python_calls 41 → 40",
+            id="one less where the whole wavers",
+        ),
+        # Where the whole wavers, what a phase of one side alone does may be elsewhere on the other.
+        *(
+            pytest.param(MOVES, f"python_calls 110..115 · actor: python_calls 20 · {now}", "", id=name)
+            for name, now in (
+                ("wavers, renamed", "q: python_calls 40 · env: python_calls 50..55"),
+                ("wavers, deeper", "q/first: python_calls 40 · env: python_calls 50..55"),
+                ("wavers, timer removed", "env: python_calls 50..55"),
+            )
+        ),
+        pytest.param(MOVES, MOVES.replace("40", "30").replace("20", "30"), "", id="wavers, moved"),
+        *(
+            pytest.param(
+                f"python_calls 90..99 · a: python_calls {a} · b: python_calls {b}",
+                f"python_calls 90..99 · a: python_calls {70 - a} · b: python_calls {52 - b}",
+                f"b: python_calls {b} → {52 - b}",
+                id=name,
+            )
+            for name, a, b in (("ten that moved, two more", 40, 20), ("ten that moved, two less", 30, 32))
+        ),
+        *(
+            pytest.param("host_peak_bytes 6144", f"host_peak_bytes {now}", expected, id=f"rounded, {now}")
+            for now, expected in ((7168, ""), (5120, ""), (8192, "host_peak_bytes 6144 → 8192"))
+        ),
+        pytest.param("ops 1, syncs 3", "ops 1", "", id="not counted on one side"),
     ],
 )
-def test_exact_counts_are_compared_by_equality(
-    then: int | tuple[int, int], now: int | tuple[int, int], expected: int | None
-) -> None:
-    """An exact count has changed where it is another, or wavers wholly on one side of the former one."""
-    before: dict[str, int | tuple[int, int]] = {"syncs": then}
-    after: dict[str, int | tuple[int, int]] = {"syncs": now}
-    found = changes({WHOLE: before}, {WHOLE: after})
-    assert found == ([] if expected is None else [(WHOLE, "syncs", then, expected)])
+def test_what_has_changed(then: str, now: str, expected: str) -> None:
+    """A change is another exact count, told once, where it is."""
+    assert changes(then, now) == expected
 
 
-def test_a_sum_is_left_out_for_members_in_its_phase_or_below_it() -> None:
-    """Members elsewhere, or of another phase whose name begins alike, leave the sum in its phase."""
-    then: Counts = {WHOLE: {"syncs": 2, "syncs:item": 0}, "a": {"syncs": 1}, "ab": {"syncs": 1, "syncs:item": 0}}
-    now: Counts = {WHOLE: {"syncs": 3, "syncs:item": 1}, "a": {"syncs": 2}, "ab": {"syncs": 1, "syncs:item": 1}}
-    assert changes(then, now) == [("a", "syncs", 1, 2), ("ab", "syncs:item", 0, 1)]
-    whole_then: Counts = {WHOLE: {"syncs": 1, "syncs:item": 1}, "a": {"syncs:item": 1}}
-    whole_now: Counts = {WHOLE: {"syncs": 2, "syncs:item": 2}, "a": {"syncs:item": 2}}
-    assert changes(whole_then, whole_now) == [("a", "syncs:item", 1, 2)]
+def test_a_sum_is_told_where_it_alone_is_chosen() -> None:
+    """In the deepest phase, too."""
+    assert changes(MEMBERS, MORE_OF_ONE, ("ops",)) == "sac/critic: ops 15 → 21"
 
 
-def test_members_that_one_side_alone_has_are_told() -> None:
-    """The other side counted none of them, as it counted their family."""
-    then: Counts = {WHOLE: {"syncs": 2, "syncs:item": 2}}
-    now: Counts = {WHOLE: {"syncs": 2, "syncs:cpu": 2}}
-    assert changes(then, now) == [(WHOLE, "syncs:cpu", 0, 2), (WHOLE, "syncs:item", 2, 0)]
-
-
-def test_a_phase_that_wavered_explains_no_exact_change() -> None:
-    """Where a child's count was not exact, the phase around it has the change; a large count explains no more of it."""
-    assert changes({WHOLE: {"ops": 5}, "a": {"ops": (1, 3)}}, {WHOLE: {"ops": 8}, "a": {"ops": 4}}) == [
-        (WHOLE, "ops", 5, 8)
-    ]
-    then: Counts = {WHOLE: {"ops": 110}, "a": {"ops": 100}}
-    now: Counts = {WHOLE: {"ops": 120}, "a": {"ops": 102}}
-    assert changes(then, now) == [(WHOLE, "ops", 110, 120), ("a", "ops", 100, 102)]
-
-
-def test_one_more_is_a_change_where_the_whole_wavers() -> None:
-    """A single call more in an exact phase is told, and so is one less."""
-    then: Counts = {WHOLE: {"python_calls": (90, 95)}, "critic": {"python_calls": 40}}
-    now: Counts = {WHOLE: {"python_calls": (90, 95)}, "critic": {"python_calls": 41}}
-    assert changes(then, now) == [("critic", "python_calls", 40, 41)]
-    assert changes(now, then) == [("critic", "python_calls", 41, 40)]
-
-
-def test_what_one_side_did_not_count_is_not_compared() -> None:
-    """A machine without the device has no zero of its counts, and one worker alone has nothing exact."""
-    assert changes({WHOLE: {"ops": 1, "syncs": 3}}, {WHOLE: {"ops": 1}}) == []
+def test_one_worker_alone_is_not_compared() -> None:
+    """It has nothing exact."""
     assert compare(counting({WHOLE: {"ops": 1}}, workers=1), counting({WHOLE: {"ops": 2}}), EVERY) == ()
-
-
-def test_an_exact_phase_tells_where_the_whole_wavers() -> None:
-    """Where the call as a whole is not exact, its phases may be."""
-    then: Counts = {WHOLE: {"python_calls": (90, 95)}, "critic": {"python_calls": 40}}
-    now: Counts = {WHOLE: {"python_calls": (91, 97)}, "critic": {"python_calls": 44}}
-    assert changes(then, now) == [("critic", "python_calls", 40, 44)]
-
-
-@pytest.mark.parametrize(
-    "now",
-    [
-        {"q": {"python_calls": 40}, "env": {"python_calls": (50, 55)}},
-        {"q/first": {"python_calls": 40}, "env": {"python_calls": (50, 55)}},
-        {"env": {"python_calls": (50, 55)}},
-        {"critic": {"python_calls": 30}, "actor": {"python_calls": 30}, "env": {"python_calls": (50, 55)}},
-    ],
-    ids=["renamed", "deeper", "timer removed", "moved"],
-)
-def test_where_the_whole_wavers_phases_may_change_their_names(now: Counts) -> None:
-    """No sum says there that nothing has changed: what a phase of one side alone does may be elsewhere on the other."""
-    then: Counts = {"critic": {"python_calls": 40}, "actor": {"python_calls": 20}, "env": {"python_calls": (50, 55)}}
-    whole: Counts = {WHOLE: {"python_calls": (110, 115)}}
-    assert changes({**whole, **then}, {**whole, "actor": {"python_calls": 20}, **now}) == []
-
-
-def test_where_the_whole_wavers_more_outweighs_less() -> None:
-    """Ten calls that moved, and two that are new."""
-    whole: Counts = {WHOLE: {"python_calls": (90, 99)}}
-    then: Counts = {**whole, "a": {"python_calls": 40}, "b": {"python_calls": 20}}
-    now: Counts = {**whole, "a": {"python_calls": 30}, "b": {"python_calls": 32}}
-    assert changes(then, now) == [("b", "python_calls", 20, 32)]
-    assert changes(now, then) == [("b", "python_calls", 32, 20)]
-
-
-@pytest.mark.parametrize(
-    ("now", "expected"), [(7168, []), (5120, []), (8192, [(WHOLE, "host_peak_bytes", 6144, 8192)])]
-)
-def test_what_is_rounded_changes_by_more_than_a_step(now: int, expected: list[object]) -> None:
-    """A byte may make the difference between two neighbours."""
-    assert changes({WHOLE: {"host_peak_bytes": 6144}}, {WHOLE: {"host_peak_bytes": now}}) == expected
 
 
 def test_gates_that_nothing_was_counted_for_are_named() -> None:
@@ -474,18 +432,20 @@ def test_gates_that_nothing_was_counted_for_are_named() -> None:
     assert uncounted(then, then, named, named) == ("kernels", "copies_*")
 
 
-def test_the_marker_chooses_by_name_family_and_pattern() -> None:
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("ops",), "ops 3 → 5"),
+        (("ops:",), "ops:aten::add 2 → 3 · ops:aten::mm 1 → 2"),
+        (("ops:aten::mm", "syncs"), "ops:aten::mm 1 → 2 · syncs 0 → 1"),
+        (("*_bytes",), "tensor_peak_bytes 100 → 164"),
+    ],
+)
+def test_the_marker_chooses_by_name_family_and_pattern(names: tuple[str, ...], expected: str) -> None:
     """A family is its members, a name is itself alone."""
-    then = {WHOLE: {"ops": 3, "ops:aten::mm": 1, "ops:aten::add": 2, "syncs": 0, "tensor_peak_bytes": 100}}
-    now = {WHOLE: {"ops": 5, "ops:aten::mm": 2, "ops:aten::add": 3, "syncs": 1, "tensor_peak_bytes": 164}}
-
-    def names(*patterns: str) -> list[str]:
-        return [name for _, name, _, _ in changes(then, now, patterns)]
-
-    assert names("ops") == ["ops"]
-    assert names("ops:") == ["ops:aten::add", "ops:aten::mm"]
-    assert names("ops:aten::mm", "syncs") == ["ops:aten::mm", "syncs"]
-    assert names("*_bytes") == ["tensor_peak_bytes"]
+    then = "ops 3, ops:aten::mm 1, ops:aten::add 2, syncs 0, tensor_peak_bytes 100"
+    now = "ops 5, ops:aten::mm 2, ops:aten::add 3, syncs 1, tensor_peak_bytes 164"
+    assert changes(then, now, names) == expected
 
 
 def test_changes_are_said_by_phase() -> None:
@@ -531,10 +491,13 @@ def test_a_gated_count_that_is_more_is_slower(status: Status) -> None:
     assert found.fails(strict=False)
 
 
-def test_accepted_and_ungated_verdicts_stay_what_they_are() -> None:
-    """Neither an accepted nor a merely shown regression of counts fails."""
+def test_what_does_not_gate_or_is_accepted_fails_nothing() -> None:
+    """The verdict is the time's where counts do not gate, and the changes are there to be shown."""
     assert not combine(replace(verdict(Status.SAME), accepted=True), THEN, MORE, GATES).fails(strict=True)
     assert not combine(replace(verdict(Status.SAME), gated=False), THEN, MORE, GATES).fails(strict=True)
+    found = combine(verdict(Status.SAME), THEN, MORE, ())
+    assert found == replace(verdict(Status.SAME), counters=found.counters)
+    assert found.counters
 
 
 @pytest.mark.parametrize("status", [Status.SAME, Status.UNDECIDED, Status.NEW, Status.INCOMPARABLE])
@@ -569,13 +532,6 @@ def test_a_verdict_of_times_that_stands_says_what_was_counted(status: Status, no
     assert found.status is status
     assert not found.by_counts
     assert verdict_message(found) == wording
-
-
-def test_what_does_not_gate_is_only_kept() -> None:
-    """The verdict is the time's, and the changes are there to be shown."""
-    found = combine(verdict(Status.SAME), THEN, MORE, ())
-    assert found == replace(verdict(Status.SAME), counters=found.counters)
-    assert found.counters
 
 
 # --------------------------------------------------------------------------- which stored counts
@@ -749,31 +705,23 @@ def counted(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
     return builders.outcome(replace(RESULT, counting=counts), found, RESULT)
 
 
-def test_changes_are_shown_below_a_test_that_is_the_same() -> None:
-    """Also without -v and without gating: by phase, with both numbers."""
+def test_changes_are_shown_below_a_test() -> None:
+    """Also without -v and without gating: by phase, with both numbers; without changes no counts are shown."""
     same = replace(verdict(Status.SAME), counters=CHANGED)
     text = render_summary([counted(same)], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "test_a  SAME\n  why\n" in text
     assert "  sac/critic: aten::mm 12 → 18; syncs 2 → 5\n" in text
     assert "  python_calls 90 → 84\n" in text
-
-
-def test_a_test_without_changes_says_nothing_of_counts() -> None:
-    """Nothing is shown that nobody asked for."""
-    same = counted(verdict(Status.SAME))
-    text = render_summary([same], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
+    unchanged = counted(verdict(Status.SAME))
+    text = render_summary([unchanged], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "ops" not in text
-    assert counter_lines(same, verbose=False) == []
+    assert counter_lines(unchanged, verbose=False) == []
 
 
-def test_verbose_shows_every_count_of_the_call(wording: Wording) -> None:
-    """Sums that are not zero, exact ones plain and others as from..to; and where the changed ones are."""
+def test_verbose_shows_every_count_of_the_call_and_what_could_not_be_counted(wording: Wording) -> None:
+    """Sums that are not zero, exact ones plain and others as from..to; where the changed are; reasons of others."""
     lines = counter_lines(counted(replace(verdict(Status.SAME), counters=CHANGED[:1])), verbose=True)
     assert lines == wording
-
-
-def test_verbose_says_what_could_not_be_counted(wording: Wording) -> None:
-    """With the reason that counting gave."""
     missing = replace(counting({WHOLE: {"ops": 0}}), notes=("not counted: banned",))
     assert counter_lines(counted(verdict(Status.SAME), missing), verbose=True) == wording
 
@@ -784,8 +732,10 @@ def test_a_failure_names_the_counts(wording: Wording) -> None:
     assert failure_text(counted(slower), "baseline 'default'", against=False) == wording
 
 
-def test_what_is_not_compared_is_said_once_a_reason(wording: Wording) -> None:
-    """Of tests whose counts gate nothing only under -v."""
+def test_what_is_not_compared_is_said_with_the_reason(wording: Wording) -> None:
+    """Once a reason, with the gates that went unchecked; of tests whose counts gate nothing only under -v."""
+    missing = GatesNotCounted(("ops",), ("not counted: ops: compiled",))
+    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == wording
     older = OtherVersions((VersionChange("numpy", "1", "2"),))
     notes = [
         UncomparedCounts("a", older, gates=True),
@@ -798,12 +748,6 @@ def test_what_is_not_compared_is_said_once_a_reason(wording: Wording) -> None:
     verbose = note_lines(notes, verbose=True)
     assert verbose[:1] == [versions]
     assert verbose == wording
-
-
-def test_gates_that_were_not_counted_are_named_with_the_reason(wording: Wording) -> None:
-    """The note names what went unchecked, and the workers' reasons."""
-    missing = GatesNotCounted(("ops",), ("not counted: ops: compiled",))
-    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == wording
 
 
 def test_the_page_about_counters_lists_them_all() -> None:

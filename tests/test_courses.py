@@ -105,15 +105,11 @@ def test_a_step_of_three_sigma_is_found(before: int) -> None:
     assert found / rows >= 0.9
 
 
-def test_a_change_is_no_smaller_than_the_workers_allow() -> None:
-    """Sessions that agree by chance do not make a change of what each of them knows badly."""
+def test_what_is_no_change() -> None:
+    """Sessions that agree by chance make none of what each of them knows badly; a change needs three on either side."""
     row = [0.0] * 6 + [0.001] * 6
     assert change_points(row, 0.0) == [6]
     assert not change_points(row, 0.001)
-
-
-def test_short_rows_and_odd_sessions_have_no_change() -> None:
-    """A change needs three sessions on either side."""
     assert not change_points([0.0, 0.0, 0.1, 0.1, 0.1], 0.0)
     assert not change_points([0.01, 0.0, 0.01, 0.0, 1.0, 0.01, 0.0, 0.01], 0.0)
 
@@ -205,14 +201,10 @@ def test_changes_that_no_search_would_find_are_left_out() -> None:
     assert not step_command(faster, faster.steps[0])
 
 
-def test_a_change_between_sessions_of_no_commit_has_no_commits() -> None:
-    """Uncommitted code has no place in the history."""
+def test_a_change_between_sessions_of_no_commit_or_of_one(wording: Wording) -> None:
+    """Uncommitted code has no place in the history; of one commit, words say that it is the same."""
     (step,) = course([session(n, 1.0 if n < 8 else 1.2, commit="") for n in range(16)]).steps
     assert step.commits == ()
-
-
-def test_a_change_between_sessions_of_one_commit_is_not_the_codes(wording: Wording) -> None:
-    """In words: the commit is the same."""
     times = [f"2026-02-{n + 1:02}T00:00:00+00:00" for n in range(16)]
     sessions = [session(5, 1.0 if n < 8 else 1.2, created=time, name=time) for n, time in enumerate(times)]
     found = course(sessions)

@@ -366,41 +366,12 @@ def test_a_gpu_that_is_always_at_its_power_cap_is_measured(wording: Wording) -> 
     assert other_device(base, head, None) is None
 
 
-CAPPED = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, ("power cap",), 0))
 UNKNOWN = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, None, 0))
 
 
-def test_a_power_cap_in_some_workers_makes_a_test_invalid(wording: Wording) -> None:
-    """Each had it in all of its slices or in none, and together they are of two clocks; who cannot tell is no third."""
-    head = result()
-
-    def with_workers(*devices: DeviceFigures) -> Result:
-        workers = [replace(worker, device=device) for worker, device in zip(head.workers, devices, strict=True)]
-        return replace(head, workers=tuple(workers))
-
-    broken = broken_rule(with_workers(CAPPED, CAPPED, FIGURES, FIGURES, FIGURES))
-    assert broken == reasons.CapInSomeWorkers("cuda:0", 2, 5)
-    assert reason_lines(broken)[0] == wording
-    assert broken_rule(with_workers(*[CAPPED] * 4, UNKNOWN)) is None
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "difference"),
-    [
-        (FIGURES, CAPPED, ("off", "always on")),
-        (CAPPED, FIGURES, ("always on", "off")),
-        (CAPPED, CAPPED, None),
-        (CAPPED, UNKNOWN, None),
-        (replace(FIGURES, conditions=None), CAPPED, None),
-    ],
-)
-def test_sides_of_which_one_is_at_its_power_cap_are_incomparable(
-    then: DeviceFigures, now: DeviceFigures, difference: tuple[str, str] | None
-) -> None:
-    """A power cap on one side alone makes them incomparable, and an unknown cap does not."""
-    found = other_device(result(then), result(now), "main")
-    cap = "the device's power cap"
-    assert found == (difference and reasons.Incomparable(Code.DEVICE, cap, *difference, "main", stores=False))
+def test_a_power_cap_in_some_workers_has_its_reason(wording: Wording) -> None:
+    """Each had it in all of its slices or in none, and together they are of two clocks."""
+    assert reason_lines(reasons.CapInSomeWorkers("cuda:0", 2, 5))[0] == wording
 
 
 def compared(gpu: VirtualGPU) -> PairsMeasured:

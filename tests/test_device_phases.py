@@ -397,8 +397,8 @@ def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named(wordin
     assert tape.notes == wording
 
 
-def test_work_on_a_stream_that_no_edge_sees_is_named(wording: Wording) -> None:
-    """Work after the last mark shows in the length of the last wait."""
+def test_which_work_that_no_edge_sees_is_noted(wording: Wording) -> None:
+    """Work after the last mark shows in the last wait, but for waits of others and a host that comes late."""
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
     with iteration(tape), timer("call"):
@@ -407,10 +407,6 @@ def test_work_on_a_stream_that_no_edge_sees_is_named(wording: Wording) -> None:
     tape.resolve()
     assert tape.unseen_s == pytest.approx(4 * MS, abs=QUANTUM_S)
     assert tape.notes == wording
-
-
-def test_a_wait_of_the_callers_takes_nothing_from_what_was_seen() -> None:
-    """Where somebody waited before, nothing is learnt of unseen work, and what is known of it stays."""
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
     for waited in (False, True, True, True):
@@ -421,10 +417,6 @@ def test_a_wait_of_the_callers_takes_nothing_from_what_was_seen() -> None:
             gpu.synchronize()
         tape.resolve(waited=waited)
     assert tape.unseen_s == pytest.approx(4 * MS, abs=QUANTUM_S)
-
-
-def test_work_that_was_done_by_the_last_mark_is_no_news() -> None:
-    """A host that waits for what the marks have seen, or comes late, notes nothing."""
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
     with iteration(tape), timer("call"):
@@ -433,13 +425,21 @@ def test_work_that_was_done_by_the_last_mark_is_no_news() -> None:
     gpu.host(1.0)
     tape.resolve()
     assert (tape.unseen_s, tape.notes) == (0.0, ())
+    gpu = VirtualGPU(launch_s=0.0)
+    tape = tape_on(gpu)
+    for late_s in (0.0, 4 * MS, 0.0):
+        with iteration(tape), timer("call"):
+            gpu.launch(1 * MS)
+            gpu.launch(1 * MS + late_s, stream=2)
+        tape.resolve()
+    assert (tape.unseen_s, tape.notes) == (0.0, ())
 
 
 # --------------------------------------------------------------------------- graphs and compiled code
 
 
-def test_capturing_is_named_and_replaying_is_a_phase_as_usual(wording: Wording) -> None:
-    """While a graph is captured no event is recorded; phases within are named, and their replay is one opaque phase."""
+def test_what_a_capture_leaves_of_phases(wording: Wording) -> None:
+    """While a graph is captured no event is recorded: phases within or across its edge are named."""
     gpu = VirtualGPU(launch_s=5 * US)
     tape = tape_on(gpu)
     with iteration(tape):
@@ -457,17 +457,13 @@ def test_capturing_is_named_and_replaying_is_a_phase_as_usual(wording: Wording) 
     assert capture.span_s == capture.self_s == pytest.approx(10 * US, abs=QUANTUM_S)
     assert times_of(phases["replay"]).span_s == pytest.approx(3.005 * MS, abs=QUANTUM_S)
     assert tape.notes == wording
-
-
-def test_a_phase_that_begins_or_ends_within_a_capture_has_no_times(wording: Wording) -> None:
-    """One edge without a mark leaves no span, and the phase is named."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
     with iteration(tape):
-        capture = gpu.capture()
+        begun = gpu.capture()
         with timer("beginning"):
-            capture.__enter__()
-        capture.__exit__(None, None, None)
+            begun.__enter__()
+        begun.__exit__(None, None, None)
     (phase,) = tape.resolve()
     assert phase.on_device is None
     assert tape.notes == wording
@@ -553,7 +549,7 @@ def test_peaks_of_memory_nest() -> None:
 
 
 def test_allocations_are_those_that_asked_the_device() -> None:
-    """A phase that finds memory in the cache allocates nothing; the figure is per iteration, children included."""
+    """A phase that finds memory in the cache allocates nothing; looking takes no event and waits for nothing."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
     for look in (False, True, True):
@@ -564,10 +560,6 @@ def test_allocations_are_those_that_asked_the_device() -> None:
                 pass
     outer, kept, none = (times_of(phase).allocations for phase in tape.resolve())
     assert (outer, kept, none) == (1.0, 1.0, 0.0)
-
-
-def test_looking_costs_no_event_and_no_wait() -> None:
-    """Looking at memory takes no event and waits for nothing, and its times are not kept."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
     made = gpu.events_made
@@ -658,8 +650,8 @@ def test_broken_events_are_a_loud_error(told_ms: Callable[[float], float], wordi
     assert tape.clock.left == 64
 
 
-def test_a_device_that_is_lost_does_not_break_the_code_that_is_timed(wording: Wording) -> None:
-    """The timed code goes on, and meets the loss where it asks the device itself; resolving raises."""
+def test_a_device_that_fails_does_not_break_the_code_that_is_timed(wording: Wording) -> None:
+    """The timed code goes on, and meets the loss where it asks the device itself; resolving raises its error."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
     with iteration(tape):
@@ -671,6 +663,12 @@ def test_a_device_that_is_lost_does_not_break_the_code_that_is_timed(wording: Wo
     with wording.raises(DeviceClockError):
         tape.resolve()
     assert tape.clock.left == 64
+    gpu = Unasked()
+    tape = tape_on(gpu)
+    with iteration(tape), timer("call"):
+        gpu.launch(1 * MS)
+    with wording.raises(DeviceClockError):
+        tape.resolve()
 
 
 class Unasked(VirtualGPU):
@@ -681,18 +679,8 @@ class Unasked(VirtualGPU):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def test_an_error_at_an_edge_is_kept_for_the_one_who_reads(wording: Wording) -> None:
-    """Timed code never meets an error of the tape's: it is resolve() that raises it, with the device's own words."""
-    gpu = Unasked()
-    tape = tape_on(gpu)
-    with iteration(tape), timer("call"):
-        gpu.launch(1 * MS)
-    with wording.raises(DeviceClockError):
-        tape.resolve()
-
-
-def test_scopes_left_out_of_order_end_together() -> None:
-    """Where an outer scope is left first, what is open within ends at the same mark."""
+def test_scopes_that_end_late() -> None:
+    """What is open within an outer scope ends with it; only what began and ended in one iteration has a span."""
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
     outer, inner = timer("outer"), timer("inner")
@@ -705,10 +693,6 @@ def test_scopes_left_out_of_order_end_together() -> None:
         inner.__exit__(None, None, None)
     spans = {phase.path: times_of(phase).span_s for phase in tape.resolve()}
     assert spans["outer"] == spans["outer/inner"] == pytest.approx(1 * MS, abs=QUANTUM_S)
-
-
-def test_a_phase_that_does_not_end_within_its_iteration_is_not_told() -> None:
-    """Only what began and ended in one iteration has a span."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
     with recording_into(tape.tree):
@@ -733,15 +717,3 @@ def test_iterations_come_one_after_the_other(wording: Wording) -> None:
         tape.begin_iteration()
     with wording.raises(RuntimeError):
         tape.resolve()
-
-
-def test_a_wait_that_ended_late_once_is_no_unseen_work() -> None:
-    """Work on another stream shows in every call; a host that was woken late shows now and then."""
-    gpu = VirtualGPU(launch_s=0.0)
-    tape = tape_on(gpu)
-    for late_s in (0.0, 4 * MS, 0.0):
-        with iteration(tape), timer("call"):
-            gpu.launch(1 * MS)
-            gpu.launch(1 * MS + late_s, stream=2)
-        tape.resolve()
-    assert (tape.unseen_s, tape.notes) == (0.0, ())

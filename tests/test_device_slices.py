@@ -567,12 +567,21 @@ def test_a_device_lost_within_a_call_is_named(bench: Bench, wording: Wording) ->
         bench.meter.take(SliceKind.PLAIN)
 
 
-def test_an_error_of_the_workloads_stays_its_own(bench: Bench) -> None:
-    """A device that still answers is not blamed."""
+def test_an_error_of_the_workloads_stays_its_own_and_settings_are_put_back(bench: Bench) -> None:
+    """A device that still answers is not blamed; what the workload changed is put back also where it fails."""
     bench.warm()
     bench.then = lambda: [].pop()
     with pytest.raises(IndexError):
         bench.meter.take(SliceKind.PLAIN)
+
+    def meddle() -> None:
+        bench.library.process["current device"] = 1
+        raise ValueError("no")
+
+    bench.then = meddle
+    with pytest.raises(ValueError, match="no"):
+        bench.meter.take(SliceKind.PLAIN)
+    assert bench.library.process["current device"] == 0
 
 
 def test_what_the_workload_changes_is_put_back_and_named(bench: Bench, wording: Wording) -> None:
@@ -587,20 +596,6 @@ def test_what_the_workload_changes_is_put_back_and_named(bench: Bench, wording: 
     assert bench.library.process == {"current device": 0, "sync debug mode": 0}
     assert record.device is not None
     assert record.device.notes == wording
-
-
-def test_settings_are_put_back_after_an_error(bench: Bench) -> None:
-    """Also where the slice fails."""
-    bench.warm()
-
-    def meddle() -> None:
-        bench.library.process["current device"] = 1
-        raise ValueError("no")
-
-    bench.then = meddle
-    with pytest.raises(ValueError, match="no"):
-        bench.meter.take(SliceKind.PLAIN)
-    assert bench.library.process["current device"] == 0
 
 
 def test_tensors_on_a_device_without_a_clock_are_an_error() -> None:
@@ -767,17 +762,13 @@ def times(span_s: float | None, **changes: object) -> DeviceTimes:
 
 
 def test_device_times_of_several_slices_are_weighted_by_their_calls() -> None:
-    """Three quarters of the calls count three times as much as one."""
+    """Three quarters of the calls count three times as much as one; a phase that once ended elsewhere has no span."""
     one = times(10e-6, bound=Bound.DEVICE, lag_out_s=4e-6, peak_bytes=100, allocations=2.0)
     merged = merged_times([(0.75, one), (0.25, times(20e-6))])
     assert merged is not None
     assert merged.span_s == pytest.approx(12.5e-6)
     assert merged.lag_out_s == pytest.approx(3e-6)
     assert (merged.bound, merged.peak_bytes, merged.allocations) == (Bound.DEVICE, 100, 2.0)
-
-
-def test_device_times_that_a_slice_cannot_tell_are_unknown() -> None:
-    """A phase that once ended on another stream has no span."""
     merged = merged_times([(0.5, times(10e-6)), (0.5, times(None, is_synced=True))])
     assert merged is not None
     assert merged.span_s is None

@@ -107,25 +107,6 @@ def test_headline_is_the_run_in_a_sentence(
     assert first == wording
 
 
-def test_what_is_accepted_is_listed_with_its_reason() -> None:
-    """The summary lists the accepted slowdowns, with their reasons."""
-    text = render_summary_markdown(
-        [compared("a", Status.SLOWER, 1.2, message="over 3 %; two critics now", accepted=True)], github_run()
-    )
-    assert "\n- <code>a</code>: over 3 %; two critics now\n" in text
-    assert "| ✅ SLOWER &#40;accepted&#41; |" in text
-    assert "Rlperf-Accept" not in text
-
-
-def test_what_is_not_gated_fails_nothing() -> None:
-    """A slower test that is not gated is folded away, without the sign of a failure."""
-    text = render_summary_markdown([SAME, compared("a", Status.SLOWER, 1.2, gated=False)], github_run())
-    gated, _, others = text.partition("<details><summary>Not gated: these fail nothing</summary>")
-    assert "| ⚠️ SLOWER &#42; | <code>a</code>" in others
-    assert "| ⚠️ SLOWER |" not in gated
-    assert "❌" not in text
-
-
 def test_what_was_not_judged_is_said() -> None:
     """Skips and failures without a verdict are listed with the reason."""
     text = render_summary_markdown([SAME], github_run(skipped={"t::b": "no *GPU*"}, failed=["t.py"]))
@@ -165,10 +146,14 @@ def test_hostile_text_is_only_text(tmp_path: Path, capsys: pytest.CaptureFixture
         assert shown(HOSTILE).split("\n")[0].partition("\x1b")[0][:30] in shown(text).replace("\u200b", "")
 
 
-def test_a_command_cannot_leave_its_block() -> None:
-    """The fence around the command is longer than any in it."""
+def test_a_command_cannot_leave_its_block_nor_text_its_room() -> None:
+    """The fence is longer than any in the command; however little room there is, no more is written."""
     text = render_summary_markdown([SAME], github_run(command="pytest -k '\n````\n<b>'"))
     assert "`````console\npytest -k '\\n````\\n<b>'\n`````\n" in text
+    text = render_summary_markdown([SLOWER] * 50, github_run(), 900)
+    assert text.startswith("## ❌ 50 of 50 ")
+    assert "**50 more " in text
+    assert render_summary_markdown([SLOWER], github_run(), 50) == ""
 
 
 @pytest.mark.parametrize("limit", [60_000, 20_000])
@@ -181,54 +166,28 @@ def test_what_is_too_long_is_shortened_and_says_so(limit: int, wording: Wording)
     assert [line for line in text.splitlines() if "GitHub" in line] == wording
 
 
-def test_without_room_there_is_the_headline_or_nothing() -> None:
-    """However little room earlier commands of the step have left, no more is written."""
-    text = render_summary_markdown([SLOWER] * 50, github_run(), 900)
-    assert text.startswith("## ❌ 50 of 50 ")
-    assert "**50 more " in text
-    assert render_summary_markdown([SLOWER], github_run(), 50) == ""
-
-
 def test_the_worst_text_still_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Thousands of tests with the longest names and messages, all to be escaped, stay within both limits."""
+    """Many tests with the longest names and messages, all to be escaped, stay within both limits."""
     name = "|" * 5000
-    outcomes = [compared(f"{number}{name}", Status.SLOWER, 1.1, message=name) for number in range(200)]
-    summary = Summary([name], [name] * 500, [name] * 500, [])
-    run = github_run(summary=summary, environment=[name] * 500, failed=[f"{n}{name}" for n in range(500)])
+    outcomes = [compared(f"{number}{name}", Status.SLOWER, 1.1, message=name) for number in range(60)]
+    summary = Summary([name], [name] * 60, [name] * 60, [])
+    run = github_run(summary=summary, environment=[name] * 60, failed=[f"{n}{name}" for n in range(60)])
     text = render_summary_markdown(outcomes, run)
     assert 1000 < len(text.encode()) <= SUMMARY_BYTES
-    untrusted = document(*outcomes) | {"compared": [name] * 500, "notes": [name] * 500, "failed": [name] * 500}
+    untrusted = document(*outcomes) | dict.fromkeys(("compared", "notes", "failed"), [name] * 60)
     _, text, _ = comment(tmp_path, capsys, untrusted)
     assert 1000 < len(text.encode()) <= COMMENT_BYTES
-    assert text.startswith("## ❌ 200 of 200 ")
+    assert text.startswith("## ❌ 60 of 60 ")
 
 
 # --------------------------------------------------------------------------- annotations, outputs, files
 
 
-def test_annotations_name_file_and_line(wording: Wording) -> None:
-    """A failed test is an error at its line; one that passes, is accepted or not gated has no annotation."""
+def test_annotations_name_file_and_line_in_one_command(wording: Wording) -> None:
+    """A failed test is an error at its line, others are not there; no name ends the line or a property."""
     accepted = compared("test_sac", Status.SLOWER, 1.2, accepted=True)
     shown = compared("test_ppo", Status.SLOWER, 1.2, gated=False)
     assert annotation_commands([SAME, accepted, shown, SLOWER], github_run().lines, strict=False) == wording
-
-
-def test_only_a_strict_run_has_errors_for_what_is_not_slower() -> None:
-    """A test without a verdict is an error where the run insists on one, and else not worth a line."""
-    outcomes = [compared("a", Status.NEW, None), compared("b", Status.INVALID, None)]
-    assert [line.split(" ")[0] for line in annotation_commands(outcomes, {}, strict=True)] == ["::error", "::error"]
-    assert annotation_commands(outcomes, {}, strict=False) == []
-
-
-def test_the_largest_slowdowns_are_annotated_first() -> None:
-    """GitHub shows the first ten of a step."""
-    outcomes = [compared(f"test_{number}", Status.SLOWER, 1.1 + number / 100) for number in range(15)]
-    commands = annotation_commands(outcomes, {}, strict=False)
-    assert [re.findall(r"test_\d+", command)[0] for command in commands] == [f"test_{n}" for n in range(14, -1, -1)]
-
-
-def test_an_annotation_is_one_command() -> None:
-    """Whatever an id, a message or a file's name holds, it ends neither the line nor a property."""
     evil = compared(f"t.py::{HOSTILE}", Status.SLOWER, 1.2, message=HOSTILE)
     (command,) = annotation_commands([evil], {evil.result.nodeid: ("a,b:c\nd.py", 3)}, strict=False)
     assert len(command.splitlines()) == 1
@@ -236,6 +195,16 @@ def test_an_annotation_is_one_command() -> None:
     assert [part.partition("=")[0] for part in properties.split(",")] == ["file", "line", "title"]
     assert properties.startswith("file=a%2Cb%3Ac%0Ad.py,line=3,")
     assert "%250A::error::%0A::warning::y" in message
+
+
+def test_which_tests_are_annotated_first_and_which_only_in_a_strict_run() -> None:
+    """A test without a verdict is an error in a strict run alone; GitHub shows the first ten of a step."""
+    outcomes = [compared("a", Status.NEW, None), compared("b", Status.INVALID, None)]
+    assert [line.split(" ")[0] for line in annotation_commands(outcomes, {}, strict=True)] == ["::error", "::error"]
+    assert annotation_commands(outcomes, {}, strict=False) == []
+    outcomes = [compared(f"test_{number}", Status.SLOWER, 1.1 + number / 100) for number in range(15)]
+    commands = annotation_commands(outcomes, {}, strict=False)
+    assert [re.findall(r"test_\d+", command)[0] for command in commands] == [f"test_{n}" for n in range(14, -1, -1)]
 
 
 COMMANDS = (
@@ -296,19 +265,15 @@ def test_github_is_written_to_what_it_reads(tmp_path: Path) -> None:
 
 
 def test_the_summary_leaves_others_their_room(tmp_path: Path) -> None:
-    """GitHub's limit is for the whole step: a file that is almost full gets little, never too much."""
-    variables = environ(tmp_path)
-    (tmp_path / "summary.md").write_text("x" * (SUMMARY_BYTES - 1000), encoding="utf-8")
-    write_github(variables, [SLOWER] * 100, github_run())
-    assert SUMMARY_BYTES - 1000 < (tmp_path / "summary.md").stat().st_size <= SUMMARY_BYTES
-
-
-def test_nothing_is_told_outside_github(tmp_path: Path) -> None:
-    """A run elsewhere writes and says nothing."""
+    """GitHub's limit is for the whole step: an almost full file gets little; elsewhere nothing is told."""
     variables = environ(tmp_path) | {"GITHUB_ACTIONS": ""}
     assert check_github(variables) == []
     assert write_github(variables, [SLOWER], github_run()) == []
     assert (tmp_path / "summary.md").read_text(encoding="utf-8") == "before\n"
+    variables = environ(tmp_path)
+    (tmp_path / "summary.md").write_text("x" * (SUMMARY_BYTES - 1000), encoding="utf-8")
+    write_github(variables, [SLOWER] * 100, github_run())
+    assert SUMMARY_BYTES - 1000 < (tmp_path / "summary.md").stat().st_size <= SUMMARY_BYTES
 
 
 def test_what_cannot_be_written_is_said_before_and_after(tmp_path: Path, wording: Wording) -> None:
@@ -410,9 +375,3 @@ def test_no_value_in_a_document_does_more_than_refuse_it(
         here[path[-1]] = value  # type: ignore[index]
         code, text, error = comment(tmp_path, capsys, found)
         assert text.startswith("## ") == (code != Exit.USAGE) == (not error)
-
-
-def test_lone_surrogates_do_not_stop_the_comment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON can hold half a character, which UTF-8 cannot."""
-    value = changed("tests", KEY, "verdict", "reason", "message", value="\ud800 why")
-    assert r"\ud800 why" in shown(comment(tmp_path, capsys, value)[1])

@@ -1,18 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from library_checks import assert_parts, documented_tests, harvested
-from wording import Wording
 
-from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model.measured import Workload
 
 gymnasium: Any = pytest.importorskip("gymnasium")
 torch: Any = pytest.importorskip("torch")
@@ -51,53 +45,3 @@ def test_phases_of_a_rollout_with_timers(script: dict[str, Any]) -> None:
     assert_parts(phases, "ppo_collect", ("policy", "store", "env_step", "gae"))
     assert phases["ppo_collect/env_step"].count == 32
     envs.close()
-
-
-class Half:
-    """The page's components, each broken."""
-
-    def __init__(self, script: dict[str, Any]) -> None:
-        self.script = script
-
-    def sample(self) -> Workload:
-        """Draw half a batch."""
-        buffer = self.script["ReplayBuffer"](100)
-        return replay_workload(lambda: buffer.sample(8), 16)
-
-    def gae(self) -> Workload:
-        """Compute as if no episode ended."""
-
-        def compute(
-            rewards: Any, values: Any, dones: Any, next_value: Any, next_done: Any, gamma: float, gae_lambda: float
-        ) -> Any:
-            return self.script["compute_gae"](rewards, values, 0 * dones, next_value, next_done, gamma, gae_lambda)
-
-        return gae_workload(compute, 128, 4, "torch")
-
-    def update(self) -> Workload:
-        """Do all of an update but what changes anything."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.optim, "Adam", Idle)
-            update = self.script["make_sac_update"](16)
-        return sac_workload(update, None)
-
-
-class Idle(torch.optim.SGD):  # type: ignore[misc]
-    """Steps nowhere."""
-
-    def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Leave everything as it is."""
-
-
-@pytest.mark.parametrize(
-    "component",
-    [
-        "sample",
-        "gae",
-        "update",
-    ],
-)
-def test_a_thunk_that_is_wrong(script: dict[str, Any], component: str, wording: Wording) -> None:
-    """Half a batch, ends that are ignored and an update that learns nothing are errors of thunks too."""
-    with wording.raises(ComponentError):
-        getattr(Half(script), component)().check()

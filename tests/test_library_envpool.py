@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import assert_counts, harvested
+from library_checks import assert_counts
 from wording import Wording
 
 from pytest_rlperf.components.vecenv import vecenv_workload
@@ -70,13 +70,6 @@ def test_continuous_actions_are_drawn_as_the_pool_takes_them() -> None:
 
 
 # --------------------------------------------------------------------------- phases, and what is in none
-
-
-def test_phases() -> None:
-    """Drawing an action is told from stepping."""
-    workload = vecenv_workload(make())
-    workload.check()
-    assert list(harvested(workload, 20)) == ["action", "env_step"]
 
 
 def test_no_call_resets_the_pool_or_draws_an_action() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import assert_counts, assert_parts, harvested
+from library_checks import assert_counts, harvested
 from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
@@ -182,18 +182,6 @@ def memory_of(rows: int, kind: Any = RandomMemory, **changes: Any) -> Any:
     return memory
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: memory_of(5, replacement=False),
-    ],
-)
-def test_half_a_batch_is_told(make: Callable[[], Any], wording: Wording) -> None:
-    """A memory that draws fewer transitions than it was asked for is faster, and wrong."""
-    with wording.raises(ComponentError):
-        replay_workload(make(), 16).check()
-
-
 def test_an_empty_memory_is_told(wording: Wording) -> None:
     """There is nothing to draw from."""
     with wording.raises(ComponentError):
@@ -310,15 +298,6 @@ def test_models_are_made_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "materialize", None)
     workload.check()
     workload.call()
-
-
-def test_the_phases_of_a_sac_update() -> None:
-    """An update is cut into its parts from outside."""
-    workload = sac_workload(sac(), 16)
-    workload.check()
-    harvested(workload, 5)
-    phases = harvested(workload, 30)
-    assert_parts(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
 
 
 class Idle(SAC):  # type: ignore[misc]

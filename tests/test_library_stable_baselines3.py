@@ -169,24 +169,15 @@ def test_a_replay_buffer_of_dictionaries() -> None:
     replay_workload(filled(DictReplayBuffer(64, space, BOX, device="cpu")), 16).check()
 
 
-class Elsewhere(ReplayBuffer):
-    """Has its batches on another device than it says."""
+def test_a_replay_buffer_that_is_wrong(wording: Wording) -> None:
+    """Tensors that are elsewhere than the buffer says are no sample."""
 
-    def to_torch(self, array: Any, copy: bool = True) -> Any:
-        """Return a tensor of no memory."""
-        return super().to_torch(array, copy).to("meta")
+    class Elsewhere(ReplayBuffer):
+        def to_torch(self, array: Any, copy: bool = True) -> Any:
+            return super().to_torch(array, copy).to("meta")
 
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Elsewhere,
-    ],
-)
-def test_a_replay_buffer_that_is_wrong(kind: type[Any], wording: Wording) -> None:
-    """Too few rows, or tensors that are elsewhere, are no sample."""
     with wording.raises(ComponentError):
-        replay_workload(filled(kind(64, BOX, BOX, device="cpu")), 16).check()
+        replay_workload(filled(Elsewhere(64, BOX, BOX, device="cpu")), 16).check()
 
 
 def test_an_empty_replay_buffer(wording: Wording) -> None:
@@ -225,42 +216,14 @@ def test_nothing_is_made_ready_within_a_call_of_gae() -> None:
     assert called == []
 
 
-class IgnoresStarts(RolloutBuffer):
-    """Computes as if no episode ended within the rollout."""
-
-    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
-        """Compute."""
-        self.episode_starts[:] = 0
-        super().compute_returns_and_advantage(last_values, dones)
-
-
-class HalfAdvantages(RolloutBuffer):
-    """Computes the first half of the steps alone."""
-
-    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
-        """Compute."""
-        super().compute_returns_and_advantage(last_values, dones)
-        self.advantages = self.advantages[: self.buffer_size // 2]
-
-
-class NoAdvantages(RolloutBuffer):
-    """Leaves the advantages as they are."""
-
-    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
-        """Compute nothing."""
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        IgnoresStarts,
-        NoAdvantages,
-        HalfAdvantages,
-    ],
-)
-def test_gae_that_is_wrong(kind: type[Any], wording: Wording) -> None:
+def test_gae_of_the_users_own_class(wording: Wording) -> None:
     """The method of the user's own class is the one that is judged, given by itself or by its buffer."""
-    buffer = kind(8, BOX, BOX, device="cpu")
+
+    class NoAdvantages(RolloutBuffer):
+        def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+            pass
+
+    buffer = NoAdvantages(8, BOX, BOX, device="cpu")
     for given in (buffer, buffer.compute_returns_and_advantage):
         with wording.raises(ComponentError):
             gae_workload(given, 128, 4, "numpy").check()
@@ -455,28 +418,17 @@ class Unestimated(PPO):
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ppo_agent(HalfCollected),
-        lambda: ppo_agent(Unestimated),
-    ],
-)
-def test_a_rollout_that_is_wrong(make: Callable[[], PPO], wording: Wording) -> None:
-    """A rollout of another policy, too short, without advantages or without numbers is told as that."""
-    workload = ppo_workload(make(), 16, None)
+@pytest.mark.parametrize("kind", [HalfCollected, Unestimated])
+def test_a_rollout_that_is_wrong(kind: type[PPO], wording: Wording) -> None:
+    """A rollout that is too short, or without advantages, is told as that."""
     with wording.raises(ComponentError):
-        workload.check()
+        ppo_workload(ppo_agent(kind), 16, None).check()
 
 
-def test_a_ppo_agent_of_another_size(wording: Wording) -> None:
-    """Rollouts are of the agent's size, which a test has to know."""
+def test_a_ppo_agent_of_another_size_or_without_an_env(wording: Wording, tmp_path: Path) -> None:
+    """Rollouts are of the agent's size, which a test has to know; one that was loaded has nothing to collect from."""
     with wording.raises(ComponentError):
         ppo_workload(ppo_agent(), 8, None)
-
-
-def test_a_ppo_agent_without_an_env(tmp_path: Path, wording: Wording) -> None:
-    """One that was loaded has nothing to collect from."""
     ppo_agent().save(tmp_path / "agent")
     with wording.raises(ComponentError):
         ppo_workload(PPO.load(tmp_path / "agent", device="cpu"), 16, None)

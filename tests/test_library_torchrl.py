@@ -17,10 +17,8 @@ from wording import Wording
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.replay import replay_workload
-from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers import recording
 
 pytest.importorskip("torchrl")
 
@@ -31,7 +29,6 @@ from torch import nn
 from torchrl import collectors
 from torchrl.collectors import Collector
 from torchrl.data import (
-    Bounded,
     Composite,
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -43,8 +40,7 @@ from torchrl.data import (
 )
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
 from torchrl.envs import EnvBase, GymEnv, ParallelEnv, RewardSum, SerialEnv, TransformedEnv
-from torchrl.modules import MLP, NormalParamExtractor, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
-from torchrl.objectives import SACLoss, SoftUpdate
+from torchrl.modules import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives.value import GAE
 from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
 
@@ -148,18 +144,6 @@ def test_real_steps_of_a_vector_env_of_gymnasium(num_envs: int, monkeypatch: pyt
     for _ in range(201):
         workload.call()
     assert (workload.processed(201) < 201 * num_envs) == (num_envs > 1)
-
-
-def test_phases_of_an_env() -> None:
-    """Putting the actions in and stepping; TorchRL's own ranges lie within the latter."""
-    workload = vecenv_workload(SerialEnv(2, [lambda: GymEnv("CartPole-v1")] * 2))
-    workload.check()
-    with recording() as recorded:
-        for _ in range(50):
-            workload.call()
-    phases = recorded.phases(50)
-    assert [phase.path for phase in phases] == ["action", "env_step"]
-    assert [phase.count for phase in phases] == [1.0, 1.0]
 
 
 def test_no_call_draws_an_action_or_starts_anew() -> None:
@@ -280,14 +264,10 @@ def test_a_buffer_with_a_batch_size_of_its_own(own: int) -> None:
     assert workload.items == 16.0
 
 
-def test_a_buffer_that_prefetches(wording: Wording) -> None:
-    """A buffer that prefetches is an error: its batches are returned, not sampled."""
+def test_buffers_that_return_no_sampled_batches(wording: Wording) -> None:
+    """Prefetched batches are not sampled; of 96 transitions, 36 at a time, the third batch is of 24, or dropped."""
     with wording.raises(ComponentError):
         replay_workload(filled(prefetch=3, batch_size=16), 16)
-
-
-def test_a_buffer_whose_passes_end_with_a_smaller_batch(wording: Wording) -> None:
-    """Of 96 transitions, 36 at a time, the third batch is of 24; dropped, there is none."""
     with wording.raises(ComponentError):
         replay_workload(filled(sampler=SamplerWithoutReplacement()), 36)
     for drop_last, batch_size in ((True, 36), (False, 32)):
@@ -295,11 +275,6 @@ def test_a_buffer_whose_passes_end_with_a_smaller_batch(wording: Wording) -> Non
         workload = replay_workload(filled(sampler=sampler, batch_size=batch_size), batch_size)
         for _ in range(7):
             workload.check()
-
-
-def partly_elsewhere(batch: Any) -> Any:
-    """Return a batch whose actions are on another device."""
-    return batch.clear_device_().set("action", batch["action"].to("meta"))
 
 
 @pytest.mark.parametrize(
@@ -348,15 +323,11 @@ def test_gae(make: Callable[[], Any], n_steps: int, n_envs: int) -> None:
     workload.check()  # calls leave the rollout as it was
 
 
-def test_keys_of_a_gae_module() -> None:
-    """A module finds its values where it looks for them."""
+def test_gae_modules_are_read_and_left_as_they_are() -> None:
+    """A module finds its values by its keys, and keeps its discounts and its value network, which no call runs."""
     module = gae()
     module.set_keys(value="v", reward=("agent", "r"), done="ended", terminated="ended_by_itself", advantage="a")
     gae_workload(module, 16, 2, "numpy").check()
-
-
-def test_a_gae_module_is_left_as_it_is() -> None:
-    """The module that was given keeps its discounts and its value network, which no call runs."""
     network = ValueOperator(nn.Linear(3, 1), in_keys=["observation"])
     module = gae(value_network=network)
     network.register_forward_hook(lambda *_: pytest.fail("within a call"))
@@ -365,86 +336,6 @@ def test_a_gae_module_is_left_as_it_is() -> None:
     workload.call()
     assert module.value_network is network
     assert (float(module.gamma), float(module.lmbda)) == pytest.approx((0.9, 0.8))
-
-
-def test_gae_that_is_wrong(wording: Wording) -> None:
-    """A module that ignores the ends of episodes, or half of the envs, is an error."""
-
-    class Endless(GAE):  # type: ignore[misc]
-        """Computes as if no episode ended."""
-
-        def forward(self, tensordict: Any) -> Any:
-            return super().forward(tensordict.set(("next", "done"), torch.zeros_like(tensordict["next", "done"])))
-
-    class Half(GAE):  # type: ignore[misc]
-        """Computes of every other env."""
-
-        def forward(self, tensordict: Any) -> Any:
-            return super().forward(tensordict[::2].clone())
-
-    options = {"gamma": 0.99, "lmbda": 0.95, "value_network": None}
-    with wording.raises(ComponentError):
-        gae_workload(Endless(**options), 128, 8, "numpy").check()
-    with pytest.raises(ComponentError, match=r"shape \(16, 2\), expected \(16, 4\)"):
-        gae_workload(Half(**options), 16, 4, "numpy").check()
-
-
-# --------------------------------------------------------------------------- SAC updates
-
-
-class Agent:
-    """A SAC of two layers, as the page has it."""
-
-    def __init__(self, cells: int = 32) -> None:
-        net = nn.Sequential(MLP(3, 4, num_cells=[cells]), NormalParamExtractor())
-        actor = ProbabilisticActor(
-            TensorDictModule(net, ["observation"], ["loc", "scale"]),
-            in_keys=["loc", "scale"],
-            spec=Bounded(-1, 1, (2,)),
-            distribution_class=TanhNormal,
-            return_log_prob=True,
-        )
-        self.buffer = filled()
-        self.loss = SACLoss(actor, ValueOperator(MLP(5, 1, num_cells=[cells]), in_keys=["observation", "action"]))
-        self.loss.make_value_estimator(gamma=0.99)
-        self.actor_optimizer = torch.optim.Adam(self.loss.actor_network_params.parameters())
-        self.critic_optimizer = torch.optim.Adam(self.loss.qvalue_network_params.parameters())
-        self.alpha_optimizer = torch.optim.Adam([self.loss.log_alpha])
-        self.target_updater = SoftUpdate(self.loss, tau=0.005)
-
-    def update(self, batch_size: int) -> None:
-        """Do one gradient step of every part."""
-        batch = self.buffer.sample(batch_size)
-        self.descend(self.critic_optimizer, self.loss.qvalue_v2_loss(batch)[0])
-        actor_loss, info = self.loss.actor_loss(batch)
-        self.descend(self.actor_optimizer, actor_loss)
-        self.descend(self.alpha_optimizer, self.loss.alpha_loss(info["log_prob"]).mean())
-        self.update_target()
-
-    def update_target(self) -> None:
-        """Move the target networks."""
-        self.target_updater.step()
-
-    def descend(self, optimizer: Any, loss: Any) -> None:
-        """Do one step of an optimizer's."""
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def test_a_sac_update() -> None:
-    """An object that holds a SACLoss is updated as it says, and told part by part."""
-    agent = Agent(cells=128)
-    target = agent.loss.target_qvalue_network_params.data.clone()
-    workload = sac_workload(agent, 64)
-    workload.check()
-    assert (workload.items, workload.unit) == (1.0, "update")
-    assert not (agent.loss.target_qvalue_network_params.data == target).all()
-    harvested(workload, 10)
-    phases = harvested(workload, 40)
-    assert_parts(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
-    for part in ("critic", "actor", "alpha"):
-        assert phases[f"sac_update/{part}/backward"].count == phases[f"sac_update/{part}/step"].count == 1.0
 
 
 # --------------------------------------------------------------------------- PPO rollouts
@@ -587,27 +478,6 @@ def test_a_rollout_of_a_stale_policy(make_collector: Any, wording: Wording) -> N
         workload.check()
     TensorDict.from_module(collector._wrapped_policy).data.update_(TensorDict.from_module(policy).data)
     workload.check()
-
-
-class Late(Collector):  # type: ignore[misc]
-    """Hands out the rollout before the last."""
-
-    def rollout(self) -> Any:
-        """Collect, and return what was collected last time."""
-        kept, self.kept = getattr(self, "kept", None), super().rollout().clone()
-        return self.kept if kept is None else kept
-
-
-def test_a_rollout_from_before(make_collector: Any, wording: Wording) -> None:
-    """A rollout that was made before the policy changed is none of the policy's."""
-    policy = make_policy()
-    workload = ppo_workload(make_collector(Late, policy), 8, None)
-    workload.check()
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    with wording.raises(ComponentError):
-        workload.check()
 
 
 class Half(Collector):  # type: ignore[misc]

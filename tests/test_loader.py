@@ -208,15 +208,11 @@ def test_what_a_copy_would_lack_is_a_fault(text: str, wording: Wording) -> None:
     assert fault_in(text, 60) == wording
 
 
-def test_a_copy_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """The exit code of one whose library raises."""
+def test_a_copy_that_fails_and_jax_that_has_begun_are_faults(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """The exit code of one whose library raises; JAX is asked, for its copies cannot be ended."""
     monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])  # other plugins have threads
     monkeypatch.setattr(probe, "_try", lambda: 1 / 0)
     assert probe.fault_of_forks(60) == wording
-
-
-def test_jax_that_has_begun_is_a_fault(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """JAX is asked, for its copies cannot be ended; with JAX only imported a copy tries."""
     monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])  # other plugins have threads
     monkeypatch.setattr(probe, "_try", int)
     for begun in (False, True):

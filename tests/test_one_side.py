@@ -119,17 +119,13 @@ def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
         assert worker.wall.relative == pytest.approx(2e-3 / 50e-6, rel=0.002)
 
 
-def test_all_workers_take_the_first_ones_shape() -> None:
-    """Rounds and iterations are the same in every worker."""
+def test_blocks_are_of_one_shape_in_one_order() -> None:
+    """Rounds are the same in every worker; within a block a drift in time weighs on all alike."""
     clock = FakeClock()
     workers = [Simulated(clock, 2e-3) for _ in range(3)]
     measure(workers, clock)
     assert workers[0].shapes == [None]
     assert workers[1].shapes == workers[2].shapes == [slice_shape(2e-3, 76.0, single=False)]
-
-
-def test_blocks_have_both_kernels_before_and_after_the_workload() -> None:
-    """Within a block a drift in time weighs on all alike; phases come from slices of their own."""
     clock = FakeClock()
     worker = Simulated(clock, 2e-3)
     measure([worker], clock)
@@ -204,16 +200,12 @@ def test_a_slow_first_call_does_not_set_the_pace() -> None:
     assert min(quick) >= 2 * BLOCKS_LEAST
 
 
-def test_short_calls_are_measured_by_every_worker() -> None:
-    """A limit far too short gives every worker one block, and no more."""
+def test_workers_without_much_time() -> None:
+    """Short calls have a block in every worker; of long ones a note says how many, and what all would take."""
     clock = FakeClock()
     workers = [Simulated(clock, 1e-4) for _ in range(5)]
     assert len(measure(workers, clock, max_time_s=0.2).workers) == 5
     assert all(worker.kinds.count(SliceKind.INTERPRETER) == 2 for worker in workers)
-
-
-def test_a_slow_first_call_leaves_no_worker_out() -> None:
-    """Where the checked calls take all of the time, and the others are short, every worker has its block."""
     clock = FakeClock()
     workers = [Simulated(clock, 1e-4) for _ in range(5)]
     for worker in workers:
@@ -221,19 +213,11 @@ def test_a_slow_first_call_leaves_no_worker_out() -> None:
     measured = measure(workers, clock, max_time_s=0.5)
     assert len(measured.workers) == 5
     assert measured.notes == ()
-
-
-def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:
-    """A workload of a minute a call is measured by the call that checked it, and a note says so."""
     clock = FakeClock()
     measured = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
     assert [worker.wall.call_s for worker in measured.workers] == [61.0]
     expected = "the first call took 61.0 s, all of a test's 60 s: it is the only figure"
     assert measured.notes == (f"{expected} (--rlperf-max-time, --rlperf-budget)",)
-
-
-def test_a_note_names_workers_without_time_and_the_time_that_all_would_take() -> None:
-    """The note has its seconds, and a limit as long as it says has them all measured."""
     clock = FakeClock()
     measured = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=20.0)
     said = "a call takes 5.00 s: --rlperf-max-time leaves time for 1 of 5 workers, all of them take about 60 s"

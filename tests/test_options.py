@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example import USAGE, Example
@@ -184,52 +185,62 @@ def test_defaults(pytester: pytest.Pytester) -> None:
     assert found.baseline_dir == pytester.path / "baselines"
 
 
-def test_ini_beats_default(pytester: pytest.Pytester) -> None:
-    """Each ini option is read."""
-    ini = """
-        rlperf_baseline = night
-        rlperf_baseline_dir = elsewhere
-        rlperf_tolerance = 4%
-        rlperf_max_time = 2min
-        rlperf_budget = 300
-        rlperf_strict = true
-    """
-    ini = "\n".join(line.strip() for line in ini.strip().splitlines())
-    found = settings_of(pytester, ini=ini)
-    assert not found.active
-    assert found.baseline == "night"
-    assert found.baseline_dir == pytester.path / "elsewhere"
-    assert (found.tolerance, found.max_time_s, found.budget_s) == (0.04, 120.0, 300.0)
-    assert found.strict
+INI = """
+rlperf_baseline = night
+rlperf_baseline_dir = elsewhere
+rlperf_tolerance = 4%
+rlperf_max_time = 2min
+rlperf_budget = 300
+rlperf_strict = true
+"""
+LIVE = "rlperf_pairs = 4..6\nrlperf_packages = one\n  two"
 
 
-def test_flag_beats_ini(pytester: pytest.Pytester) -> None:
-    """A flag wins over the ini file, and implies what it needs."""
-    found = settings_of(
-        pytester,
-        "--rlperf-tolerance=5%",
-        "--rlperf-max-time=7",
-        "--rlperf-save-baseline",
-        ini="rlperf_tolerance = 4%\nrlperf_max_time = 6\nrlperf_strict = no",
-    )
-    assert (found.tolerance, found.max_time_s) == (0.05, 7.0)
-    assert found.active
-    assert found.save
-    assert not found.strict
-
-
-def test_marker_beats_flag(pytester: pytest.Pytester) -> None:
-    """A marker wins over both."""
-    found = settings_of(
-        pytester,
-        "--rlperf-tolerance=5%",
-        "--rlperf-max-time=7",
-        ini="rlperf_tolerance = 4%",
-        marker="tolerance='6%', max_time='90s', min_change='50us', gate=False",
-    )
-    assert (found.tolerance, found.max_time_s) == (0.06, 90.0)
-    assert found.min_change_s == pytest.approx(5e-5)
-    assert not found.gate
+@pytest.mark.parametrize(
+    ("args", "ini", "marker", "expected"),
+    [
+        pytest.param(
+            *("", INI, ""),
+            {
+                "active": False,
+                "baseline": "night",
+                "tolerance": 0.04,
+                "max_time_s": 120,
+                "budget_s": 300,
+                "strict": True,
+            },
+            id="ini beats default",
+        ),
+        pytest.param(
+            *("--rlperf-tolerance=5% --rlperf-max-time=7 --rlperf-save-baseline", INI.replace("true", "no"), ""),
+            {"tolerance": 0.05, "max_time_s": 7.0, "active": True, "save": True, "strict": False},
+            id="flag beats ini, and implies what it needs",
+        ),
+        pytest.param(
+            *("--rlperf-tolerance=5% --rlperf-max-time=7", INI),
+            "tolerance='6%', max_time='90s', min_change='50us', gate=False",
+            {"tolerance": 0.06, "max_time_s": 90, "min_change_s": pytest.approx(5e-5), "gate": False},
+            id="marker beats both",
+        ),
+        pytest.param("", LIVE, "", {"pairs": (4, 6), "packages": ("one", "two"), "active": False}, id="a project's"),
+        pytest.param("--rlperf-pairs=2..9", LIVE, "", {"pairs": (2, 9), "active": False}, id="how many alone"),
+        pytest.param("--rlperf-tolerance=5%", "", "", {"active": False}, id="how to compare alone measures nothing"),
+        pytest.param("--rlperf-against=main", "", "", {"active": True}, id="what to compare with measures"),
+        pytest.param("--rlperf-selfcheck", "", "", {"active": True}, id="a self-check measures"),
+        pytest.param(
+            *("--rlperf-save-baseline --rlperf-against=pip:a==1 --rlperf-json=out/run.json", "", ""),
+            {"save": True, "active": True, "against": "pip:a==1", "json": Path("out/run.json")},
+            id="saving and comparing live go together",
+        ),
+    ],
+)
+def test_where_a_setting_comes_from(
+    pytester: pytest.Pytester, args: str, ini: str, marker: str, expected: dict[str, Any]
+) -> None:
+    """An ini option beats the default, a flag the ini file, a marker both."""
+    found = settings_of(pytester, *args.split(), ini=ini, marker=marker)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.baseline_dir == pytester.path / ("elsewhere" if "elsewhere" in ini else "baselines")
 
 
 def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
@@ -248,36 +259,6 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
     (item,) = pytester.genitems([module])
     found = read_config(pytester.parseconfig()).for_test(item)
     assert (found.tolerance, found.max_time_s, found.gate) == (0.3, 2.0, False)
-
-
-def test_the_ini_file_sets_up_live_comparisons(pytester: pytest.Pytester) -> None:
-    """How many pairs and which packages are a project's to say."""
-    ini = "rlperf_pairs = 4..6\nrlperf_packages = one\n  two"
-    found = settings_of(pytester, ini=ini)
-    assert (found.pairs, found.packages) == ((4, 6), ("one", "two"))
-    assert not found.active
-    assert settings_of(pytester, "--rlperf-pairs=2..9", ini=ini).pairs == (2, 9)
-
-
-@pytest.mark.parametrize("flag", ["--rlperf-against=main", "--rlperf-selfcheck"])
-def test_what_only_a_measured_run_can_do_makes_it_one(pytester: pytest.Pytester, flag: str) -> None:
-    """To name what to compare with, or to ask what the machine can tell, is to ask for measuring."""
-    assert settings_of(pytester, flag).active
-
-
-@pytest.mark.parametrize("flag", ["--rlperf-pairs=3..4", "--rlperf-tolerance=5%"])
-def test_how_to_compare_alone_measures_nothing(pytester: pytest.Pytester, flag: str) -> None:
-    """How a comparison would go is no reason for one."""
-    assert not settings_of(pytester, flag).active
-
-
-def test_saving_and_comparing_live_go_together(pytester: pytest.Pytester) -> None:
-    """Figures may be stored in the run that compares live, and against and JSON are read as they are."""
-    found = settings_of(pytester, "--rlperf-save-baseline", "--rlperf-against=pip:a==1", "--rlperf-json=out/run.json")
-    assert found.save
-    assert found.active
-    assert found.against == "pip:a==1"
-    assert found.json == Path("out/run.json")
 
 
 # --------------------------------------------------------------------------- as a user meets it

@@ -39,9 +39,8 @@ from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.report.benchmark_json import benchmark_document
 from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file, write_traces
-from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
-from pytest_rlperf.report.wording import message, verdict_message
+from pytest_rlperf.report.wording import message
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
@@ -221,7 +220,7 @@ TRACE = Trace(
 
 
 def test_perfetto_gets_a_thread_for_each_track() -> None:
-    """Times are microseconds; the device is below the host; what would not nest is on a further track."""
+    """Times are microseconds, the device is below the host, what would not nest has a further track."""
     events = json.loads(write_spans(TRACE))["traceEvents"]
     threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert threads == {1: "host", 2: "cuda:0, stream 7", 3: "cuda:0, stream 7 (2)"}
@@ -234,6 +233,8 @@ def test_perfetto_gets_a_thread_for_each_track() -> None:
         (2, "critic", 2500.0, 1500.0, "update/critic"),
         (3, "copy", 3000.0, 2000.0, "update/copy"),
     ]
+    events = json.loads(write_spans(replace(TRACE, spans=())))["traceEvents"]
+    assert [event["name"] for event in events] == ["process_name"]
 
 
 def test_traces_have_plain_names_and_texts(tmp_path: Path) -> None:
@@ -247,12 +248,6 @@ def test_traces_have_plain_names_and_texts(tmp_path: Path) -> None:
     assert sorted(bars) == sorted(span.path for span in TRACE.spans)
     assert "\\\\x1b[2J" in text
     assert "\\\\ud800" in text
-
-
-def test_trace_of_nothing_is_a_file_all_the_same() -> None:
-    """A test without phases has an empty trace, not a broken one."""
-    events = json.loads(write_spans(replace(TRACE, spans=())))["traceEvents"]
-    assert [event["name"] for event in events] == ["process_name"]
 
 
 def test_file_names_tell_tests_apart() -> None:
@@ -298,7 +293,7 @@ def rows(*keys: str, **options: Any) -> list[dict[str, Any]]:
 
 
 def test_rows_have_the_fields_of_pytest_benchmark() -> None:
-    """Field for field what its own objects write, and no other; its document's head, too."""
+    """Field for field what its own objects write, its document's head too; parameters as JSON has them."""
     (row,) = rows("a.py::test_x")
     fixture = SimpleNamespace(
         name="x", fullname="x", group=None, param=None, params=None, extra_info={}, cprofile_stats=None, has_error=False
@@ -313,6 +308,8 @@ def test_rows_have_the_fields_of_pytest_benchmark() -> None:
     assert {"id", "time", "author_time", "dirty", "project", "branch"} <= document["commit_info"].keys()
     assert (document["commit_info"]["id"], document["commit_info"]["dirty"]) == ("c" * 40, False)
     assert document["machine_info"]["rlperf"]["cpu"] == "Made Up 9000"
+    (row,) = rows("a.py::test_x[1-o]", params={"a.py::test_x[1-o]": {"n": 1, "env": object}})
+    assert row["params"] == {"n": 1, "env": "<class 'object'>"}
 
 
 def test_a_round_is_a_worker() -> None:
@@ -332,20 +329,6 @@ def test_a_round_is_a_worker() -> None:
     assert row["group"] == "sac_update"
     told = row["extra_info"]["rlperf"]
     assert (told["verdict"], told["ratio"], told["items_per_s"]) == ("SLOWER", 1.2, pytest.approx(256 / (1.2 * MS)))
-
-
-def test_parameters_are_kept_where_they_are_known() -> None:
-    """As JSON has them, for `--benchmark-group-by=param:NAME`."""
-    (row,) = rows("a.py::test_x[1-o]", params={"a.py::test_x[1-o]": {"n": 1, "env": object}})
-    assert row["params"] == {"n": 1, "env": "<class 'object'>"}
-
-
-def test_unmeasured_tests_have_no_row() -> None:
-    """There is nothing to draw of them."""
-    unmeasured = slower()
-    unmeasured = replace(unmeasured, result=replace(unmeasured.result, workers=()))
-    document = benchmark_document({"a": unmeasured}, HERE, ORIGIN, params={})
-    assert document["benchmarks"] == []
 
 
 def test_github_action_benchmark_finds_what_it_reads() -> None:
@@ -405,23 +388,6 @@ def test_pytest_benchmark_compares_our_files(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-# --------------------------------------------------------------------------- JUnit
-
-
-def test_junit_properties_tell_the_verdict() -> None:
-    """Names begin with rlperf_, values are plain; what is not known is not there."""
-    told = dict(properties(outcomes(HOSTILE)[HOSTILE]))
-    assert told["rlperf_verdict"] == "SLOWER"
-    assert (told["rlperf_call_s"], told["rlperf_base_call_s"], told["rlperf_ratio"]) == ("0.0012", "0.001", "1.2")
-    assert told["rlperf_counter"] == "update/critic: aten::mm 12 → 18"
-    assert told["rlperf_reason"].isprintable()
-    new = builders.compared(status=Status.NEW, ratio=None)
-    new = replace(new, result=replace(new.result, workers=()))
-    assert list(dict(properties(new))) == [
-        f"rlperf_{name}" for name in ("verdict", "reason_code", "reason", "gated", "component")
-    ]
-
-
 # --------------------------------------------------------------------------- the run's own JSON
 
 
@@ -463,20 +429,6 @@ def test_a_bound_that_is_infinite_is_read_back() -> None:
     recorded = parse(written(builders.run_document(HERE, {"a::b": wide}, [], [])).encode(), "x")
     assert isinstance(recorded, RunFile)
     assert recorded.tests["a::b"].verdict.estimate == wide.verdict.estimate
-
-
-def test_hostile_ids_are_written_and_shown_safely() -> None:
-    """Any id makes valid UTF-8 and JSON; what is read to be shown holds nothing that commands a terminal."""
-    text = written(
-        builders.run_document(HERE, outcomes(HOSTILE), [HOSTILE], [HOSTILE], provenance=ORIGIN, failed=[HOSTILE])
-    )
-    (key,) = json.loads(text)["tests"]
-    assert key == HOSTILE.replace("\ud800", "\\ud800")
-    recorded = parse(text.encode("utf-8"), "x")
-    assert isinstance(recorded, RunFile)
-    (key,) = recorded.tests
-    assert key.isprintable()
-    assert all(line.isprintable() for line in verdict_message(recorded.tests[key].verdict).split("\n"))
 
 
 @pytest.mark.parametrize(

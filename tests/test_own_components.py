@@ -75,15 +75,10 @@ def test_an_optimizer_out_of_sight(wording: Wording) -> None:
 
 
 @pytest.mark.torch
-def test_a_frozen_network_beside_what_trains() -> None:
-    """Parameters that stay are no error where an optimizer out of sight changes others."""
+def test_parameters_that_stay_and_that_numpy_has_no_type_for() -> None:
+    """Parameters that stay are no error where an optimizer changes others; bfloat16 is compared as any other."""
     frozen, update = Agent("SGD", 0.1).net, out_of_sight(Agent("SGD", 0.1))
     sac_workload(lambda: (update(), frozen), None).check()
-
-
-@pytest.mark.torch
-def test_parameters_that_numpy_has_no_type_for() -> None:
-    """An agent in bfloat16 is compared as any other."""
     sac_workload(Agent("SGD", 0.5, "bfloat16").update, None).check()
     with pytest.raises(ComponentError, match="changed none"):
         sac_workload(Agent("SGD", 0.0, "bfloat16").update, None).check()
@@ -493,10 +488,14 @@ def test_batches_of_ones_own(make: Callable[[Array], Any]) -> None:
         replay_workload(short, 8).check()
 
 
-def test_a_buffer_that_is_told_no_size() -> None:
-    """An argument that sample() does not take is an error before the call, which proposes a thunk."""
+def test_a_buffer_or_collector_that_takes_no_size(wording: Wording) -> None:
+    """An argument that it does not take is an error before the call, which proposes a thunk; so is no return value."""
     with pytest.raises(ComponentError, match=r"calls buffer\.sample\(8\), but .*rlperf_replay_sample\(lambda: "):
         replay_workload(SimpleNamespace(sample=lambda: None), 8)
+    with pytest.raises(ComponentError, match=r"calls agent\.collect\(8\), but .*rlperf_ppo_collect\(lambda: "):
+        ppo_workload(SimpleNamespace(collect=lambda: None), 8, None)
+    with wording.raises(ComponentError):
+        ppo_workload(Collector(lambda rewards: None), 8, None).check()
 
 
 class Collector:
@@ -541,14 +540,6 @@ def test_a_rollout_that_needs_its_env_steps(make: Callable[[Array], Any], items:
     """A flat rollout, and one without rewards, is told that ``items`` is missing, as is half of one."""
     with wording.raises(ComponentError):
         ppo_workload(Collector(make), 8, items).check()
-
-
-def test_a_collector_that_is_told_no_steps(wording: Wording) -> None:
-    """An argument that collect() does not take is an error before the call, and so is a missing return value."""
-    with pytest.raises(ComponentError, match=r"calls agent\.collect\(8\), but .*rlperf_ppo_collect\(lambda: "):
-        ppo_workload(SimpleNamespace(collect=lambda: None), 8, None)
-    with wording.raises(ComponentError):
-        ppo_workload(Collector(lambda rewards: None), 8, None).check()
 
 
 # --------------------------------------------------------------------------- the page

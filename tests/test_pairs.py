@@ -248,33 +248,21 @@ def test_sides_warm_up_one_after_the_other_before_any_slice() -> None:
     assert all(worker.kernels == [False] for worker in (*world.bases[:3], *world.heads[:3]))
 
 
-def test_warming_up_takes_a_sixth_of_a_share_or_two_seconds() -> None:
-    """A side may warm up for two seconds, and for less where the time is short."""
+def test_how_long_sides_warm_up() -> None:
+    """For a sixth of a share or two seconds, less after a pair that settled soon, not at all for very long calls."""
     world = World(base_s=0.6, head_s=0.6)
     world.measure(max_time_s=60)
     assert [worker.limits_s for worker in (*world.heads[:3], *world.bases[:3])] == [[WARM_UP_MOST_S]] * 6
     world = World()
     world.measure(max_time_s=9)
     assert world.heads[0].limits_s == world.bases[0].limits_s == [0.5]
-
-
-def test_later_pairs_warm_up_for_less_where_the_first_one_settled_soon() -> None:
-    """Both sides of the first pair may take as long as they need; what that finds out serves the others."""
     world = World()
     world.measure(max_time_s=60)
     for workers in (world.heads, world.bases):
         assert [worker.limits_s for worker in workers[:3]] == [[WARM_UP_MOST_S], [WARM_UP_AGAIN_S], [WARM_UP_AGAIN_S]]
-
-
-def test_calls_too_long_to_warm_up_are_measured_at_once() -> None:
-    """Where the checked call took a large part of a pair's share, no time goes into warming up."""
     world = World(base_s=10.0, head_s=10.0)
     world.measure(max_time_s=60)
     assert world.heads[0].limits_s == world.bases[0].limits_s == [0.0]
-
-
-def test_a_slow_first_call_does_not_set_the_pace() -> None:
-    """A function that compiles for seconds at its first call and is fast from then on has slices of its later size."""
     world = World()
     world.check_s = 5.0
     measured = world.measure(max_time_s=60)
@@ -493,17 +481,13 @@ def test_the_first_two_pairs_choose_the_clock_for_all(side: str, index: int) -> 
     assert log_ratios(pairs) == pytest.approx((expected,) * 3, abs=1e-12)
 
 
-def test_several_busy_threads_make_wall_time_count() -> None:
-    """More CPU time than wall time is no one thread's."""
+def test_several_threads_and_short_calls_make_wall_time_count() -> None:
+    """More CPU than wall time is no one thread's; the median of short calls leaves out being held up by itself."""
     world = long_calls()
     world.bases[1].held_up = 0.5
     pairs = world.measure().pairs
     assert not pairs[1].alone
     assert log_ratios(pairs)[1] == pytest.approx(math.log(2))
-
-
-def test_short_calls_make_wall_time_count() -> None:
-    """The median round of short calls leaves out being held up by itself."""
     world = World(base_s=1e-3, head_s=1.5e-3)
     for worker in world.heads:
         worker.held_up = 1.5
@@ -525,16 +509,12 @@ def test_the_rule_is_asked_after_every_pair(wanted: int) -> None:
 
 
 def test_a_rule_never_content_is_asked_for_the_last_time_when_time_is_up() -> None:
-    """With no time left the rule decides for good, once, on the pairs there are."""
+    """With no time left the rule decides for good, once; a time limit far too short leaves one pair of one block."""
     world = World(wanted=math.inf)
     measured = world.measure(max_time_s=6.0)
     count = len(measured.pairs)
     assert count >= 3
     assert world.asked == [*((number, False) for number in range(1, count + 1)), (count, True)]
-
-
-def test_there_is_always_a_pair() -> None:
-    """A time limit far too short leaves one pair of one block, and one last question."""
     world = World(wanted=math.inf)
     measured = world.measure(max_time_s=1e-3)
     assert [record.blocks for record in measured.pairs] == [1]
@@ -616,13 +596,18 @@ def test_a_worker_lost_within_a_pair_is_reported() -> None:
 
 
 def test_cpu_time_used_while_waiting_is_recorded() -> None:
-    """A worker of the first pair that burns CPU time while later pairs are measured is found, and only that one."""
+    """A worker that burns CPU time while others are measured, or for a second after a single pair, is found."""
     world = World()
     world.bases[0].idle = 0.4
     pairs = world.measure().pairs
     assert pairs[0].base.idle_cpu_share == pytest.approx(0.4)
     assert [record.head.idle_cpu_share for record in pairs] == [0.0] * 3
     assert [record.base.idle_cpu_share for record in pairs[1:]] == [0.0] * 2
+    world = World(wanted=1)
+    world.heads[0].idle = 0.3
+    (pair,) = world.measure().pairs
+    assert pair.head.idle_cpu_share == pytest.approx(0.3)
+    assert pair.base.idle_cpu_share == 0.0
 
 
 def test_only_waiting_workers_are_watched() -> None:
@@ -642,7 +627,7 @@ def test_only_waiting_workers_are_watched() -> None:
     assert watch.share(waiting) == pytest.approx(0.25)
 
 
-def test_a_pair_that_is_single_shares_one_cpu() -> None:
+def test_a_pair_that_is_single_shares_one_cpu_where_there_are_cpus_to_choose() -> None:
     """Both sides are kept on the CPU chosen for the pair, once they are warm; slices tell where they were."""
     world = World()
     world.placer = lambda index: 10 + index
@@ -654,6 +639,10 @@ def test_a_pair_that_is_single_shares_one_cpu() -> None:
     ]
     assert [(record.placed, record.cpus) for record in measured.pairs] == [(10, (10,)), (11, (11,)), (12, (12,))]
     assert [step for _, step in world.steps[1:6]] == ["warm up", "warm up", "place", "place", "before turns"]
+    world = World()
+    measured = world.measure()
+    assert not any(step == "place" for _, step in world.steps)
+    assert [record.placed for record in measured.pairs] == [None] * 3
 
 
 @pytest.mark.parametrize("side", ["bases", "heads"])
@@ -667,23 +656,6 @@ def test_a_pair_of_which_one_side_is_not_single_is_placed_nowhere(side: str) -> 
     assert world.bases[1].placed == world.heads[1].placed == []
     assert [record.placed for record in measured.pairs] == [10, None, 12]
     assert measured.pairs[1].cpus == (4, 5)
-
-
-def test_a_system_without_placement_is_left_alone() -> None:
-    """Where no CPU can be chosen no worker is placed."""
-    world = World()
-    measured = world.measure()
-    assert not any(step == "place" for _, step in world.steps)
-    assert [record.placed for record in measured.pairs] == [None] * 3
-
-
-def test_a_single_pair_is_watched_for_a_second_after_it() -> None:
-    """Where no other pair follows, the first one is watched all the same, for as long as CPU time can be told."""
-    world = World(wanted=1)
-    world.heads[0].idle = 0.3
-    (pair,) = world.measure().pairs
-    assert pair.head.idle_cpu_share == pytest.approx(0.3)
-    assert pair.base.idle_cpu_share == 0.0
 
 
 def test_a_pair_ends_when_its_own_error_is_small() -> None:
@@ -702,15 +674,11 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
         assert record.seconds - warm_s > 1.1
 
 
-def test_a_pair_ends_early_by_six_blocks_or_more() -> None:
-    """Fewer say little of how far they are off, also where they agree: calls of 80 ms take six blocks, not three."""
+def test_how_many_blocks_a_pair_takes() -> None:
+    """Six or more where slices agree, of which fewer say little; sixteen where long calls differ and there is time."""
     world = World(base_s=0.08, head_s=0.08)
     world.tolerance = 0.03
     assert [record.blocks for record in world.measure().pairs] == [6] * 3
-
-
-def test_a_pair_of_long_calls_that_differ_takes_sixteen_blocks() -> None:
-    """It takes fewer where there is no time for them."""
     plenty, little = World(base_s=0.1, head_s=0.1), World(base_s=0.1, head_s=0.1)
     for number, worker in enumerate(worker for world in (plenty, little) for worker in (*world.bases, *world.heads)):
         noise = random.Random(number)

@@ -121,16 +121,12 @@ def test_methods_by_their_way_from_the_object(clock: FakeClock) -> None:
     assert found == {"update": (1, 8), "update/sample": (1, 2), "update/critic": (1, 5)}
 
 
-def test_bound_methods_by_themselves(clock: FakeClock) -> None:
-    """A bound method is timed on its object alone."""
+def test_one_or_several_bound_methods(clock: FakeClock) -> None:
+    """A bound method is timed on its object alone; a phase may be made of several, and two probes may have one name."""
     agent, other = Agent(clock), Agent(clock)
     with unchanged(agent, other, Agent):
         found = seen(clock, {"critic": agent.update_critic}, None, lambda: (agent.update(), other.update()))
     assert found == {"critic": (1, 5)}
-
-
-def test_several_methods_make_one_phase(clock: FakeClock) -> None:
-    """A phase may be made of several methods, and two probes may have one name."""
     agent = Agent(clock)
     assert seen(clock, {"both": ["update_critic", agent.buffer.sample]}, agent, agent.update) == {"both": (2, 7)}
     probes = [*probes_for({"both": "update_critic"}, agent), *probes_for({"both": "buffer.sample"}, agent)]
@@ -450,19 +446,6 @@ def test_a_method_of_an_object_of_c(clock: FakeClock) -> None:
     assert list(buffer) == [2, 3]
 
 
-def test_other_objects_of_c(clock: FakeClock) -> None:
-    """Random generators and patterns as well."""
-    agent: Any = Agent(clock)
-    agent.rng, agent.pattern = np.random.default_rng(0), re.compile("a")
-    expected = np.random.default_rng(0).random(3)
-    with unchanged(agent):
-        with attached(probes_for({"draw": "rng.random", "match": "pattern.match"}, agent)), recording(clock) as tree:
-            assert isinstance(agent.rng, np.random.Generator)
-            assert (agent.rng.random(3) == expected).all()
-            assert agent.pattern.match("ab").end() == 1
-        assert list(figures(tree)) == ["draw", "match"]
-
-
 def standing_in(clock: FakeClock, target: Any, method: str, check: Callable[[Any], None]) -> None:
     """Check what stands in for ``target``, in an agent."""
     agent = Agent(clock, target)
@@ -609,24 +592,6 @@ def test_an_object_that_nothing_holds(clock: FakeClock) -> None:
                 pass
 
 
-def test_a_buffer_of_rust(clock: FakeClock) -> None:
-    """A replay buffer of rlox's, which is Rust's, is timed in what holds it."""
-    rlox = pytest.importorskip("rlox")
-    agent: Any = Agent(clock, rlox.ReplayBuffer(16, 2, 1))
-    rows = np.zeros(2, np.float32)
-    for _ in range(8):
-        agent.buffer.push(rows, np.zeros(1, np.float32), 1.0, False, False, rows)
-
-    def call() -> None:
-        assert isinstance(agent.buffer, rlox.ReplayBuffer)
-        assert len(agent.buffer) == 8
-        assert agent.buffer.sample(4, 0)["obs"].shape == (4, 2)
-
-    with unchanged(agent):
-        assert seen(clock, {"sample": "buffer.sample"}, agent, call) == {"sample": (1, 0)}
-    assert type(agent.buffer) is rlox.ReplayBuffer
-
-
 # ------------------------------------------------------------------ functions
 
 
@@ -708,21 +673,13 @@ def test_functions_wherever_they_are_held(clock: FakeClock, library: Any, by_nam
     assert seen(clock, {"polyak": target}, None, call) == {"polyak": (4, 7)}
 
 
-def test_functions_that_are_methods(clock: FakeClock, library: Any) -> None:
-    """A method as its class has it is timed for all objects."""
+def test_functions_of_all_kinds(clock: FakeClock, library: Any) -> None:
+    """A class's method is timed for all objects, of a decorator's functions only the named, a cached one as it is."""
     found = seen(clock, {"own": library.Thing.own}, None, lambda: library.Thing().own(3))
     assert found == {"own": (1, 3)}
-
-
-def test_functions_of_one_decorator_are_told_apart(clock: FakeClock, library: Any) -> None:
-    """Decorated functions share their code with all others of the decorator; only the one that is named is timed."""
     for target in ("rlperf_library:first", library.first):
         found = seen(clock, {"first": target}, None, lambda: (library.user.first(2), library.user.second(5)))
         assert found == {"first": (1, 2)}
-
-
-def test_functions_that_are_no_functions_of_python(clock: FakeClock, library: Any) -> None:
-    """A cached function is timed by its name, and can do what it could."""
 
     def call() -> None:
         library.user.cached.cache_clear()
@@ -747,15 +704,6 @@ def test_recursion_and_errors(clock: FakeClock, library: Any) -> None:
         "down/down/down": (1, 1),
         "fails": (1, 1),
     }
-
-
-def test_a_function_is_two_phases(clock: FakeClock, library: Any) -> None:
-    """A function may be timed twice, and is one phase within the other; more may be timed than Python has tools."""
-    phases = {f"phase {number}": library.polyak for number in range(8)}
-    found = seen(clock, phases, None, lambda: library.polyak(3))
-    assert len(found) == 8
-    assert set(found.values()) == {(1, 3)}
-    assert max(path.count("/") for path in found) == 7
 
 
 def test_nested_attachments(clock: FakeClock, library: Any) -> None:
@@ -889,8 +837,8 @@ def test_everything_is_restored_whatever_happens(clock: FakeClock, library: Any,
             pass
 
 
-def test_a_probe_can_be_attached_again(clock: FakeClock, library: Any) -> None:
-    """Probes are made once and attached for every slice."""
+def test_probes_are_attached_again_and_alone_time_nothing(clock: FakeClock, library: Any) -> None:
+    """Probes are made once and attached for every slice; while nothing records they count nothing that is seen."""
     agent = Agent(clock)
     probes = [*probes_for({"critic": "update_critic", "polyak": library.polyak}, agent), *standing_probes()]
     for _ in range(3):
@@ -898,10 +846,6 @@ def test_a_probe_can_be_attached_again(clock: FakeClock, library: Any) -> None:
             agent.update()
             library.polyak(1)
         assert figures(tree) == {"critic": (1, 5), "polyak": (1, 1)}
-
-
-def test_nothing_is_timed_while_nothing_records(clock: FakeClock) -> None:
-    """Attached probes alone cost and count nothing that is seen."""
     agent = Agent(clock)
     with attached(probes_for({"critic": "update_critic"}, agent)):
         assert agent.update() is agent

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from builders import source
 from wording import Wording
@@ -281,32 +280,15 @@ def test_standing_probes_leave_nothing(clock: FakeClock) -> None:
         pass
 
 
-TORCHRL = source("probes_torch/torchrl.py")
-
-
-@pytest.mark.parametrize("armed", ["1", "0"])
-def test_ranges_of_torchrl(armed: str) -> None:
-    """TorchRL's own ranges are made where they are armed, while they are attached, and are quiet otherwise."""
+def test_ranges_of_torchrl_that_are_disarmed() -> None:
+    """TorchRL's own ranges are not made where they are not armed; where they are, test_library_torchrl.py sees them."""
     pytest.importorskip("torchrl")
     pytest.importorskip("gymnasium")
-    environment = {"TORCHRL_PROFILING": armed, "RLPERF_TIMERS": "standby"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TORCHRL, armed],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"TORCHRL_PROFILING": "0", "RLPERF_TIMERS": "standby"}
+    command = [sys.executable, "-W", "ignore", "-c", source("probes_torch/torchrl.py"), "0"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    quiet, phases = done.stdout.splitlines()[-2:]
-    assert quiet == "[]"
-    found = dict(eval(phases))  # noqa: S307 - what the program above wrote
-    if armed == "1":
-        assert found["rollout/EnvBase.rollout"] == 1
-        assert {path.rpartition("/")[2] for path in found} >= {"EnvBase.rollout", "EnvBase.reset", "EnvBase.step"}
-        assert next(count for path, count in found.items() if path.endswith("EnvBase.step")) == 3
-    else:
-        assert found == {"rollout": 1}
+    assert done.stdout.splitlines()[-2:] == ["[]", "[('rollout', 1.0)]"]
 
 
 # ------------------------------------------------------------------ sections of an update
@@ -800,17 +782,6 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_sac_of_stable_baselines3() -> None:
-    """Its update has all six parts, the temperature's after the actor's pass that both need."""
-    sb3 = pytest.importorskip("stable_baselines3")
-    model = sb3.SAC("MlpPolicy", "Pendulum-v1", learning_starts=10, buffer_size=500, seed=0)
-    model.learn(64)
-    names, rest = shares(model, lambda: model.train(1, 64))
-    assert names == ["sample", "actor", "alpha", "target_q", "critic", "polyak"]
-    assert rest < 0.1
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_td3_of_stable_baselines3() -> None:
     """TD3 has a delayed actor and no temperature."""
     sb3 = pytest.importorskip("stable_baselines3")
@@ -832,4 +803,4 @@ def test_sac_of_rlox() -> None:
     assert names == ["sample", "target_q", "critic", "actor", "alpha", "polyak"]
     assert rest < 0.02
     assert model.buffer is buffer
-    np.testing.assert_array_less(0, len(buffer))
+    assert len(buffer) > 0

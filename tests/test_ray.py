@@ -115,15 +115,11 @@ def test_an_answer_that_is_none(data: bytes) -> None:
     assert re.match(r"shard 1 of 2 on node7: \w+Error: .*\nfirst\n\\x1b\[31mIt broke$", answer.fault), answer.fault
 
 
-def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the command that installs it."""
+def test_without_ray_and_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs it; the run ends at once where Ray itself would try for minutes."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(pytest.UsageError, match=r"pip install 'pytest-rlperf\[ray\]'$"):
         connected("auto").__enter__()
-
-
-def test_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run ends at once, where Ray itself would try again for minutes."""
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     with pytest.raises(pytest.UsageError, match=r"^--rlperf-ray=127.0.0.1:1: .*ConnectionRefusedError"):
         connected("127.0.0.1:1").__enter__()

@@ -125,20 +125,17 @@ def test_what_stands_for_work(make: Callable[[], object], says: str) -> None:
 
 
 def test_what_is_finished() -> None:
-    """Values are returned as they are, and not looked through without end; nothing of a proxy's is run."""
+    """Values are returned as they are, a driven device's arrays too; a setup may start what the call waits for."""
     endless: list[object] = []
     endless.append(endless)
     for value in (None, 3, "text", np.ones(3), endless, range(3), zip("a", "b", strict=True), {"a": (1, [2])}):
         assert finished(value, "fn()") is value
     eager = of_class("xarray", "Dataset", __dask_graph__=lambda self: None)
     assert finished(eager, "fn()") is eager
-
-
-def test_an_array_of_a_device_that_is_driven() -> None:
-    """A driver waits for the device, so its arrays may be returned."""
     array = of_class("cupy", "ndarray", __dlpack_device__=lambda self: (2, 0))
     with driving(VirtualGPU("cupy cuda:0")):
         assert finished(array, "fn()") is array
+    callable_workload(int, setup=submitted).check()
 
 
 class AsyncEnv:
@@ -201,11 +198,6 @@ def test_every_component(make: Callable[[], Workload], wording: Wording) -> None
     """A component of any kind whose call only starts work is an error before it is timed."""
     with wording.raises(ComponentError):
         make().check()
-
-
-def test_a_setup_may_return_a_handle() -> None:
-    """A setup may start what the call waits for, and its result is nobody's."""
-    callable_workload(int, setup=submitted).check()
 
 
 @pytest.mark.usefixtures("alone")

@@ -19,14 +19,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from wording import Wording
 
-from pytest_rlperf.judge.live import PairLimits, judge_fitness, judge_pairs
+from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.measure import slowdown
 from pytest_rlperf.measure.placement import Activity
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.slowdown import slowed, steps_for
-from pytest_rlperf.model.judged import Outcome, Policy, Status, Verdict
-from pytest_rlperf.model.live import Contribution, Live, PairRecord
+from pytest_rlperf.model.judged import Outcome, Status, Verdict
+from pytest_rlperf.model.live import PairRecord
 from pytest_rlperf.model.measured import Phase, Result, SliceKind, Workload
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.stored import Machine
@@ -551,17 +551,13 @@ def test_one_breach_makes_a_machine_unfit(statuses: Sequence[Status], alarms: in
     assert fitness_lines(checks, fitness) == wording
 
 
-def test_a_machine_that_was_not_tried_is_not_fit() -> None:
-    """Where no slowdown is as large as the tolerance asks for, nothing was shown; the two sizes are named."""
+def test_fitness_is_for_a_tolerance_that_was_tried() -> None:
+    """Where no slowdown is as large as the tolerance asks for, nothing was shown; a smaller one asks for more."""
     checks = [checked(SAME, SAME, SLOWER, SLOWER, SLOWER)]
     fitness = judge_fitness(checks, 0.20)
     assert not fitness.is_fit
     line = fitness_lines(checks, fitness)[1]
     assert all(value in line for value in ("33.3 %", "20 %", "--rlperf-tolerance"))
-
-
-def test_fitness_is_for_a_tolerance() -> None:
-    """A machine that is fit for one tolerance may be unfit for a smaller one."""
     checks = [checked(SAME, SAME, SAME, SLOWER, SLOWER)]
     assert judge_fitness(checks, 0.03).is_fit
     assert not judge_fitness(checks, 0.018).is_fit
@@ -594,14 +590,10 @@ def test_the_report_to_the_letter(wording: Wording) -> None:
     assert rendered(checks, width=100) == wording
 
 
-def test_a_verdict_without_an_estimate_has_its_word_alone() -> None:
-    """Where no change could be told the cell says what was said."""
+def test_no_estimate_and_no_fitness_are_told() -> None:
+    """Where no change could be told the cell says what was said, and no is said as clearly as yes."""
     lines = rendered([check(replace(trial(0.0, SAME), verdict=verdict(UNDECIDED)))]).splitlines()
     assert re.fullmatch(r"test_step +1\.00 ms +\? +none +5 s", lines[1])
-
-
-def test_a_machine_that_is_not_fit_is_told() -> None:
-    """No is said as clearly as yes."""
     text = rendered([checked(SAME, SAME, SAME, SAME, SAME)], replace(FIT, is_fit=False))
     assert "\nfit       no\n" in text
     assert re.search(r"SAME +none +25 s\n", text)
@@ -660,55 +652,6 @@ def read(document: dict[str, Any]) -> dict[str, Any]:
     assert text.endswith("}\n")
     found: dict[str, Any] = json.loads(text, parse_constant=refuse)
     return found
-
-
-def live_outcome() -> Outcome:
-    """Return an outcome of live pairs, as judged by the judge."""
-    pairs = (pair(0.05, 1.0, 1.5), pair(0.051, 0.5, 1.25), pair(0.052), pair(0.05))
-    policy = Policy()
-    said = judge_pairs([record.wall_log_ratio for record in pairs], policy, PairLimits(), 1e-3, final=True)
-    assert said is not None
-    assert said.status is SLOWER
-    live = Live(
-        base_label="main, 0123456",
-        head_label="HEAD",
-        base=result(call_s=0.95e-3),
-        pairs=pairs,
-        contributions=(Contribution("work", 4e-5), Contribution("", 1e-5)),
-        carriers=(Contribution("work", 4e-5),),
-    )
-    return Outcome(result(), None, live, said, 9.5)
-
-
-def test_a_live_run_reads_back(wording: Wording) -> None:
-    """Every test has its verdict, both sides' figures, each pair by both clocks, and what it cost."""
-    key = "tests/test_env.py::test_step"
-    found = read(builders.run_document(MACHINE, {key: live_outcome()}, ["HEAD with main, live"], ["a note: µs"]))
-    assert (found["schema"], found["kind"]) == (1, "run")
-    assert found["machine"]["cpu"] == "Some CPU"
-    assert found["compared"] == wording
-    assert found["notes"] == ["a note: µs"]
-    test = found["tests"][key]
-    assert test["verdict"]["status"] == "SLOWER"
-    assert test["verdict"]["reason"]["code"] == "live"
-    assert test["verdict"]["estimate"]["low"] < math.exp(0.0508) < test["verdict"]["estimate"]["high"]
-    assert (test["call_s"], test["base_call_s"], test["seconds"]) == (1e-3, 0.95e-3, 9.5)
-    live = test["live"]
-    assert [record["wall_log_ratio"] for record in live["pairs"]] == [0.05, 0.051, 0.052, 0.05]
-    assert [record["cpus"] for record in live["pairs"]] == [[1]] * 4
-    assert (live["clock"], live["setup_s"], live["measured_s"]) == ("wall", 3.5, 5.75)
-    assert sum(part["change_s"] for part in live["contributions"]) == pytest.approx(5e-5)
-    assert test["result"]["phases"][0]["path"] == "work"
-
-
-def test_stored_and_unmeasured_outcomes_read_back() -> None:
-    """A stored comparison has its baseline's figure and no pairs; what was not measured has no figure at all."""
-    stored = builders.outcome(result(), verdict(SAME, 1.1), result(call_s=0.9e-3), seconds=8.0)
-    unmeasured = Outcome(replace(result(), workers=()), None, None, verdict(SAME), 0.1)
-    found = read(builders.run_document(MACHINE, {"a": stored, "b": unmeasured}, [], []))["tests"]
-    assert (found["a"]["live"], found["a"]["base_call_s"]) == (None, 0.9e-3)
-    assert found["a"]["baseline"]["session"] == "then"
-    assert (found["b"]["call_s"], found["b"]["base_call_s"], found["b"]["verdict"]["estimate"]) == (None, None, None)
 
 
 def test_a_selfcheck_reads_back() -> None:

@@ -126,15 +126,11 @@ def test_what_are_not_the_shards_of_one_run(runs: dict[str, RunFile], names: tup
         assert name in str(raised.value)
 
 
-def test_changed_code_in_one_shard_is_changed_code() -> None:
-    """A merged run is of uncommitted changes where any of its shards is."""
+def test_what_one_shard_lacks_or_has_changed_is_the_runs() -> None:
+    """A merged run has uncommitted changes where a shard has; a test without a result fails."""
     merged = merge_shards({"a": part_of(1), "b": part_of(2, provenance=replace(ORIGIN, dirty=True))})
     assert merged.provenance is not None
     assert merged.provenance.dirty
-
-
-def test_a_test_that_its_shard_did_not_come_to_has_failed() -> None:
-    """It has no result, and did neither fail nor was it skipped: its shard has ended early."""
     failed, skipped, missing = FIRST.tests
     merged = merge_shards({"a": part_of(1, tests={}, failed=(failed,), unmeasured=(skipped,)), "b": part_of(2)})
     assert merged.failed == (failed, missing)

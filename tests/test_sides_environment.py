@@ -541,67 +541,34 @@ def test_code_is_equal_where_nothing_that_changed_was_loaded(
     assert check_loaded(sides, loaded(base, *names), loaded(tree, *names)) is differs
 
 
-def test_what_only_one_side_loaded_differs(sides: Sides, tree: Path, base: Path) -> None:
-    """A module that was added or removed is a difference where either side has loaded it."""
+def test_whose_code_is_loaded(sides: Sides, tree: Path, base: Path) -> None:
+    """A module of one side alone differs; environments are no code of a tree; a side may lie within today's tree."""
     assert check_loaded(sides, loaded(base), loaded(tree, "core"))
     assert check_loaded(sides, loaded(base, "core"), loaded(tree))
-
-
-def test_base_must_not_load_todays_code(sides: Sides, tree: Path, base: Path) -> None:
-    """Code of today's tree on base is an error that names the module, the file and who imported it."""
-    mixed = {**loaded(base), "helper": str(tree / "helper.py")}
-    match = rf"v1\.0 has loaded code of today: helper is {tree / 'helper.py'}, imported by mylib\.core"
-    with pytest.raises(SideError, match=match):
-        check_loaded(sides, mixed, loaded(tree), {"helper": "mylib.core"})
-
-
-def test_today_must_not_load_bases_code(sides: Sides, tree: Path, base: Path, wording: Wording) -> None:
-    """Code of base on today's side is an error too."""
-    with wording.raises(SideError):
-        check_loaded(sides, loaded(base), loaded(base))
-
-
-def test_links_do_not_hide_whose_code_it_is(sides: Sides, tree: Path, base: Path, wording: Wording) -> None:
-    """A file is whose tree it lies in, whatever way leads to it."""
-    (base / "link").symlink_to(tree / "src/mylib")
-    mixed = {**loaded(base), "mylib.core": str(base / "link/core.py")}
-    with wording.raises(SideError):
-        check_loaded(sides, mixed, loaded(tree))
-
-
-def test_packages_under_test_come_from_a_side(
-    sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording
-) -> None:
-    """A copy of the package that lies in neither tree is an error."""
-    copy = {"mylib": str(tmp_path / "site-packages/mylib/__init__.py")}
-    with wording.raises(SideError):
-        check_loaded(sides, loaded(base), copy)
-
-
-def test_environments_in_a_tree_are_not_its_code(sides: Sides, tree: Path, base: Path) -> None:
-    """Files that both sides load from a virtual environment within today's tree are not of that tree."""
     write(tree, {"venv/pyvenv.cfg": "", "venv/lib/numeric.py": ""})
     numeric = {"numeric": str(tree / "venv/lib/numeric.py")}
     assert check_loaded(sides, loaded(base, "core") | numeric, loaded(tree, "core") | numeric)
-
-
-def test_base_within_todays_tree_is_base(sides: Sides, tree: Path) -> None:
-    """A side's files may lie in a directory of today's tree."""
     nested = write(tree / "sides", {"src/mylib/__init__.py": "", "src/mylib/core.py": ""})
     sides = replace(sides, base=make_side("v1.0", nested))
     assert check_loaded(sides, loaded(nested, "core"), loaded(tree, "core"))
-
-
-def test_benchmark_must_import_the_repository(sides: Sides, tree: Path, wording: Wording) -> None:
-    """A benchmark that loads nothing of the packages under test compares nothing."""
-    with wording.raises(SideError):
-        check_loaded(sides, {}, loaded(tree))
-
-
-def test_sides_of_one_tree_need_not_import_it(sides: Sides, tree: Path) -> None:
-    """Under another interpreter a benchmark may be of what it imports from elsewhere alone."""
     sides = replace(sides, base=make_side("another Python", tree), changed=None)
     assert check_loaded(sides, {}, {})
+
+
+def test_a_side_must_load_its_own_code(sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording) -> None:
+    """Code of the other side, by whatever link, of neither tree, or none of the package at all is an error."""
+    (base / "link").symlink_to(tree / "src/mylib")
+    copy = {"mylib": str(tmp_path / "site-packages/mylib/__init__.py")}
+    cases: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({**loaded(base), "helper": str(tree / "helper.py")}, loaded(tree)),
+        (loaded(base), loaded(base)),
+        ({**loaded(base), "mylib.core": str(base / "link/core.py")}, loaded(tree)),
+        (loaded(base), copy),
+        ({}, loaded(tree)),
+    ]
+    for on_base, today in cases:
+        with wording.raises(SideError):
+            check_loaded(sides, on_base, today, {"helper": "mylib.core"})
 
 
 def test_files_in_the_cache_are_as_they_were_made(
@@ -667,14 +634,12 @@ def test_failing_build_shows_what_the_tools_said(source: Path, thin: str) -> Non
         build.build_into(thin, [source], lambda _: None)
 
 
-def test_nothing_to_build_from_is_an_error(thin: str, tmp_path: Path, wording: Wording) -> None:
-    """A directory without build files cannot be built."""
+def test_a_build_needs_files_and_pip(
+    thin: str, tmp_path: Path, wording: Wording, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory without build files cannot be built; without pip the error shows the command that installs it."""
     with wording.raises(SideError):
         build.build_into(thin, [tmp_path], lambda _: None)
-
-
-def test_missing_pip_is_an_error(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """The error on a missing pip shows the command that installs it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with wording.raises(SideError):
         build.build_into(thin, [source], lambda _: None)
@@ -897,11 +862,13 @@ def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:
     assert str(Path(pytest.__file__).parents[1]) in sides.base.path
 
 
-def test_other_interpreter_needs_the_plugin(tree: Path, tmp_path: Path, wording: Wording) -> None:
-    """The error on an interpreter without pytest names what it lacks, and the pip that installs the plugin there."""
+def test_other_interpreter_needs_the_plugin_and_is_another(tree: Path, tmp_path: Path, wording: Wording) -> None:
+    """One without pytest is an error that names what it lacks; the running one has nothing to compare with."""
     venv.create(tmp_path / "bare", symlinks=True)
     with wording.raises(SideError):
         python_sides(tree, tmp_path / "bare/bin/python")
+    with wording.raises(SideError):
+        python_sides(tree, sys.executable)
 
 
 def test_other_interpreter_needs_the_same_protocol(
@@ -915,12 +882,6 @@ def test_other_interpreter_needs_the_same_protocol(
     write(site_packages(tmp_path / "old"), files)
     with wording.raises(SideError):
         python_sides(tree, tmp_path / "old/bin/python")
-
-
-def test_running_interpreter_is_no_other(tree: Path, wording: Wording) -> None:
-    """The interpreter that runs has nothing to be compared with."""
-    with wording.raises(SideError):
-        python_sides(tree, sys.executable)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ import pytest
 from builders import git, write
 from wording import Wording
 
-import pytest_rlperf
 from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
@@ -64,6 +63,12 @@ class Tree:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message", "change")
         return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Return an empty repository."""
+    return Tree(tmp_path / "tree")
 
 
 def files_of(top: Path, *names: str) -> dict[str, str]:
@@ -183,14 +188,8 @@ def test_spec_that_means_nothing_is_refused(text: str, wording: Wording) -> None
 # --------------------------------------------------------------------------- commands
 
 
-def test_missing_command_is_named(tmp_path: Path, wording: Wording) -> None:
-    """A program that is not there is named."""
-    with wording.raises(SideError):
-        run(["no-such-program"], cwd=tmp_path, limit_s=1)
-
-
-def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
-    """At its limit a program ends, and so does what it has started."""
+def test_command_ends_at_its_limit_and_with_an_interrupt(tmp_path: Path) -> None:
+    """At its limit a program ends, and so does what it has started; Ctrl-C ends it too."""
     child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print(flush=True); signal.pause()"
     parent = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2]],"
@@ -200,34 +199,21 @@ def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> N
         run([sys.executable, "-c", parent, child, tmp_path / "pid"], cwd=tmp_path, limit_s=2)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text(encoding="utf-8"))).wait(10)
-
-
-def test_command_ends_with_an_interrupt(tmp_path: Path) -> None:
-    """Ctrl-C while a program runs ends it too."""
     code = "import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()"
     with pytest.raises(KeyboardInterrupt):
         run([sys.executable, "-c", code], cwd=tmp_path, limit_s=30)
 
 
-def test_git_does_not_see_the_repository_of_a_hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_does_not_see_the_repository_of_a_hook(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variables that git sets for a hook do not affect our git."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     assert find_repository(tree.top).top == tree.top
 
 
-def test_git_is_started_in_one_place() -> None:
-    """All commands of git have the quiet settings, because one function starts them."""
-    package = Path(pytest_rlperf.__file__).parent
-    starting = [path for path in package.rglob("*.py") if '["git"' in path.read_text(encoding="utf-8")]
-    assert starting == [package / "sides/git.py"]
-
-
-def test_no_program_of_the_users_settings_runs(tmp_path: Path) -> None:
+def test_no_program_of_the_users_settings_runs(tree: Tree, tmp_path: Path) -> None:
     """Git's monitor of the file system is not started, whether refs, files or the state of the tree are read."""
-    tree = Tree(tmp_path / "tree")
     sha = tree.commit(a="1")
     monitor = tmp_path / "monitor"
     monitor.write_text(f"#!/bin/sh\ntouch {tmp_path}/monitor-ran\n", encoding="utf-8")
@@ -240,45 +226,34 @@ def test_no_program_of_the_users_settings_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "monitor-ran").exists()
 
 
-@pytest.mark.parametrize("name", ["--output=written", "HEAD", "0123456", "F" * 40])
-def test_only_a_full_sha_names_a_commit_of_a_file(tmp_path: Path, name: str, wording: Wording) -> None:
+def test_only_a_full_sha_names_a_commit_of_a_file(wording: Wording) -> None:
     """A baseline's commit is data: git never sees it as an option or as another kind of name."""
-    tree = Tree(tmp_path / "tree")
-    tree.commit(a="1")
-    tree.git("commit", "--quiet", "--allow-empty", "--message", "b\n\nRlperf-Accept: * <= +9% why")
-    assert not find_repository(tree.top).has_commit(name)
-    assert read_allowances(tree.top, name) == ([], [])
-    with wording.raises(SideError):
-        Commit(name, "a title")
-    assert not (tree.top / "written..HEAD").exists()
+    for name in ("--output=written", "HEAD", "0123456", "F" * 40):
+        with wording.raises(SideError):
+            Commit(name, "a title")
 
 
 # --------------------------------------------------------------------------- repositories and refs
 
 
-def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """Without git, the error names git."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_without_git_a_repository_or_a_commit_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """Without git, outside a repository and in one that has just been made there is nothing to compare with."""
+    project = make_project(tmp_path / "tree", "test_x.py")
+    project.rootdir.mkdir()
+    with monkeypatch.context() as patched, wording.raises(SideError):
+        patched.setenv("PATH", str(tmp_path))
+        prepare("main", project)
     with wording.raises(SideError):
-        prepare("main", make_project(tmp_path, "test_x.py"))
-
-
-def test_outside_a_repository_it_says_so(tmp_path: Path, wording: Wording) -> None:
-    """A directory in no repository has nothing to compare with."""
+        prepare("main", project)
+    Tree(project.rootdir)
     with wording.raises(SideError):
-        prepare("main", make_project(tmp_path, "test_x.py"))
+        prepare("main", project)
 
 
-def test_repository_without_commits_says_so(tmp_path: Path, wording: Wording) -> None:
-    """A repository that has just been made has nothing to compare with."""
-    tree = Tree(tmp_path / "tree")
-    with wording.raises(SideError):
-        prepare("main", make_project(tree.top, "test_x.py"))
-
-
-def test_repository_of_another_user_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_of_another_user_says_what_to_do(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where git distrusts a directory, the error shows the command that makes it trust."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own way to try it
     with pytest.raises(SideError, match=rf"git config --global --add safe.directory {re.escape(str(tree.top))}$"):
@@ -287,10 +262,9 @@ def test_repository_of_another_user_says_what_to_do(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("refusal", ["another owner", "a broken file of settings", "a link to nowhere"])
 def test_refusing_git_is_an_error_and_no_absent_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
     """A repository that git refuses to read is an error wherever it is looked for; nothing counts as unchanged."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"test_x.py": ""})
     write(tmp_path / "other", {"test_x.py": ""})
     if refusal == "another owner":
@@ -355,25 +329,21 @@ def test_package_that_an_old_commit_needs_is_named(pytester: pytest.Pytester, al
     done.stderr.fnmatch_lines(["*HEAD~1 *oldpackage*install*"])
 
 
-def test_missing_ref_says_what_was_looked_for(tmp_path: Path, wording: Wording) -> None:
-    """A ref that is nowhere is named, with the place it was looked for and the fetch that may bring it."""
-    tree = Tree(tmp_path / "tree")
+def test_missing_ref_or_merge_base_says_what_was_looked_for(tree: Tree, wording: Wording) -> None:
+    """A missing ref is named with the fetch that may bring it; a file is no commit; histories may never have met."""
     tree.commit(a="1")
-    with wording.raises(SideError):
-        find_repository(tree.top).resolve("nowhere")
-
-
-def test_ref_to_something_else_than_a_commit_says_so(tmp_path: Path, wording: Wording) -> None:
-    """A tree or a file is no commit."""
-    tree = Tree(tmp_path / "tree")
+    for ref in ("nowhere", "HEAD:a"):
+        with wording.raises(SideError):
+            find_repository(tree.top).resolve(ref)
     tree.commit(a="1")
+    tree.git("checkout", "--quiet", "--orphan", "other")
+    tree.commit(a="2")
     with wording.raises(SideError):
-        find_repository(tree.top).resolve("HEAD:a")
+        find_repository(tree.top).resolve("main")
 
 
-def test_branch_means_its_merge_base(tmp_path: Path) -> None:
+def test_branch_means_its_merge_base(tree: Tree) -> None:
     """Of a branch it is the merge base with HEAD: what others have merged since is not the user's doing."""
-    tree = Tree(tmp_path / "tree")
     fork = tree.commit(a="1")
     tree.git("checkout", "--quiet", "-b", "mine")
     tree.commit(a="2")
@@ -399,9 +369,8 @@ def test_branch_that_only_origin_has_is_found(tmp_path: Path) -> None:
     assert (found.sha, found.title) == (fork, f"origin/main (merge base {fork[:12]})")
 
 
-def test_anything_but_a_branch_means_exactly_that_commit(tmp_path: Path) -> None:
+def test_anything_but_a_branch_means_exactly_that_commit(tree: Tree) -> None:
     """Tags, SHAs, HEAD and expressions mean the commit they name, on whatever branch it is."""
-    tree = Tree(tmp_path / "tree")
     first = tree.commit(a="1")
     tree.git("checkout", "--quiet", "-b", "side")
     aside = tree.commit(b="1")
@@ -420,16 +389,6 @@ def test_anything_but_a_branch_means_exactly_that_commit(tmp_path: Path) -> None
     }
     found = {name: repository.resolve(name) for name in expected}
     assert {name: (commit.sha, commit.title) for name, commit in found.items()} == expected
-
-
-def test_branches_without_a_common_commit_say_so(tmp_path: Path, wording: Wording) -> None:
-    """Histories that never met have no merge base."""
-    tree = Tree(tmp_path / "tree")
-    tree.commit(a="1")
-    tree.git("checkout", "--quiet", "--orphan", "other")
-    tree.commit(a="2")
-    with wording.raises(SideError):
-        find_repository(tree.top).resolve("main")
 
 
 def test_shallow_clone_says_how_to_deepen_it(tmp_path: Path) -> None:
@@ -461,9 +420,8 @@ def test_shallow_clone_lends_what_it_has(tmp_path: Path) -> None:
     assert files_of(tmp_path / "clone", "a") == {"a": "2"}
 
 
-def test_linked_worktree_is_a_repository_too(tmp_path: Path) -> None:
+def test_linked_worktree_is_a_repository_too(tree: Tree, tmp_path: Path) -> None:
     """A tree made by git worktree lends its commits like any other."""
-    tree = Tree(tmp_path / "tree")
     first = tree.commit(a="1")
     tree.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "linked"))
     linked = find_repository(tmp_path / "linked")
@@ -471,9 +429,8 @@ def test_linked_worktree_is_a_repository_too(tmp_path: Path) -> None:
     assert (linked.top, files_of(tmp_path / "clone", "a")) == (tmp_path / "linked", {"a": "1"})
 
 
-def test_commit_of_a_baseline_must_be_in_the_local_history(tmp_path: Path, wording: Wording) -> None:
+def test_commit_of_a_baseline_must_be_in_the_local_history(tree: Tree, wording: Wording) -> None:
     """A baseline's commit is a full SHA that some ref leads to, else it is refused: no short one, no loose object."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     lost = tree.commit(a="lost")
     tree.git("reset", "--quiet", "--hard", "HEAD~1")
@@ -492,39 +449,20 @@ def test_commit_of_a_baseline_must_be_in_the_local_history(tmp_path: Path, wordi
     assert commit_sides(aside, project, quiet).base.label == f"commit {aside[:12]}"
 
 
-def test_tree_is_dirty_but_for_baselines_and_what_installs_leave(tmp_path: Path) -> None:
-    """Stored figures and bytecode do not make a tree dirty; a new file does."""
-    tree = Tree(tmp_path / "tree")
+def test_tree_is_dirty_but_for_baselines_and_what_installs_leave(tree: Tree) -> None:
+    """Stored figures and bytecode do not make a tree dirty; a new file does, though git status does not list it."""
     tree.commit(a="1")
     repository = find_repository(tree.top)
     generated = {"lib/__pycache__/x.pyc": "", "src/mylib.egg-info/PKG-INFO": "", "mylib.egg-info/PKG-INFO": ""}
     tree.write(**{"baselines/default/x.json": "{}"}, **generated)
     assert not repository.is_dirty(tree.top / "baselines")
+    tree.git("config", "status.showUntrackedFiles", "no")
     tree.write(b="new")
     assert repository.is_dirty(tree.top / "baselines")
 
 
-def test_new_file_makes_a_tree_dirty_whatever_the_settings_are(tmp_path: Path) -> None:
-    """A new file counts also where the user's git status does not list new files."""
-    tree = Tree(tmp_path / "tree")
-    tree.commit(a="1")
-    tree.git("config", "status.showUntrackedFiles", "no")
-    tree.write(b="new")
-    assert find_repository(tree.top).is_dirty(tree.top / "baselines")
-
-
-def test_tree_with_a_dirty_submodule_is_dirty(superproject: Tree) -> None:
-    """A change within a submodule counts, though the user's settings have git pass over it."""
-    superproject.git("config", "diff.ignoreSubmodules", "all")
-    repository = find_repository(superproject.top)
-    assert not repository.is_dirty(superproject.top / "baselines")
-    write(superproject.top / "vendor/library", {"code": "3"})
-    assert repository.is_dirty(superproject.top / "baselines")
-
-
-def test_touched_file_does_not_differ(tmp_path: Path) -> None:
+def test_touched_file_does_not_differ(tree: Tree) -> None:
     """A file with other times than git remembers, but what the commit has, is none that differs; a link likewise."""
-    tree = Tree(tmp_path / "tree")
     tree.write(a="1", b="1")
     (tree.top / "link").symlink_to("a")
     first = tree.commit()
@@ -556,11 +494,21 @@ def superproject(tmp_path: Path) -> Tree:
     return tree
 
 
-def test_submodules_come_from_the_users_own(superproject: Tree) -> None:
-    """A commit's submodules are checked out as it had them, from where today's tree has them."""
+def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> None:
+    """A commit's are checked out as it had them; their index stays as it is, and a change in one counts."""
     sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
     assert files_of(tree_of(sides.base) / "vendor/library", "code") == {"code": "1"}
     assert (sides.changed, sides.notes) == (("vendor/library",), ())
+    os.utime(superproject.top / "vendor/library/code", (0, 0))
+    before = snapshot(superproject.top)
+    sides = prepare("HEAD", make_project(superproject.top, "test_x.py"))
+    assert snapshot(superproject.top) == before
+    assert (sides.changed, sides.notes) == ((), ())
+    superproject.git("config", "diff.ignoreSubmodules", "all")
+    repository = find_repository(superproject.top)
+    assert not repository.is_dirty(superproject.top / "baselines")
+    write(superproject.top / "vendor/library", {"code": "3"})
+    assert repository.is_dirty(superproject.top / "baselines")
 
 
 @pytest.mark.parametrize(
@@ -628,9 +576,8 @@ def test_sides():
 """
 
 
-def test_flat_layout(tmp_path: Path, wording: Wording) -> None:
+def test_flat_layout(tree: Tree, wording: Wording) -> None:
     """Beside a root conftest lie a package and a module: those stay base's, the tests and their helpers are today's."""
-    tree = Tree(tmp_path / "tree")
     side = 'SIDE = "base"\n'
     tree.commit(
         **{
@@ -678,9 +625,8 @@ def test_flat_layout(tmp_path: Path, wording: Wording) -> None:
     }
 
 
-def test_test_beside_a_single_module(tmp_path: Path) -> None:
+def test_test_beside_a_single_module(tree: Tree) -> None:
     """A module beside its test is code under test, unless the user names other packages: then it is a helper."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"learner.py": "1", "helper.py": "1", "test_x.py": "1", "data.txt": "1"})
     tree.write(**{"learner.py": "2", "helper.py": "2", "test_x.py": "2", "data.txt": "2"})
     names = ("learner.py", "helper.py", "test_x.py", "data.txt")
@@ -691,9 +637,8 @@ def test_test_beside_a_single_module(tmp_path: Path) -> None:
     assert (careful.changed, named.changed) == (("helper.py", "learner.py"), ("learner.py",))
 
 
-def test_src_layout(tmp_path: Path) -> None:
+def test_src_layout(tree: Tree) -> None:
     """Of a tree with src all but src and what is no test's is today's; paths in arguments lead to base."""
-    tree = Tree(tmp_path / "tree")
     side = 'SIDE = "base"\n'
     tree.commit(
         **{
@@ -744,9 +689,8 @@ def test_src_layout(tmp_path: Path) -> None:
     assert (sides.notes, sides.head.label) == ((), f"HEAD {tree.git('rev-parse', 'HEAD')[:12]}")
 
 
-def test_monorepo(tmp_path: Path) -> None:
+def test_monorepo(tree: Tree) -> None:
     """A rootdir below git's top has its place in base's tree, with all that lies beside it."""
-    tree = Tree(tmp_path / "tree")
     side = 'SIDE = "base"\n'
     tree.commit(**{"libs/one/mylib.py": side, "libs/one/tests/helper.py": side, "libs/two/other.py": side})
     side = 'SIDE = "head"\n'
@@ -769,9 +713,8 @@ def test_monorepo(tmp_path: Path) -> None:
     assert sides.changed == ("libs/one/mylib.py", "libs/two/other.py")
 
 
-def test_tests_within_a_package_take_no_helper_along(tmp_path: Path) -> None:
+def test_tests_within_a_package_take_no_helper_along(tree: Tree) -> None:
     """Of a package only measured tests and conftests are today's: a helper in it looks like its code."""
-    tree = Tree(tmp_path / "tree")
     old = {"mylib/__init__.py": "", "mylib/core.py": "1", "mylib/perf/__init__.py": "", "mylib/perf/helper.py": "1"}
     tree.commit(**old)
     tree.commit(**{"mylib/core.py": "2", "mylib/perf/helper.py": "2", "mylib/perf/test_x.py": "2"})
@@ -782,9 +725,8 @@ def test_tests_within_a_package_take_no_helper_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tests", "test"])
-def test_directory_of_tests_within_a_package_is_todays(tmp_path: Path, name: str) -> None:
+def test_directory_of_tests_within_a_package_is_todays(tree: Tree, name: str) -> None:
     """Files below a package's directory of that name are for tests: helpers come along, and do not count as code."""
-    tree = Tree(tmp_path / "tree")
     inside = (f"mylib/{name}/__init__.py", f"mylib/{name}/helpers.py", f"mylib/{name}/unit/data.txt")
     tree.commit(
         **dict.fromkeys(["mylib/__init__.py", "mylib/core.py", *inside, f"mylib/{name}/old.py"], 'SIDE = "base"')
@@ -803,9 +745,8 @@ def test_directory_of_tests_within_a_package_is_todays(tmp_path: Path, name: str
     assert (sides.packages, sides.changed) == (("mylib",), ("mylib/core.py",))
 
 
-def test_ignored_files_stay_behind_and_links_stay_links(tmp_path: Path) -> None:
+def test_ignored_files_stay_behind_and_links_stay_links(tree: Tree, tmp_path: Path) -> None:
     """Ignored files are not copied, a link is copied as one, and no link of base's leads a copy out of its tree."""
-    tree = Tree(tmp_path / "tree")
     outside = tmp_path / "outside"
     outside.mkdir()
     (tree.top / "tests").symlink_to(outside)
@@ -820,19 +761,8 @@ def test_ignored_files_stay_behind_and_links_stay_links(tmp_path: Path) -> None:
     assert not list(outside.iterdir())
 
 
-def test_only_tests_changed_is_the_same_code(tmp_path: Path) -> None:
-    """A branch at HEAD with nothing but tests and baselines changed has nothing to compare."""
-    tree = Tree(tmp_path / "tree")
-    tree.commit(**{"src/mylib/__init__.py": "", "tests/test_x.py": "1"})
-    tree.write(**{"tests/test_x.py": "2", "baselines/default/x.json": "{}"})
-    sides = prepare("main", make_project(tree.top, "tests/test_x.py"))
-    assert sides.changed == ()
-    assert sides.base.label.startswith("main (merge base ")
-
-
-def test_bytecode_is_no_difference(tmp_path: Path) -> None:
+def test_bytecode_is_no_difference(tree: Tree) -> None:
     """Python's caches in a tree that does not ignore them are neither compared nor copied."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"src/mylib/__init__.py": "", "tests/test_x.py": ""})
     project = make_project(tree.top, "tests/test_x.py")
     before = prepare("HEAD", project)
@@ -841,9 +771,8 @@ def test_bytecode_is_no_difference(tmp_path: Path) -> None:
     assert (after.base, after.changed) == (before.base, ())
 
 
-def test_file_taken_away_or_added_differs(tmp_path: Path) -> None:
+def test_file_taken_away_or_added_differs(tree: Tree) -> None:
     """Deleted, new and renamed files are among those by which the trees differ; ignored ones are not."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"src/a.py": "1", "src/b é.py": "1", ".gitignore": "*.so\n", "tests/test_x.py": ""})
     tree.git("mv", "src/a.py", "src/c.py")
     (tree.top / "src/b é.py").unlink()
@@ -852,9 +781,8 @@ def test_file_taken_away_or_added_differs(tmp_path: Path) -> None:
     assert sides.changed == ("src/a.py", "src/b é.py", "src/c.py", "src/d.py")
 
 
-def test_environment_variables_lead_to_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths in PYTHONPATH and PYTEST_ADDOPTS that lead into today's tree lead into base's for its workers."""
-    tree = Tree(tmp_path / "tree")
+def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in PYTHONPATH, in PYTEST_ADDOPTS and in arguments, also from a directory that has no counterpart there."""
     tree.commit(**{"src/mylib.py": "", "tests/test_x.py": ""})
     monkeypatch.setenv("PYTHONPATH", f"{tree.top}/src{os.pathsep}{tmp_path}")
     monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/a b' -k tests")
@@ -863,11 +791,6 @@ def test_environment_variables_lead_to_base(tmp_path: Path, monkeypatch: pytest.
     assert sides.base.environment["PYTHONPATH"] == f"{base}/src{os.pathsep}{tmp_path}"
     assert sides.base.environment["PYTEST_ADDOPTS"] == f"-p no:x '--ignore={base}/a b' -k tests"
     assert sides.head.environment == {}
-
-
-def test_run_started_outside_the_tree(tmp_path: Path) -> None:
-    """A relative path into the tree leads into base's, from a directory that has no counterpart there."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib/__init__.py": "", "tests/test_x.py": ""})
     args = ("tree/tests/test_x.py::test_a[x=tree]", "-k", "tree", "--", "tree/tests")
     sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py", args=args, directory=tmp_path))
@@ -876,9 +799,8 @@ def test_run_started_outside_the_tree(tmp_path: Path) -> None:
     assert (sides.base.args, sides.base.directory) == (mapped, tmp_path)
 
 
-def test_users_repository_is_not_touched(tmp_path: Path) -> None:
+def test_users_repository_is_not_touched(tree: Tree, tmp_path: Path) -> None:
     """Preparing a side writes no ref, worktree, setting, object or index of the user's, and runs no hook."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": ""})
     tree.commit(**{"mylib/__init__.py": "2"})
     hook = tree.top / ".git/hooks/post-checkout"
@@ -896,15 +818,6 @@ def test_users_repository_is_not_touched(tmp_path: Path) -> None:
     assert (tree.top / ".git/index").stat().st_mtime_ns == written
     assert (sides.changed, sides.notes) == (("mylib/__init__.py",), ())
     assert not (tmp_path / "hook-ran").exists()
-
-
-def test_index_of_a_submodule_is_not_touched(superproject: Tree) -> None:
-    """A submodule's own index stays as it is too."""
-    os.utime(superproject.top / "vendor/library/code", (0, 0))
-    before = snapshot(superproject.top)
-    sides = prepare("HEAD", make_project(superproject.top, "test_x.py"))
-    assert snapshot(superproject.top) == before
-    assert (sides.changed, sides.notes) == ((), ())
 
 
 def snapshot(top: Path) -> dict[str, bytes]:
@@ -942,9 +855,8 @@ CONVERSIONS: dict[str, Callable[[Tree], object]] = {
 
 
 @pytest.mark.parametrize("how", CONVERSIONS)
-def test_contents_are_converted_alike_on_both_sides(tmp_path: Path, how: str) -> None:
+def test_contents_are_converted_alike_on_both_sides(tree: Tree, how: str) -> None:
     """Base's files are what git would check out in the user's tree, changed ones too; equal code is equal."""
-    tree = Tree(tmp_path / "tree")
     (tree.top / ".git/info").mkdir(exist_ok=True)
     (tree.top / ".git/more").write_text("*.py text eol=crlf\n", encoding="utf-8")
     attributes = "*.py filter=made-up\n" if how == "a filter" else "*.py text\n" if how == "eol" else ""
@@ -961,9 +873,8 @@ def test_contents_are_converted_alike_on_both_sides(tmp_path: Path, how: str) ->
     assert [(base / f"mylib/{name}.py").read_bytes() for name in ("same", "__init__")] == [converted] * 2
 
 
-def test_settings_of_a_place_apply_to_base_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_place_apply_to_base_as_well(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings that the user's own file includes for this directory alone count too."""
-    tree = Tree(tmp_path / "tree")
     (tmp_path / "included").write_text("[core]\n\tautocrlf = true\n", encoding="utf-8")
     text = f'[includeIf "gitdir:{tree.top}/"]\n\tpath = {tmp_path}/included\n'
     (tmp_path / "settings").write_text(text, encoding="utf-8")
@@ -974,9 +885,8 @@ def test_settings_of_a_place_apply_to_base_as_well(tmp_path: Path, monkeypatch: 
     assert (base / "mylib.py").read_bytes() == b"1\r\n"
 
 
-def test_unchanged_file_has_todays_bytes(tmp_path: Path) -> None:
+def test_unchanged_file_has_todays_bytes(tree: Tree) -> None:
     """A file that was checked out before a setting changed is the same on both sides, as git calls it unchanged."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{".gitattributes": "*.py text\n", "mylib/same.py": "1\n", "mylib/other.py": "1", "test_x.py": ""})
     tree.commit(**{"mylib/other.py": "2"})
     (tree.top / "mylib/same.py").write_bytes(b"1\r\n")
@@ -985,9 +895,8 @@ def test_unchanged_file_has_todays_bytes(tmp_path: Path) -> None:
     assert sides.changed == ("mylib/other.py",)
 
 
-def test_changed_filter_makes_another_entry(tmp_path: Path) -> None:
+def test_changed_filter_makes_another_entry(tree: Tree) -> None:
     """What is in the cache was checked out under other settings, so it is not used."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{".gitattributes": "*.py filter=made-up\n", "mylib.py": "BEFORE\n", "test_x.py": ""})
     tree.commit(**{"mylib.py": "BEFORE\nnew\n"})
     project = make_project(tree.top, "test_x.py")
@@ -998,9 +907,8 @@ def test_changed_filter_makes_another_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("required", ["true", "false"])
-def test_filter_that_fails_is_an_error(tmp_path: Path, required: str, wording: Wording) -> None:
+def test_filter_that_fails_is_an_error(tree: Tree, required: str, wording: Wording) -> None:
     """A filter that does not work in a clone, as one that needs a key, is refused in one sentence that names it."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib.py": "BEFORE\n", "test_x.py": "", ".gitattributes": "*.py filter=made-up\n"})
     filtered(tree, "test -f .git/key && sed s/BEFORE/AFTER/", "required", required)
     (tree.top / ".git/key").touch()
@@ -1010,9 +918,8 @@ def test_filter_that_fails_is_an_error(tmp_path: Path, required: str, wording: W
     assert "\n" not in str(caught.value)
 
 
-def test_programs_that_only_show_contents_do_not_run(tmp_path: Path) -> None:
+def test_programs_that_only_show_contents_do_not_run(tree: Tree, tmp_path: Path) -> None:
     """A program for git diff, and substitutions of git archive, change nothing on either side."""
-    tree = Tree(tmp_path / "tree")
     attributes = "*.py diff=made-up export-subst\ntests export-ignore\n"
     files = {".gitattributes": attributes, "mylib.py": "$Format:%H$\n", "tests/test_x.py": ""}
     tree.commit(**files)
@@ -1029,9 +936,8 @@ def test_programs_that_only_show_contents_do_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_file_that_git_was_told_not_to_look_at_differs(tmp_path: Path, flag: str) -> None:
+def test_file_that_git_was_told_not_to_look_at_differs(tree: Tree, flag: str) -> None:
     """A changed file counts though git was set to pass over it: it is no equal code."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib.py": "1", "same.py": "1", "test_x.py": ""})
     tree.git("update-index", flag, "mylib.py", "same.py")
     repository = find_repository(tree.top)
@@ -1058,12 +964,11 @@ cat "$0.in"
 
 
 @pytest.mark.parametrize("where", ["in the store", "nowhere"])
-def test_contents_of_lfs_are_alike_on_both_sides(tmp_path: Path, where: str, wording: Wording) -> None:
+def test_contents_of_lfs_are_alike_on_both_sides(tree: Tree, tmp_path: Path, where: str, wording: Wording) -> None:
     """Base has contents where today's tree has them, from the user's store; without them it is an error.
 
     Nothing is fetched.
     """
-    tree = Tree(tmp_path / "tree")
     write(tmp_path, {"clean": _CLEAN, "smudge": _SMUDGE})
     for name in ("clean", "smudge"):
         (tmp_path / name).chmod(0o755)
@@ -1087,9 +992,8 @@ def test_contents_of_lfs_are_alike_on_both_sides(tmp_path: Path, where: str, wor
 # --------------------------------------------------------------------------- another directory
 
 
-def test_directory_with_git_is_compared_with_as_it_is(tmp_path: Path) -> None:
+def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path) -> None:
     """Another checkout counts with its uncommitted changes, less what it ignores, and stays as it is."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib/__init__.py": "1", "mylib/gone.py": "", "tests/test_x.py": "today"})
     subprocess.run(["git", "clone", "--quiet", str(tree.top), str(tmp_path / "other")], check=True)
     write(tmp_path / "other", {"mylib/__init__.py": "other", "mylib/new.py": "other", "tests/test_x.py": "other"})
@@ -1132,8 +1036,8 @@ def test_submodule_on_one_side_differs(superproject: Tree, tmp_path: Path, where
     assert files_of(tree_of(sides.base) / "vendor/library", "code") == ({} if where == "tree" else {"code": "2"})
 
 
-def test_directories_without_git_are_compared(tmp_path: Path) -> None:
-    """Neither tree needs git: all files count but caches and environments."""
+def test_directories_without_git_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither tree needs git: all files count but caches and environments, and nobody waits for a pipe."""
     for name in ("tree", "other"):
         write(tmp_path / name, {"mylib/__init__.py": name, "mylib/same.py": "", "tests/test_x.py": name})
     write(tmp_path / "other", {"venv/pyvenv.cfg": "", "venv/lib/x.py": "", "mylib/__pycache__/x.pyc": ""})
@@ -1145,11 +1049,18 @@ def test_directories_without_git_are_compared(tmp_path: Path) -> None:
     }
     assert not (base / "venv").exists()
     assert sides.changed == ("mylib/__init__.py",)
+    for name in ("tree", "other"):
+        write(tmp_path / name, {"mylib/__init__.py": name, "tests/test_x.py": ""})
+    os.mkfifo(tmp_path / "other/mylib/pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path / "other")
+        server.bind("socket")  # by a short path
+        sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
+    assert sides.changed == ("mylib/__init__.py",)
 
 
-def test_directory_may_stand_for_the_rootdir_alone(tmp_path: Path) -> None:
+def test_directory_may_stand_for_the_rootdir_alone(tree: Tree) -> None:
     """Where a rootdir lies below git's top, an old copy of it alone takes its place, even one kept in the tree."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"libs/one/mylib.py": "today", "libs/one/tests/test_x.py": "", "old/mylib.py": "old"})
     project = make_project(tree.top / "libs/one", "tests/test_x.py")
     sides = prepare(f"dir:{tree.top}/old", project)
@@ -1185,35 +1096,17 @@ def test_directory_of_more_than_code_is_refused(
         assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
 
 
-def test_pipes_and_sockets_of_a_directory_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a pipe that no program writes into."""
-    for name in ("tree", "other"):
-        write(tmp_path / name, {"mylib/__init__.py": name, "tests/test_x.py": ""})
-    os.mkfifo(tmp_path / "other/mylib/pipe")
-    with socket.socket(socket.AF_UNIX) as server:
-        monkeypatch.chdir(tmp_path / "other")
-        server.bind("socket")  # by a short path
-        sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
-    assert sides.changed == ("mylib/__init__.py",)
-
-
 # --------------------------------------------------------------------------- sides from the cache
 
 
-def test_second_preparation_builds_nothing(tmp_path: Path) -> None:
-    """An unchanged tree is prepared from the cache, a changed test makes another entry."""
-    tree = Tree(tmp_path / "tree")
+def test_second_preparation_builds_nothing_and_compiles_alike(tree: Tree) -> None:
+    """An unchanged tree is from the cache, and there, too, modules are compiled as today's are."""
     tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": "1"})
     project = make_project(tree.top, "tests/test_x.py")
     first = prepare("HEAD", project)
     assert prepare_sides("HEAD", project, never) == first
     tree.write(**{"tests/test_x.py": "2"})
     assert tree_of(prepare("HEAD", project).base) != tree_of(first.base)
-
-
-def test_modules_are_compiled_on_both_sides_or_on_neither(tmp_path: Path) -> None:
-    """A module that today's processes read compiled is compiled on base too, also in a tree from the cache."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib/__init__.py": "1", "mylib/part.py": "1", "tests/test_x.py": "1", ".gitignore": "*.pyc"})
     project = make_project(tree.top, "tests/test_x.py")
     for compiled in ("__init__", "part"):
@@ -1225,9 +1118,8 @@ def test_modules_are_compiled_on_both_sides_or_on_neither(tmp_path: Path) -> Non
         shutil.rmtree(tree.top / "mylib" / "__pycache__")
 
 
-def test_two_runs_prepare_at_once(tmp_path: Path) -> None:
+def test_two_runs_prepare_at_once(tree: Tree) -> None:
     """Two processes that prepare the same sides at the same time get the same complete tree."""
-    tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": "1"})
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import test_sides_git as t;"

@@ -66,11 +66,6 @@ def test_wide_letters_take_two_columns() -> None:
     assert {cell_len(line) for line in lines[2:]} == {cell_len(lines[3])}
 
 
-def test_names_cannot_command_a_terminal() -> None:
-    """Control characters are written out, whatever the cell."""
-    assert "\x1b" not in "".join(table_text(figures("\x1b[2J"), 80))
-
-
 def test_colours_are_those_of_statuses() -> None:
     """A cell's kind is its colour on a terminal that has any, and nothing elsewhere."""
     (line,) = table_lines(make_table((NAME,), [(Cell("SLOWER", "SLOWER"),)]), 80, titled=False)

@@ -11,8 +11,10 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -47,17 +49,6 @@ def everything(tree: TimerTree) -> Figures:
 # ------------------------------------------------------------------ scopes and paths
 
 
-def test_a_scope_counts_and_times_its_body(clock: FakeClock) -> None:
-    """Count, total and self are the entries, the time within, and the time within no child."""
-    with recording(clock) as tree:
-        for _ in range(3):
-            with hierarchical_timer("outer"):
-                clock.advance(1)
-                with hierarchical_timer("inner"):
-                    clock.advance(2)
-    assert figures(tree) == {"outer": (3, 9, 3), "outer/inner": (3, 6, 6)}
-
-
 def test_phases_are_per_iteration(clock: FakeClock) -> None:
     """A slice's figures are divided by its calls."""
     with recording(clock) as tree:
@@ -68,7 +59,7 @@ def test_phases_are_per_iteration(clock: FakeClock) -> None:
 
 
 def test_extremes_and_the_last_entry_are_kept(clock: FakeClock) -> None:
-    """A path knows its shortest, longest and last entry, and as many of the last as its tree keeps."""
+    """A path knows its shortest, longest and last entries, as many as its tree keeps; one that takes no time is one."""
     tree = Tree(clock=clock, keep=2)
     with recording_into(tree):
         pass
@@ -78,43 +69,10 @@ def test_extremes_and_the_last_entry_are_kept(clock: FakeClock) -> None:
     step = tree.snapshot().at("step")
     assert (step.min_ns, step.max_ns, step.last_ns) == (SECOND, 5 * SECOND, 3 * SECOND)
     assert (step.recent_ns, step.mean_ns) == ((SECOND, 3 * SECOND), 2 * SECOND)
-
-
-def test_an_entry_that_takes_no_time_is_an_entry(clock: FakeClock) -> None:
-    """Nothing is the shortest there can be, and the first entry is the shortest and the longest."""
     with recording(clock) as tree, hierarchical_timer("step"):
         pass
     step = tree.snapshot().at("step")
     assert (step.count, step.total_ns, step.min_ns, step.max_ns, step.last_ns) == (1, 0, 0, 0, 0)
-
-
-def test_one_name_under_two_parents_is_two_paths(clock: FakeClock) -> None:
-    """The scope open around a scope when it is entered is its parent."""
-    scope = hierarchical_timer("work")
-    with recording(clock) as tree:
-        for parent in ("a", "b"):
-            with hierarchical_timer(parent), scope:
-                clock.advance(1)
-    assert list(figures(tree)) == ["a", "a/work", "b", "b/work"]
-
-
-def test_recursion_opens_a_deeper_node(clock: FakeClock) -> None:
-    """A function that calls itself is timed at each depth, its own time once."""
-
-    @timed
-    def descend(levels: int) -> None:
-        clock.advance(1)
-        if levels:
-            descend(levels - 1)
-
-    with recording(clock) as tree:
-        descend(2)
-    name = "test_recursion_opens_a_deeper_node.descend"
-    assert figures(tree) == {
-        name: (1, 3, 1),
-        f"{name}/{name}": (1, 2, 1),
-        f"{name}/{name}/{name}": (1, 1, 1),
-    }
 
 
 def test_deep_recursion_can_be_read(clock: FakeClock) -> None:
@@ -134,26 +92,6 @@ def test_deep_recursion_can_be_read(clock: FakeClock) -> None:
     finally:
         sys.setrecursionlimit(limit)
     assert max(phase.depth for phase in tree.phases(1)) == 2000
-
-
-def test_an_exception_closes_its_scopes(clock: FakeClock) -> None:
-    """A failing body's time is counted, and the next scope opens in its place."""
-
-    @timed
-    def fail() -> None:
-        clock.advance(1)
-        raise ZeroDivisionError
-
-    with recording(clock) as tree:
-        with pytest.raises(ZeroDivisionError), hierarchical_timer("outer"):
-            fail()
-        with hierarchical_timer("after"):
-            clock.advance(1)
-    assert figures(tree) == {
-        "outer": (1, 1, 0),
-        "outer/test_an_exception_closes_its_scopes.fail": (1, 1, 1),
-        "after": (1, 1, 1),
-    }
 
 
 @pytest.mark.parametrize("name", ["", "a/b"])
@@ -355,8 +293,8 @@ def test_an_asynchronous_generator_is_timed_while_it_runs(clock: FakeClock) -> N
 # ------------------------------------------------------------------ when something records
 
 
-def test_nothing_is_recorded_while_nothing_records(clock: FakeClock) -> None:
-    """Scopes entered outside a recording leave no trace in the next."""
+def test_only_what_is_entered_within_a_recording_counts(clock: FakeClock) -> None:
+    """A slice within a user's own scope records the slice only, also where both scopes share a name."""
     with hierarchical_timer("before"):
         pass
     with recording(clock) as tree:
@@ -364,10 +302,6 @@ def test_nothing_is_recorded_while_nothing_records(clock: FakeClock) -> None:
     with hierarchical_timer("after"):
         pass
     assert figures(tree) == {}
-
-
-def test_a_scope_entered_before_the_recording_is_left_out(clock: FakeClock) -> None:
-    """A slice within a user's own scope records the slice only, also where both scopes share a name."""
     tree = Tree(clock=clock)
     with hierarchical_timer("step"):
         context = recording_into(tree)
@@ -379,7 +313,7 @@ def test_a_scope_entered_before_the_recording_is_left_out(clock: FakeClock) -> N
 
 
 def test_a_recording_can_be_resumed(clock: FakeClock) -> None:
-    """A recording of several stretches leaves out the time between them."""
+    """The time between stretches is left out, and so is a scope that is open across the end of one."""
     tree = Tree(clock=clock)
     for _ in range(2):
         with recording_into(tree), hierarchical_timer("on"):
@@ -388,10 +322,6 @@ def test_a_recording_can_be_resumed(clock: FakeClock) -> None:
             clock.advance(1)
     assert figures(tree) == {"on": (2, 2, 2)}
     assert tree.snapshot().root.total_ns == 2 * SECOND
-
-
-def test_what_was_open_when_a_recording_ended_is_no_parent_in_the_next(clock: FakeClock) -> None:
-    """A scope that is open across the end is never counted, and nothing ends up below it."""
     tree = Tree(clock=clock)
     scope = hierarchical_timer("open")
     with recording_into(tree):
@@ -917,8 +847,8 @@ print("asyncio" in sys.modules, "pytest" in sys.modules)
     assert said[3] == "True False"
 
 
-def test_standby_waits() -> None:
-    """Armed without recording, until switched on."""
+def test_standby_waits_and_a_running_tree_makes_way() -> None:
+    """Armed, but not recording until switched on; the process's own tree goes on after a recording."""
     body = """
 assert not timers.is_recording()
 assert decorated is not work
@@ -927,6 +857,13 @@ decorated()
 print([timing.name for timing in timers.snapshot().root.children])
 """
     assert run_python(body, "standby") == "['work']"
+    body = """
+with timers.recording() as tree:
+    decorated()
+decorated()
+print(tree.phases(1)[0].count, timers.snapshot().at("work").count)
+"""
+    assert run_python(body, "on") == "1.0 2"
 
 
 def test_a_setting_that_means_nothing_is_told() -> None:
@@ -950,17 +887,6 @@ with scope:
 print([timing.name for timing in timers.snapshot().root.children])
 """
     assert run_python(body, "on").splitlines() == ["{'child': 1}", "['work', 'step', 'outer']"]
-
-
-def test_a_running_tree_makes_way_for_a_recording() -> None:
-    """A recording has all scopes to itself; afterwards the process's own tree goes on."""
-    body = """
-with timers.recording() as tree:
-    decorated()
-decorated()
-print(tree.phases(1)[0].count, timers.snapshot().at("work").count)
-"""
-    assert run_python(body, "on") == "1.0 2"
 
 
 # ------------------------------------------------------------------ in general
@@ -1067,18 +993,22 @@ def check(timing: Timing) -> None:
 @settings(max_examples=60, deadline=None)
 @given(program=programs)
 def test_a_plain_program_is_timed_exactly(program: Program) -> None:
-    """Of nested scopes alone, every nanosecond is somewhere, and in one place."""
+    """Of nested scopes alone, failing ones too, every entry and nanosecond is somewhere, and in one place."""
     clock = FakeClock()
-    spent: dict[tuple[str, ...], int] = {}
+    entries, spent = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
 
     def run(body: Program, above: tuple[str, ...]) -> None:
         for name, nanoseconds, children in body:
             path = (*above, name)
-            with hierarchical_timer(name):
+            with suppress(ZeroDivisionError), hierarchical_timer(name):
                 clock.advance(nanoseconds / 1e9)
-                spent[path] = spent.get(path, 0) + nanoseconds
+                entries[path] += 1
+                spent[path] += nanoseconds
                 run(children, path)
+                if name == "fail":
+                    raise ZeroDivisionError
 
     with recording(clock) as tree:
         run(program, ())
-    assert {path: timing.self_ns for path, timing in tree.snapshot().root.walk()} == spent
+    found = {path: (timing.count, timing.self_ns) for path, timing in tree.snapshot().root.walk()}
+    assert found == {path: (entries[path], spent[path]) for path in entries}

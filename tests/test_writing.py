@@ -31,8 +31,8 @@ def names(directory: Path) -> list[str]:
 # --------------------------------------------------------------------------- what is written, and where
 
 
-def test_a_file_is_written_with_its_directories(tmp_path: Path) -> None:
-    """The file holds the data, with the mode that the umask gives, and nothing lies beside it."""
+def test_a_file_is_written_with_its_directories_and_mode(tmp_path: Path) -> None:
+    """With the mode that the umask gives, or the old file's, and nothing beside it; what is added stands at the end."""
     path = tmp_path / "a" / "b" / "file"
     before = os.umask(0o027)
     try:
@@ -42,10 +42,6 @@ def test_a_file_is_written_with_its_directories(tmp_path: Path) -> None:
     assert path.read_bytes() == NEW
     assert names(path.parent) == ["file"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-
-def test_an_old_file_keeps_its_mode(tmp_path: Path) -> None:
-    """A private file stays private."""
     path = tmp_path / "file"
     path.write_bytes(OLD)
     path.chmod(0o600)

@@ -291,7 +291,8 @@ class Repository:
             index = self._git_path("index")
             if index.is_file():
                 shutil.copy2(index, directory / "index")  # with its time, which git compares with those of files
-            _git(self.top, "update-index", "-q", "--really-refresh", variables=variables)  # fails where files differ
+            # It fails where files differ. Of files that git was told to pass over it looks at the contents, too.
+            _git(self.top, "update-index", "-q", "--really-refresh", settings=_SPARSE, variables=variables)
             yield variables
 
     def _git_path(self, name: str) -> Path:

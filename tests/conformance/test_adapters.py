@@ -15,11 +15,13 @@ import pytest
 from library_checks import assert_counts, builder, harvested, libraries_with
 from wording import Wording
 
+from pytest_rlperf.components import gae
 from pytest_rlperf.components.checks import arrays_in
 from pytest_rlperf.components.contracts import Roller, Updater
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.reference import gae_float64
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import counted_steps, sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
@@ -189,6 +191,14 @@ def test_advantages(build: Build, n_steps: int, n_envs: int, backend: str) -> No
     assert (workload.items, workload.unit) == (n_steps * n_envs, "transition")
     assert {path: phase.count for path, phase in harvested(workload, 3).items()} == {"gae": 1}
     workload.check()
+
+
+@built("gae")
+def test_advantages_of_another_sign(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's advantages are compared with those of the reference, whatever it returns with them."""
+    monkeypatch.setattr(gae, "gae_float64", lambda *rollout: (-gae_float64(*rollout)[0], None))
+    with pytest.raises(ComponentError, match="differ from the float64 reference"):
+        gae_workload(build(64, N_ENVS), 64, N_ENVS, "numpy").check()
 
 
 # --------------------------------------------------------------------------- SAC updates
