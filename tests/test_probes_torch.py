@@ -16,7 +16,7 @@ import pytest
 from builders import source
 from wording import Wording
 
-from pytest_rlperf.components.sac import counted_steps
+from pytest_rlperf.components.training import counted_steps
 from pytest_rlperf.probes import (
     Backward,
     Forward,
