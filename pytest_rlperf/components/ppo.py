@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_numpy
@@ -82,11 +83,6 @@ def _roller_workload(roller: Roller, items: float) -> Workload:
         counted[:] = [roller.env_steps(rollout)]
         return rollout
 
-    def count() -> float:
-        steps = sum(float(value) for value in counted)
-        counted.clear()
-        return steps
-
     return Workload(
         component="ppo_collect",
         call=call,
@@ -94,11 +90,18 @@ def _roller_workload(roller: Roller, items: float) -> Workload:
         unit="env step",
         check=check,
         setup=roller.setup,
-        count=count,
+        count=partial(counted_since, counted),
         # Also where the library has ranges of its own: those are other phases, or the same under other names.
         probes=roller.probes,
         holds=(roller.collect,),
     )
+
+
+def counted_since(counted: list[Any]) -> float:
+    """Return the sum of what calls have counted, and forget it."""
+    steps = sum(float(value) for value in counted)
+    counted.clear()
+    return steps
 
 
 def _thunk_workload(collect: Callable[[], Any], items: float) -> Workload:
@@ -135,10 +138,10 @@ class _AnyRoller(Roller):
     def env_steps(self, rollout: Any) -> Any:
         """Return how many env steps a rollout has."""
         __tracebackhide__ = True
-        return _env_steps(rollout, self._items)
+        return env_steps(rollout, self._items)
 
 
-def _env_steps(rollout: Any, items: float | None) -> Any:
+def env_steps(rollout: Any, items: float | None) -> Any:
     """Return how many env steps a rollout holds, as a number of the library that made its mask."""
     __tracebackhide__ = True
     if items is not None:

@@ -41,7 +41,7 @@ class Training:
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
-        looks = _looks(_tensors(owner))
+        looks = _looks(trainable(owner))
         # An optimizer that the update makes gives the same tensors other paths, and a functional update gives the same
         # paths other tensors.
         self._known = {id(look.array): look for look in looks}
@@ -57,7 +57,7 @@ class Training:
         __tracebackhide__ = True
         with _hooked(before_steps, self._remember), counted_steps() as self.steps:
             output = finished(update(), "the update")
-        after = _looks(self._stepped | _tensors(self._owner))
+        after = _looks(self._stepped | trainable(self._owner))
         for look in after:
             if not look.finite:
                 raise ComponentError(f"after one update {look.path} holds NaN or infinity")
@@ -80,7 +80,7 @@ class Kept:
     """The values of the tensors that an agent or thunk trains, as they were when this was made."""
 
     def __init__(self, owner: object) -> None:
-        self._tensors = [(tensor, tensor.detach().clone()) for _, tensor in _tensors(owner).values()]
+        self._tensors = [(tensor, tensor.detach().clone()) for _, tensor in trainable(owner).values()]
 
     def restore(self) -> None:
         """Put them back, in place."""
@@ -111,7 +111,7 @@ def _hooked(
         undo()
 
 
-def _tensors(owner: object) -> _Found:
+def trainable(owner: object) -> _Found:
     """Return the trainable tensors an agent holds: its optimizers' where it has any, else all there are."""
     torch = sys.modules.get("torch")
     if torch is None:
