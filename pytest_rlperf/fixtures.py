@@ -37,6 +37,7 @@ CALLS = {
     "rlperf_ppo_collect": "rlperf_ppo_collect(agent)",
     "rlperf_ppo_update": "rlperf_ppo_update(agent)",
     "rlperf_train": "rlperf_train(agent)",
+    "rlperf_import": 'rlperf_import("my_library")',
 }
 """The fixtures below, each with the call that a test makes."""
 
@@ -294,5 +295,20 @@ def rlperf_train(_rlperf_measurement: _Measurement) -> Measure:
     ) -> Result:
         __tracebackhide__ = True
         return _rlperf_measurement("train", agent, n_steps, items, phases=phases)
+
+    return measure
+
+
+@pytest.fixture
+def rlperf_import(_rlperf_measurement: _Measurement) -> Measure:
+    """Measure an import: ``rlperf_import("my_library")``, a new interpreter that imports the module, and its end.
+
+    The interpreter has the variables and the path of the side that is measured. Phases are the slowest of the modules
+    that the import loads, each within the one that imported it. ComponentError where the import fails.
+    """
+
+    def measure(module: str) -> Result:
+        __tracebackhide__ = True
+        return _rlperf_measurement("imports", module)
 
     return measure

@@ -2,20 +2,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from builders import ONE_CALL
-from library_checks import assert_counts
+from library_checks import assert_counts, harvested
 from numpy.typing import NDArray
 from wording import Wording
 
 from pytest_rlperf.components.gae import GAMMA, LAMBDA, gae_workload
+from pytest_rlperf.components.imports import imports_workload
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.ppo_update import ppo_update_workload
 from pytest_rlperf.components.reference import compute_gae, gae_float64
@@ -976,6 +980,55 @@ def test_what_does_not_learn(make: Callable[[], Workload], wording: Wording) -> 
     """An agent without an update is an error that names what to pass."""
     with wording.raises(ComponentError):
         make()
+
+
+# --------------------------------------------------------------------------- imports
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a package on this process's path alone, whose second module works as it is imported, and a third fails."""
+    place = tmp_path / "imported"
+    place.mkdir()
+    (place / "__init__.py").write_text("from imported import working\n", encoding="utf-8")
+    (place / "working.py").write_text("print('working')\nx = sum(range(1_000_000))\n", encoding="utf-8")
+    (place / "broken.py").write_text(
+        "import sys\nif sys.argv[0] == '-c':\n    raise OSError('no licence')\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield place
+    for name in [name for name in sys.modules if name.partition(".")[0] == "imported"]:
+        del sys.modules[name]
+
+
+def test_an_import(package: Path) -> None:
+    """Every call is a new interpreter with this process's path, whose slowest modules are phases."""
+    workload = imports_workload("imported")
+    workload.check()
+    assert "imported.working" in sys.modules  # so that the run verifies its file
+    assert (workload.items, workload.unit, workload.component) == (1.0, "import", "import")
+    assert phase_paths(workload, 2) == ["import"]
+    phases = harvested(workload, 2)
+    assert phases["import/imported/imported.working"].count == 1
+    assert phases["import"].total_s > phases["import/imported"].total_s > 0.002
+
+
+@pytest.mark.parametrize("module", [3, "", "my library", "os;print()"])
+def test_an_import_of_what_is_no_module(module: Any) -> None:
+    """Text that is no name of a module is never run."""
+    with pytest.raises(ComponentError, match="give the name of a module"):
+        imports_workload(module)
+
+
+def test_an_import_that_fails(package: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """One that fails in a new interpreter alone, or loads other files there, is an error."""
+    with wording.raises(ComponentError):
+        imports_workload("imported.broken").check()
+    monkeypatch.setattr(importlib.import_module("imported.working"), "__file__", "/elsewhere/working.py")
+    with pytest.raises(ComponentError, match=r"a new interpreter imports imported\.working from .*, and"):
+        imports_workload("imported").check()
+    with pytest.raises(ModuleNotFoundError, match=r"imported\.none"):
+        imports_workload("imported.none").check()
 
 
 # --------------------------------------------------------------------------- thunks
