@@ -184,5 +184,5 @@ def _nothing_to_call(agent: Any) -> str:
     return (
         f"{type(agent).__qualname__} has no PPO update that can be called: it needs collect(n_steps), and "
         "update(rollout), learn(rollout) or train(rollout), or one of these without a rollout where the agent keeps "
-        "it; or give a thunk of one update: rlperf_ppo_update(lambda: agent.update(rollout))"
+        "it; or give the fixture a thunk, lambda: agent.update(rollout)"
     )
