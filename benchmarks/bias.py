@@ -1,12 +1,12 @@
 """The mean of many pairs of equal code: whether anything makes one side of a live comparison the faster one.
 
-A copy of this project in a scratch repository has two commits, which differ by a comment in a module that every test
-loads. Its suite is compared live with the first of them again and again, by pytest as users run it, and each test's
-log-ratios of head to base are averaged over all pairs. Variants bring back what was found to differ between the sides;
-they take turns, session by session. Prints Markdown tables and judges nothing::
+A clone of this project has a commit more, which changes a comment in a module that every test loads. Its suite is
+compared live with the commit before again and again, by pytest as users run it, and each test's log-ratios of head to
+base are averaged over all pairs. Variants bring back what was found to differ between the sides; they take turns,
+session by session. Prints Markdown tables and judges nothing::
 
     python benchmarks/bias.py                                  # the product as it is, 10 to 20 minutes
-    python benchmarks/bias.py --only replay,gae --variants now,uncompiled,layout --sessions 20
+    python benchmarks/bias.py --only replay,gae --variants now,uncompiled --sessions 20
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ import compileall
 import json
 import math
 import os
-import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,14 +24,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bias_plugin import SECONDS, SUSPECTS, VARIANT
+from shared import ROOT, SUITE, commit_comment, git, print_table, python, tell
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = Path("pytest_rlperf") / "suite"
 COMPONENTS = ("vecenv", "replay", "gae", "ppo", "sac")
-LOADED = Path("pytest_rlperf") / "units.py"  # by every test
-IDENTITY = ("-c", "user.name=bias", "-c", "user.email=bias@localhost")
 NOW = "now"
-SHOW_EVERY = 4  # sessions
 TITLES = ("test", "variant", "mean %", "standard error", "SD of a pair", "largest", "pairs")
 
 Ratios: TypeAlias = dict[tuple[str, str], list[float]]
@@ -43,23 +35,9 @@ Ratios: TypeAlias = dict[tuple[str, str], list[float]]
 
 
 def make_project(project: Path) -> None:
-    """Copy this project, compiled as it would be after a first run, into a repository of two commits."""
-
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", *IDENTITY, *arguments], cwd=project, check=True, capture_output=True)
-
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in listed.splitlines():
-        if name.startswith(("pytest_rlperf/", "pyproject.toml")) and (ROOT / name).is_file():
-            (project / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, project / name)
-    (project / ".gitignore").write_text("__pycache__/\n", encoding="utf-8")
-    source = (ROOT / LOADED).read_text(encoding="utf-8")
-    git("init", "--quiet")
-    for comment in ("# one\n", "# two\n"):
-        (project / LOADED).write_text(source + comment, encoding="utf-8")
-        git("add", "--all")
-        git("commit", "--quiet", "--message", "a comment")
+    """Clone this project, compiled as it would be after a first run, with a commit more that changes a comment."""
+    git(ROOT, "clone", "--quiet", str(ROOT), str(project))
+    commit_comment(project)
     compileall.compile_dir(str(project / "pytest_rlperf"), quiet=2)
 
 
@@ -67,7 +45,6 @@ def run(scratch: Path, variant: str, options: argparse.Namespace) -> dict[str, l
     """Run the suite once; return every test's log-ratios, in the order of its pairs."""
     project, found = scratch / "project", scratch / "run.json"
     found.unlink(missing_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
     variables = {
         "PYTHONPATH": os.pathsep.join([str(project), str(ROOT / "benchmarks")]),
         # Variants leave different compiled modules in a side's tree.
@@ -79,11 +56,10 @@ def run(scratch: Path, variant: str, options: argparse.Namespace) -> dict[str, l
     arguments = ["--rlperf-against=HEAD~1", f"--rlperf-json={found}", "--rlperf-max-time=1000"]
     # No interval fits a tolerance this small, so every test takes all its pairs.
     arguments += [f"--rlperf-pairs={options.pairs}..{options.pairs}", "--rlperf-tolerance=0.001%"]
-    tests = [str(SUITE / f"test_{name}.py") for name in options.only.split(",")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, *tests]
-    output = finished(command, project, kept | variables)
-    if not found.exists():
-        raise SystemExit(output)
+    tests = [str(SUITE.relative_to(ROOT) / f"test_{name}.py") for name in options.only.split(",")]
+    ended = python(["-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, *tests], project, **variables)
+    if not found.exists() or "INTERNALERROR" in ended.output:
+        raise SystemExit(ended.output)
     ratios = {}
     for key, test in json.loads(found.read_text(encoding="utf-8"))["tests"].items():
         live = test["live"]
@@ -91,19 +67,6 @@ def run(scratch: Path, variant: str, options: argparse.Namespace) -> dict[str, l
             raise SystemExit(f"{key}: {test['verdict']}")
         ratios[key.rpartition("::")[2]] = [pair[f"{live['clock']}_log_ratio"] for pair in live["pairs"]]
     return ratios
-
-
-def finished(command: Sequence[str], directory: Path, variables: dict[str, str]) -> str:
-    """Run a command to its end and return its output; interrupted, let it end its own processes."""
-    process = subprocess.Popen(
-        command, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        return process.communicate()[0]
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        raise
 
 
 def row(test: str, variant: str, ratios: Sequence[float]) -> Sequence[str]:
@@ -116,10 +79,7 @@ def row(test: str, variant: str, ratios: Sequence[float]) -> Sequence[str]:
 
 def show(ratios: Ratios) -> None:
     """Print the mean of all pairs by test and variant."""
-    rows = [row(test, variant, values) for (test, variant), values in sorted(ratios.items())]
-    print()
-    for cells in (TITLES, ["---"] * len(TITLES), *rows):
-        print(f"| {' | '.join(cells)} |", flush=True)
+    print_table(TITLES, [row(test, variant, values) for (test, variant), values in sorted(ratios.items())])
 
 
 def main() -> None:
@@ -140,16 +100,13 @@ def main() -> None:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bias-") as name:
         scratch = Path(name).resolve()
-        (scratch / "project").mkdir()
         make_project(scratch / "project")
         for session in range(options.sessions):
             for variant in variants if session % 2 else variants[::-1]:
                 for test, values in run(scratch, variant, options).items():
                     ratios.setdefault((test, variant), []).extend(values)
             elapsed_s = time.monotonic() - started_s
-            print(f"{elapsed_s:.0f} s, session {session + 1} of {options.sessions}", file=sys.stderr, flush=True)
-            if session % SHOW_EVERY == SHOW_EVERY - 1 and session + 1 < options.sessions:
-                show(ratios)
+            tell(f"{elapsed_s:.0f} s, session {session + 1} of {options.sessions}")
     show(ratios)
     cpus, load = os.cpu_count(), os.getloadavg()[2]
     print(f"\n{cpus} CPUs, load average {load:.1f} over the last 15 minutes, {time.monotonic() - started_s:.0f} s")

@@ -12,7 +12,6 @@ from pytest_rlperf.measure import pairs
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.sides import prepare
-from pytest_rlperf.workers import process
 
 VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
 
@@ -33,13 +32,7 @@ def leave_uncompiled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(prepare, "compile_as_today", lambda *arguments: None)
 
 
-def keep_layout(patch: pytest.MonkeyPatch) -> None:
-    """Have all workers begin with the same heap."""
-    boot = process._BOOT.replace("import main;", "import main; sys.modules[main.__module__].vary_heap = list;")
-    patch.setattr(process, "_BOOT", boot)
-
-
-SUSPECTS = {"trees": exchange_trees, "uncompiled": leave_uncompiled, "layout": keep_layout}
+SUSPECTS = {"trees": exchange_trees, "uncompiled": leave_uncompiled}
 
 
 def pytest_configure() -> None:
@@ -47,7 +40,7 @@ def pytest_configure() -> None:
     os.environ.pop("PYTEST_PLUGINS")
     patch = pytest.MonkeyPatch()
     patch.setattr(pairs, "PAIR_S", float(os.environ.pop(SECONDS)))
-    patch.setattr(diagnostics, "explain", lambda group, base_sides, outcome, *others: outcome)
+    patch.setattr(diagnostics, "explain", lambda group, outcome, progress: outcome)
     for suspect in os.environ.pop(VARIANT).split("+"):
         if suspect in SUSPECTS:
             SUSPECTS[suspect](patch)

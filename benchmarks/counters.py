@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from turns import print_table
+from shared import print_table
 
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.judge.counters import EVERY, compare
@@ -139,19 +139,19 @@ def main() -> None:
     if arguments.count_to is not None:
         sys.exit(count_here(arguments.count_to))
     found: dict[str, Any] = count_in_processes(arguments.processes)
-    learned = {key.rpartition("::")[2]: learn(tallies) for key, tallies in found.items()}
+    learned = {key.rpartition("::")[2]: known for key, tallies in found.items() if (known := learn(tallies))}
     head = ["", "exact", "not", "ops", "python_calls", "native_calls", "tensor_peak_bytes"]
     title = f"Counts of one call over {arguments.processes} fresh processes, {REPETITIONS} repetitions each"
-    print_table(title, head, [row(name, counting) for name, counting in learned.items() if counting is not None])
+    print_table(head, [row(name, counting) for name, counting in learned.items()], title)
     print("\nNot exact:")
-    lines = [line for name, counting in learned.items() if counting is not None for line in wavering(name, counting)]
+    lines = [line for name, counting in learned.items() for line in wavering(name, counting)]
     print("\n".join(lines) or "   nothing")
     compared = [each for key, tallies in found.items() for each in false_changes(key.rpartition("::")[2], tallies)]
     changed = [f"   {name}  {said}" for name, said in compared if said]
     if compared:
         print(f"\nGroups of {WORKERS} processes that differ: {len(changed)} of {len(compared)} comparisons")
         print(*changed, sep="\n")
-    notes = {note for counting in learned.values() if counting is not None for note in counting.notes}
+    notes = {note for counting in learned.values() for note in counting.notes}
     print(*(f"   note: {note}" for note in sorted(notes)), sep="\n")
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -48,13 +47,11 @@ from gate_quality_tables import (
     in_brief,
     report,
 )
-from lanes import clone
+from shared import ROOT, SUITE, Ended, commit, commit_comment, git, python, tell
 
 from pytest_rlperf.baseline.machine import describe, this_machine
 
-ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = str(ROOT / "benchmarks")
-SUITE = ROOT / "pytest_rlperf" / "suite"
 TESTS = [str(path) for path in sorted(SUITE.glob("test_*.py"))]  # without those of libraries
 NEIGHBOUR = """
 import os, random, time
@@ -84,38 +81,29 @@ def neighbour() -> Iterator[None]:
         process.wait()
 
 
-def run(arguments: Sequence[str], folder: Path, **variables: str) -> tuple[float, int, str]:
-    """Run pytest in ``folder``; return its seconds, exit code and output. Interrupted, it gets time to end its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    start_s = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=kept | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=30)
-        raise
-    finally:
-        process.kill()
-        process.wait()
-    return time.monotonic() - start_s, process.returncode, output
+def run(arguments: Sequence[str], folder: Path, **variables: str) -> Ended:
+    """Run pytest in ``folder``."""
+    return python(["-m", "pytest", "-p", "no:cacheprovider", *arguments], folder, **variables)
+
+
+def clone(project: Path) -> None:
+    """Clone this repository, store its figures, and change a comment."""
+    tell("preparing a clone")
+    git(ROOT, "clone", "--quiet", str(ROOT), str(project))
+    git(project, "rm", "-r", "--quiet", "baselines")
+    commit(project, "Remove figures of another machine")
+    stored = run(["--rlperf-save-baseline"], project, PYTHONPATH=str(project))
+    if stored.code not in (0, 1):
+        raise SystemExit(stored.output)
+    commit(project, "Store figures")
+    commit_comment(project)
 
 
 def run_gate(repetition: int, folder: Path, is_alone: bool) -> Gate:
     """Compare unchanged code by ``pytest --rlperf`` in a clone; the run's own JSON is kept in ``folder``."""
     project = folder.absolute() / "clone"
     if not project.exists():
-        clone("HEAD", project)
+        clone(project)
     path = folder.absolute() / f"gate-{repetition:02}.json"
     path.unlink(missing_ok=True)
     seconds, code, output = run(["--rlperf", f"--rlperf-json={path}"], project, PYTHONPATH=str(project))
@@ -241,11 +229,6 @@ def this_session() -> Session:
     described = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True).stdout.strip()
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     return Session(time.strftime("%Y-%m-%d %H:%M"), described or "unknown", describe(this_machine()), versions)
-
-
-def tell(text: str, end: str = "\n") -> None:
-    """Write progress."""
-    print(text, end=end, file=sys.stderr, flush=True)
 
 
 def main() -> None:

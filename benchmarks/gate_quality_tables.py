@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from gate_quality_plugin import SLOWDOWN
 from scipy.stats import binomtest
+from shared import percent, print_table
 
 RESULTS = "results.jsonl"
 STATISTICS = ("mean", "median", "min")
@@ -108,47 +109,29 @@ class Log:
 # --------------------------------------------------------------------------- tables
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """The results of a gate: unchanged and slowed tests failed and left undecided by run, and seconds a verdict."""
-
-    gate: str
-    tests: int
-    unchanged: tuple[int, ...]
-    slowed: tuple[int, ...]
-    undecided: str
-    seconds: float
-
-    def row(self) -> list[str]:
-        """Write it as a row."""
-        alarmed = sum(1 for count in self.unchanged if count)
-        return [
-            self.gate,
-            share(sum(self.unchanged), self.tests * len(self.unchanged)),
-            f"{alarmed} of {len(self.unchanged)}",
-            share(sum(self.slowed), self.tests * len(self.slowed)),
-            self.undecided,
-            f"{self.seconds:.1f}",
-        ]
-
-
-def tallies(gates: Sequence[Gate], slowed: Sequence[Slowed], benchmarks: Sequence[Benchmarks]) -> Iterator[Tally]:
-    """Yield what each gate did; to fail an unchanged test is a false alarm, to fail a slowed one is to find it."""
+def gate_rows(gates: Sequence[Gate], slowed: Sequence[Slowed], benchmarks: Sequence[Benchmarks]) -> Iterator[list[str]]:
+    """Yield a row a gate: to fail an unchanged test is a false alarm, to fail a slowed one is to find it."""
     if gates and slowed:
-        tests = len(gates[0].trials)
-        failed = [tuple(count(run.trials, "SLOWER") for run in runs) for runs in (gates, slowed)]
+        failed = [[count(run.trials, "SLOWER") for run in runs] for runs in (gates, slowed)]
         left = [sum(count(run.trials, "UNDECIDED", "INVALID") for run in runs) for runs in (gates, slowed)]
         undecided = f"{left[0]} unchanged, {left[1]} at +{100 * SLOWDOWN:g} %"
-        seconds = statistics.fmean(run.wall_s for run in gates) / tests
-        yield Tally("live pairs, `3 %`", tests, failed[0], failed[1], undecided, seconds)
-    if benchmarks:
-        tests = len(benchmarks[0].unchanged.changes)
-        seconds = statistics.fmean(each.unchanged.seconds for each in benchmarks) / tests
-        for gate in GATES:
-            failed = [
-                tuple(sum(gate in over for over in compared.failed.values()) for compared in runs)
-                for runs in ([each.unchanged for each in benchmarks], [each.slowed for each in benchmarks])
-            ]
-            yield Tally(f"pytest-benchmark `{gate}`", tests, failed[0], failed[1], "–", seconds)
+        yield gate_row("live pairs, `3 %`", len(gates[0].trials), failed, undecided, [run.wall_s for run in gates])
+    for gate in GATES if benchmarks else ():
+        failed = [
+            [sum(gate in over for over in compared.failed.values()) for compared in runs]
+            for runs in ([each.unchanged for each in benchmarks], [each.slowed for each in benchmarks])
+        ]
+        tests, seconds = len(benchmarks[0].unchanged.changes), [each.unchanged.seconds for each in benchmarks]
+        yield gate_row(f"pytest-benchmark `{gate}`", tests, failed, "–", seconds)
+
+
+def gate_row(
+    gate: str, tests: int, failed: Sequence[Sequence[int]], undecided: str, seconds: Sequence[float]
+) -> list[str]:
+    """Return a gate's row: ``failed`` has the tests that failed in each unchanged run, and in each slowed one."""
+    alarms, found = (share(sum(counts), tests * len(counts)) for counts in failed)
+    alarmed = f"{sum(map(bool, failed[0]))} of {len(failed[0])}"
+    return [gate, alarms, alarmed, found, undecided, f"{statistics.fmean(seconds) / tests:.1f}"]
 
 
 def count(trials: Iterable[Trial], *statuses: str) -> int:
@@ -165,11 +148,11 @@ def component_rows(
         for runs in (gates, slowed):
             trials = [trial for run in runs for trial in run.trials if trial.test == test]
             changes = [trial.ratio - 1 for trial in trials if trial.ratio is not None]
-            spread_or_seen = [deviation(changes), largest(changes)] if runs is gates else [typical(changes)]
+            typical = percent(statistics.median(changes), sign="+") if changes else "–"
             pairs = f"{statistics.median(trial.pairs for trial in trials):g}" if trials else "–"
-            cells += [*spread_or_seen, pairs]
+            cells += [*(spread(changes) if runs is gates else [typical]), pairs]
         medians = [each.unchanged.changes[test]["median"] for each in benchmarks if test in each.unchanged.changes]
-        yield [*cells, deviation(medians), largest(medians)]
+        yield [*cells, *spread(medians)]
 
 
 def report(log: Log) -> None:
@@ -177,19 +160,18 @@ def report(log: Log) -> None:
     gates, slowed, benchmarks = log.all(Gate), log.all(Slowed), log.all(Benchmarks)
     change = f"+{100 * SLOWDOWN:g} %"
     head = ["gate", "false alarms", "alarmed runs", f"{change} found", "undecided", "s a verdict"]
-    print_table(head, [tally.row() for tally in tallies(gates, slowed, benchmarks)])
-    live = ("live SD", "largest", "pairs", f"{change} seen", "pairs")
-    print_table(["test", *live, "`median` SD", "largest"], component_rows(gates, slowed, benchmarks))
+    print_table(head, gate_rows(gates, slowed, benchmarks))
+    head = ["test", "live SD", "largest", "pairs", f"{change} seen", "pairs", "`median` SD", "largest"]
+    print_table(head, component_rows(gates, slowed, benchmarks))
     print("A neighbour spins for about 4 s and sleeps for about 6 s in turns. Brackets: 95 %, Clopper and Pearson.")
     beside, alone = ([run for run in gates if run.is_alone is kind] for kind in (False, True))
     for name, runs in (("unchanged", beside), ("unchanged, without the neighbour", alone), (change, slowed)):
-        statuses = Counter(trial.status for run in runs for trial in run.trials)
-        print(f"Live, {name}: {', '.join(f'{number} {status}' for status, number in statuses.items()) or 'none'}.")
+        print(f"Live, {name}: {statuses_of(trial for run in runs for trial in run.trials) or 'none'}.")
     if gates:
         alarmed = sum(count(run.trials, "SLOWER") > 0 for run in gates)
         bound = binomtest(alarmed, len(gates)).proportion_ci(0.90, method="exact").high  # one-sided 95 %
         print(
-            f"{alarmed} of {len(gates)} live runs of unchanged code had a false alarm: at most {100 * bound:.1f} % of "
+            f"{alarmed} of {len(gates)} live runs of unchanged code had a false alarm: at most {percent(bound)} of "
             f"runs have one (95 %). A run took {statistics.fmean(run.wall_s for run in gates):.0f} s."
         )
     if benchmarks:
@@ -207,42 +189,24 @@ def report(log: Log) -> None:
 def share(count: int, whole: int) -> str:
     """Write a share with its interval."""
     interval = binomtest(count, whole).proportion_ci(0.95, method="exact")
-    return f"{count} of {whole}: {100 * count / whole:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+    return f"{count} of {whole}: {percent(count / whole)} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def deviation(changes: Sequence[float]) -> str:
-    """Write the standard deviation of changes."""
-    return f"{100 * statistics.stdev(changes):.2f} %" if len(changes) > 1 else "–"
+def spread(changes: Sequence[float]) -> tuple[str, str]:
+    """Write the standard deviation of changes, and the one farthest from none."""
+    deviation = percent(statistics.stdev(changes), 2) if len(changes) > 1 else "–"
+    return deviation, percent(max(changes, key=abs), sign="+") if changes else "–"
 
 
-def largest(changes: Sequence[float]) -> str:
-    """Write the change farthest from none."""
-    return percent(max(changes, key=abs)) if changes else "–"
-
-
-def typical(changes: Sequence[float]) -> str:
-    """Write the median change."""
-    return percent(statistics.median(changes)) if changes else "–"
-
-
-def percent(change: float) -> str:
-    """Write a change."""
-    return f"{100 * change:+.1f} %"
-
-
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a Markdown table, the first column to the left and the others to the right."""
-    for line in (head, ["---", *["--:"] * (len(head) - 1)], *rows):
-        print(f"| {' | '.join(line)} |")
-    print()
+def statuses_of(trials: Iterable[Trial]) -> str:
+    """Write how many trials have each status."""
+    return ", ".join(f"{number} {status}" for status, number in Counter(trial.status for trial in trials).items())
 
 
 def in_brief(line: Line) -> str:
     """Write what a step gave in a line."""
     if isinstance(line, Gate | Slowed):
-        statuses = Counter(trial.status for trial in line.trials)
-        took = f"{line.wall_s:.0f} s, " if isinstance(line, Gate) else ""
-        return took + ", ".join(f"{number} {status}" for status, number in statuses.items())
+        return (f"{line.wall_s:.0f} s, " if isinstance(line, Gate) else "") + statuses_of(line.trials)
     if isinstance(line, Benchmarks):
         counts = [len(compared.failed) for compared in (line.unchanged, line.slowed)]
         return f"{line.unchanged.seconds:.0f} s a run, a gate failed {counts[0]} unchanged and {counts[1]} slowed tests"

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy import interpolate, special, stats
+from shared import percent, print_table
 
 from pytest_rlperf.judge import live
 from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
@@ -27,7 +28,6 @@ from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.measure.pairs import PAIR_TRIM
 from pytest_rlperf.measure.rounds import TURN_S
 from pytest_rlperf.model.judged import LIVE_TOLERANCE, Policy, Status, Verdict
-from pytest_rlperf.model.stored import PairSpread
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -149,20 +149,14 @@ _EXACT = 0.02  # chances so near the one that gives up are computed, not interpo
 
 @dataclass(frozen=True)
 class Found:
-    """The verdicts on many tests: status, pairs used, mean of their log-ratios and half the interval's width."""
+    """The verdicts on many tests: status and pairs used."""
 
     status: NDArray[np.str_]
     used: NDArray[np.int64]
-    mean: Array
-    half: Array
 
     def share(self, status: Status) -> float:
         """Return the share of tests with a status."""
         return float((self.status == status.value).mean())
-
-    def covered(self, effect: float) -> float:
-        """Return the share of intervals that hold the truth."""
-        return float((np.abs(self.mean - math.log1p(effect)) <= self.half).mean())
 
 
 class ManyTests:
@@ -193,7 +187,7 @@ class ManyTests:
         """Judge every row, of one pair more than the most."""
         tests, least, most = len(log_ratios), self._limits.least, self._limits.most
         status = np.full(tests, Status.UNDECIDED.value, dtype="U10")
-        used, mean, half = np.zeros(tests, np.int64), np.zeros(tests), np.zeros(tests)
+        used = np.zeros(tests, np.int64)
         left, leant = np.arange(tests), np.zeros(tests, np.int64)
         for count in range(least, most + 2):
             seen = log_ratios[left, :count]
@@ -213,9 +207,9 @@ class ManyTests:
             status[left[changed & (side > 0)]] = Status.SLOWER.value
             status[left[changed & (side < 0)]] = Status.FASTER.value
             status[left[same]] = Status.SAME.value
-            used[left[done]], mean[left[done]], half[left[done]] = count, means[done], two_sided[done]
+            used[left[done]] = count
             left, leant = left[~done], leans[~done]
-        return Found(status, used, mean, half)
+        return Found(status, used)
 
     def _agreeing_least(self, count: int) -> int:
         """Return how many of so many pairs have to agree."""
@@ -465,27 +459,6 @@ def verdict_rows(
         ]
 
 
-def coverage_rows(draws: dict[str, Draw], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
-    """Yield how often the 99 % interval is right: of fixed numbers of pairs, and of those at which the rule stopped."""
-    for name, draw in draws.items():
-        unchanged = draw(generator, tests)
-        fixed = (coverage(unchanged[:, :count]) for count in (3, 5, 10))
-        stopped = (many().judge(unchanged + math.log1p(effect)).covered(effect) for effect in (0.0, 0.03, 0.05, 0.1))
-        yield [name, *(percent(share, 2) for share in (*fixed, *stopped))]
-
-
-def giving_up_rows(draws: dict[str, Draw], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
-    """Yield slowdowns found and pairs used by the rule, and by one that always takes the most pairs."""
-    for name, draw in draws.items():
-        cells = []
-        for effect in (0.0, 0.05, 0.10):
-            pairs = draw(generator, tests) + math.log1p(effect)
-            for gives_up in (True, False):
-                found = many(gives_up=gives_up).judge(pairs)
-                cells.append(f"{percent(found.share(Status.SLOWER), 2)} in {found.used.mean():.2f}")
-        yield [name, *cells]
-
-
 def smallest_found(
     draw: Draw, tests: int, generator: np.random.Generator, run_size: int = TESTS
 ) -> tuple[float, float]:
@@ -502,44 +475,6 @@ def smallest_rows(draws: dict[str, Draw], tests: int, generator: np.random.Gener
     for name, draw in draws.items():
         cells = [smallest_found(draw, tests, generator, size) for size in RUN_SIZES]
         yield [name, *(f"{percent(named)}: {percent(share)}" for named, share in cells)]
-
-
-def history_rows(draws: dict[str, Draw], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
-    """Yield pairs and verdicts at a tolerance of 1 %, without a history and with one of ten pairs."""
-    policy = policy_of(tolerance=0.01)
-    for name, draw in draws.items():
-        cells = []
-        for effect in (0.0, 0.02):
-            for known in (False, True):
-                statuses, used = [], []
-                for row in (draw(generator, tests) + math.log1p(effect)).tolist():
-                    before = draw(generator, 1)[0, :10]
-                    history = PairSpread(float(((before - before.mean()) ** 2).sum()), 9.0) if known else None
-                    for pairs in range(3, PAIRS + 1):
-                        verdict = judge_pairs(row[:pairs], policy, LIMITS, 1e-3, final=False, history=history)
-                        if verdict is not None:
-                            break
-                    assert verdict is not None
-                    statuses.append(verdict.status)
-                    used.append(pairs)
-                wanted = Status.SLOWER if effect else Status.SAME
-                cells.append(f"{percent(statuses.count(wanted) / tests)} in {np.mean(used):.2f}")
-        yield [name, *cells]
-
-
-def percent(share: float, decimals: int = 1) -> str:
-    """Write a share."""
-    return f"{100 * share:.{decimals}f} %"
-
-
-def print_table(title: str, head: Sequence[str], lines: Iterator[list[str]]) -> None:
-    """Print lines below their heads, the first column to the left and the others to the right."""
-    table = [list(head), *lines]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    print(f"\n{title}\n")
-    for line in (table[0], ["-" * width for width in widths], *table[1:]):
-        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
-        print("  ", "  ".join([line[0].ljust(widths[0]), *cells[1:]]).rstrip(), flush=True)
 
 
 def main() -> None:
@@ -561,39 +496,27 @@ def main() -> None:
     size_head = [f"{size} tests a run" for size in RUN_SIZES]
     noises = {name: drawn(noise) for name, noise in (spread(SPREADS) | SHAPES | PROCESSES).items()}
     title = f"Unchanged runs with any false alarm, and the 95 % upper bound of their share; {tests} tests a line"
-    print_table(title, ["noise of a pair", "SD", *size_head], alarm_rows(GAUSSIAN | OTHER_PAIRS, tests, generator))
+    print_table(["noise of a pair", "SD", *size_head], alarm_rows(GAUSSIAN | OTHER_PAIRS, tests, generator), title)
     unplaced = {name: (GAUSSIAN | OTHER_PAIRS)[name] for name in (*GAUSSIAN, "t with 3 df, 13 %")}
     lines = alarm_rows(unplaced, tests, generator, placed=False)
-    print_table("The same where the kernel places workers", ["noise of a pair", "SD", *size_head], lines)
+    print_table(["noise of a pair", "SD", *size_head], lines, "The same where the kernel places workers")
     lines = alarm_rows(noises, tests // 4, generator)
-    print_table(f"The same with slices simulated; {tests // 4} tests", ["noise", "SD", *size_head], lines)
+    print_table(["noise", "SD", *size_head], lines, f"The same with slices simulated; {tests // 4} tests")
     lines = alarm_rows(UNPROMISED, tests // 4, generator)
-    print_table("Noise that breaks the promise, or may", ["noise of a pair", "SD", *size_head], lines)
+    print_table(["noise of a pair", "SD", *size_head], lines, "Noise that breaks the promise, or may")
     few = tests // 40
     head = ["noise", "SAME", "pairs", *(f"+{100 * effect:g} % found, pairs" for effect in EFFECTS)]
     most = {name: draw for name, draw in (GAUSSIAN | OTHER_PAIRS).items() if "88" not in name}
-    print_table(f"Verdicts, 5 tests a run; {few} tests a cell", head, verdict_rows(most | noises, few, generator))
+    print_table(head, verdict_rows(most | noises, few, generator), f"Verdicts, 5 tests a run; {few} tests a cell")
     lines = verdict_rows(unplaced, few, generator, placed=False)
-    print_table("The same where the kernel places workers", head, lines)
-    head = ["noise", "3 pairs", "5", "10", "at the stop, +0 %", "+3 %", "+5 %", "+10 %"]
-    print_table("Truth within the 99 % interval", head, coverage_rows(most, 2 * few, generator))
-    head = ["noise", "+0 %, gives up", "never", "+5 %, gives up", "never", "+10 %, gives up", "never"]
-    print_table("What giving up early costs: found SLOWER, pairs", head, giving_up_rows(GAUSSIAN, few, generator))
+    print_table(head, lines, "The same where the kernel places workers")
     lines = smallest_rows(GAUSSIAN, few // 10, generator)
-    print_table("The slowdown named as found 95 times of 100, and how often it is", ["noise", *size_head], lines)
-    head = ["noise", "+0 % SAME", "with a history", "+2 % SLOWER", "with a history"]
-    quiet = {f"Gaussian {100 * sd:g} %": gaussian(sd) for sd in (0.003, 0.005, 0.01)}
-    print_table("At a tolerance of 1 %", head, history_rows(quiet, few // 20, generator))
-    print_closest(tests, options.seed)
-
-
-def print_closest(tests: int, seed: int) -> None:
-    """Print the cells that come closest to the promise, from ten times as many tests."""
+    print_table(["noise", *size_head], lines, "The slowdown named as found 95 times of 100, and how often it is")
     close = ("Gaussian 13 %", "two states 6 % apart", "two states 25 % apart", "two states 50 % apart, own SD 2 %")
     draws = {name: (GAUSSIAN | OTHER_PAIRS)[name] for name in close}
-    lines = alarm_rows(draws, tests, np.random.default_rng(seed + 1), times=10)
-    head = ["noise of a pair", "SD", *(f"{size} tests a run" for size in RUN_SIZES)]
-    print_table(f"Unchanged runs with any false alarm, the closest; {10 * tests} tests a line", head, lines)
+    lines = alarm_rows(draws, tests, np.random.default_rng(options.seed + 1), times=10)
+    title = f"Unchanged runs with any false alarm, the closest; {10 * tests} tests a line"
+    print_table(["noise of a pair", "SD", *size_head], lines, title)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,31 @@
-"""Where the time goes: the error of the shares on mixes of known parts, and the shares of components.
+"""The error of "where the time goes", on mixes of two parts whose owners are known.
 
-Parts whose owner is known are timed by themselves, in turns, which gives the shares that their mix must have. Then come
-the reference components, and those of rlox and Stable-Baselines3 where installed. Prints tables and judges nothing::
-
-    python benchmarks/shares.py             # a minute
-    python benchmarks/shares.py --mixes     # the first table only
+The parts are timed by themselves, in turns, which gives the shares that their mix must have. Prints a table and judges
+nothing: ``python benchmarks/shares.py``.
 """
 
 from __future__ import annotations
 
-import argparse
-import cProfile
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from timeit import timeit
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from numpy.typing import NDArray
+from shared import percent, print_table
 
-from pytest_rlperf import units
 from pytest_rlperf.attribution import shares
-from pytest_rlperf.attribution.owners import NativeOwners, owner_of_code
-from pytest_rlperf.report.tables import shares_lines
 
-PACKAGES = ("rlox", "stable-baselines3", "torch", "gymnasium", "numpy")
 CALLS = 200
 BIG, SMALL, TINY = np.ones((200, 200)), np.ones(1000), np.ones(4)
 Part = Callable[[], object]
-
-
-def seconds_of(call: Part) -> float:
-    """Return the seconds that one call takes."""
-    start_ns = time.perf_counter_ns()
-    call()
-    return (time.perf_counter_ns() - start_ns) / 1e9
-
-
-# --------------------------------------------------------------------------- parts
 
 
 def arithmetic(steps: int = 1000) -> float:
@@ -53,40 +36,20 @@ def arithmetic(steps: int = 1000) -> float:
     return total
 
 
-def functions() -> None:
-    """Call functions that do something."""
-    for _ in range(30):
-        arithmetic(20)
+def repeated(times: int, part: Part) -> Part:
+    """Return a function that calls a part so many times."""
+
+    def work() -> None:
+        for _ in range(times):
+            part()
+
+    return work
 
 
-def tiny_functions() -> None:
-    """Call functions that do next to nothing."""
-    for _ in range(200):
-        arithmetic(0)
-
-
-def reductions() -> None:
-    """Call a method of large arrays."""
-    for _ in range(3):
-        BIG.sum()
-
-
-def products() -> None:
-    """Multiply arrays of a thousand numbers."""
-    for _ in range(40):
-        SMALL * SMALL
-
-
-def tiny_products() -> None:
-    """Multiply arrays of four numbers."""
-    for _ in range(100):
-        TINY * TINY
-
-
-def stacks() -> None:
-    """Concatenate arrays of a thousand numbers."""
-    for _ in range(20):
-        np.concatenate((SMALL, SMALL))
+def operators(times: int, array: NDArray[np.float64]) -> None:
+    """Multiply an array by itself."""
+    for _ in range(times):
+        array * array
 
 
 class Walk:
@@ -100,188 +63,60 @@ class Walk:
         return action + arithmetic(500)
 
 
-WALK = Walk()
-
-
-def walks() -> None:
-    """Step an environment."""
-    WALK.step(1.0)
-    WALK.step(2.0)
-
-
 def layers() -> Part:
     """Return passes through a layer of PyTorch's."""
     torch = import_module("torch")
     torch.set_num_threads(1)
     weights, rows = torch.ones(64, 64), torch.ones(64, 64)
-
-    def work() -> None:
-        for _ in range(3):
-            torch.relu(rows @ weights)
-
-    return work
+    return repeated(3, lambda: torch.relu(rows @ weights))
 
 
-MIXES: tuple[tuple[Part, str, Part, str], ...] = (
-    (arithmetic, "python", reductions, "numpy"),
-    (arithmetic, "python", products, "numpy"),
-    (arithmetic, "python", stacks, "numpy"),
-    (functions, "python", reductions, "numpy"),
-    (functions, "python", products, "numpy"),
-    (walks, "environment", functions, "python"),
-    (walks, "environment", products, "numpy"),
-    (tiny_functions, "python", reductions, "numpy"),
-    (arithmetic, "python", tiny_products, "numpy"),
-    (tiny_functions, "python", tiny_products, "numpy"),
+def parts() -> dict[str, tuple[str, Part]]:
+    """Return each part with its owner; without PyTorch's where it is not installed."""
+    walk = Walk()
+    found: dict[str, tuple[str, Part]] = {
+        "arithmetic": ("python", arithmetic),
+        "functions": ("python", repeated(30, partial(arithmetic, 20))),
+        "tiny_functions": ("python", repeated(200, partial(arithmetic, 0))),
+        "walks": ("environment", repeated(2, lambda: walk.step(1.0))),
+        "reductions": ("numpy", repeated(3, BIG.sum)),
+        "stacks": ("numpy", repeated(20, partial(np.concatenate, (SMALL, SMALL)))),
+        "products": ("numpy", partial(operators, 40, SMALL)),
+        "tiny_products": ("numpy", partial(operators, 100, TINY)),
+    }
+    with suppress(ImportError):
+        found["layers"] = ("pytorch", layers())
+    return found
+
+
+MIXES = (
+    ("arithmetic", "reductions products stacks tiny_products layers"),
+    ("functions", "reductions products layers"),
+    ("walks", "functions products"),
+    ("tiny_functions", "reductions tiny_products"),
 )
 
 
-def mixes() -> Iterator[tuple[Part, str, Part, str]]:
-    """Yield two parts with their owners each."""
-    yield from MIXES
-    try:
-        layer = layers()
-    except ImportError:
-        return
-    layer.__name__ = "layers"
-    yield arithmetic, "python", layer, "pytorch"
-    yield functions, "python", layer, "pytorch"
-
-
-def profiled(call: Part, owner: str) -> float:
-    """Return the owner's share by cProfile as it is, an environment's by the whole time of its steps."""
-    natives = NativeOwners()
-    profile = cProfile.Profile()
-    profile.enable()
-    for _ in range(CALLS):
-        call()
-    profile.disable()
-    whole_s = own_s = 0.0
-    for entry in profile.getstats():
-        whole_s += entry.inlinetime
-        if owner == "environment":
-            own_s += entry.totaltime if entry.code is Walk.step.__code__ else 0.0
-        else:
-            found = natives.of_text(entry.code) if isinstance(entry.code, str) else owner_of_code(entry.code)
-            own_s += entry.inlinetime if found == owner else 0.0
-    return own_s / whole_s
-
-
-def print_mixes() -> None:
-    """Print one part's share of each mix, timed by itself and as found."""
-    print("Two parts whose owners are known: the first one's share, timed by itself, by cProfile alone, and found\n")
-    titles = ("known", 8), ("cProfile", 10), ("found", 8), ("off", 7), ("unattributed", 14)
-    print(
-        f"{'first part':<15}{'second part':<15}{'owner':<13}" + "".join(f"{title:>{width}}" for title, width in titles)
-    )
-    for first, owner, second, _ in mixes():
+def rows() -> Iterator[list[str]]:
+    """Yield the first part's share of each mix, timed by itself and as found."""
+    known = parts()
+    pairs = [(name, other) for name, others in MIXES for other in others.split() if other in known]
+    for name, other in pairs:
+        (owner, first), (_, second) = known[name], known[other]
 
         def mix(first: Part = first, second: Part = second) -> None:
             first()
             second()
 
-        seconds = [(seconds_of(first), seconds_of(second)) for _ in range(CALLS)]
+        seconds = [(timeit(first, number=1), timeit(second, number=1)) for _ in range(CALLS)]
         first_s, second_s = (statistics.median(values) for values in zip(*seconds, strict=True))
-        known = first_s / (first_s + second_s)
-        table = {share.name: share.share for share in shares(mix, setup=None, calls=CALLS)}
-        found, rest = table.get(owner, 0.0), table["unattributed"]
-        print(
-            f"{first.__name__:<15}{second.__name__:<15}{owner:<13}{units.percent(known, signed=False):>8}"
-            f"{units.percent(profiled(mix, owner), signed=False):>10}"
-            f"{units.percent(found, signed=False):>8}{100 * (found - known):>+7.1f}"
-            f"{units.percent(rest, signed=False):>14}"
-        )
-
-
-# --------------------------------------------------------------------------- components
-
-
-def reference_components() -> Iterator[tuple[str, Part, int]]:
-    """Yield a name, a call and how many calls to look at."""
-    reference = import_module("pytest_rlperf.components.reference")
-    generator = np.random.default_rng(0)
-    rows = generator.normal(size=(10_000, 17)).astype(np.float32)
-    buffer = reference.ReplayBuffer(10_000, 17, 6)
-    buffer.add(rows, rows[:, :6], rows[:, 0], rows, np.zeros(10_000))
-    envs = reference.make_vec_env("CartPole-v1", 8)
-    envs.reset(seed=0)
-    agent, sac = reference.PPO(envs), reference.SAC(17, 6, buffer)
-    rewards, ends = rows[:128, :8], np.zeros((128, 8), dtype=np.float32)
-    actions = np.zeros(8, dtype=np.int64)
-    yield "reference: vector env's step, 8 CartPoles", lambda: envs.step(actions), 200
-    yield "reference: replay buffer's sample of 256", lambda: buffer.sample(256), 200
-    yield (
-        "reference: GAE of 128 steps in 8 envs",
-        lambda: reference.compute_gae(rewards, rewards, ends, rewards[0]),
-        200,
-    )
-    yield "reference: SAC update, batch of 256", lambda: sac.update(256), 30
-    yield "reference: PPO rollout of 128 steps in 8 CartPoles", lambda: agent.collect(128), 12
-
-
-def rlox_components() -> Iterator[tuple[str, Part, int]]:
-    """Yield rlox's."""
-    rlox: Any = import_module("rlox")
-    envs = rlox.VecEnv(64, 0, "CartPole-v1")
-    envs.reset_all()
-    actions = [0, 1] * 32
-    yield "rlox: VecEnv.step_all, 64 CartPoles", lambda: envs.step_all(actions), 300
-    column = np.ones(2048)
-    yield "rlox: compute_gae of 2048 steps", lambda: rlox.compute_gae(column, column, 0 * column, 0.0, 0.99, 0.95), 300
-    ppo = import_module("rlox.algorithms.ppo").PPO("CartPole-v1", n_envs=8, seed=0)
-    yield "rlox: PPO's rollout of 128 steps in 8 CartPoles", lambda: ppo.collector.collect(ppo.policy, 128), 12
-    sac = import_module("rlox.algorithms.sac").SAC("Pendulum-v1", learning_starts=100, buffer_size=5000, seed=0)
-    sac.train(600)
-    yield "rlox: SAC._update, batch of 256", lambda: sac._update(600), 30
-
-
-def stable_baselines3_components() -> Iterator[tuple[str, Part, int]]:
-    """Yield Stable-Baselines3's."""
-    library: Any = import_module("stable_baselines3")
-    sac = library.SAC("MlpPolicy", "Pendulum-v1", learning_starts=100, seed=0, device="cpu")
-    sac.learn(300)
-    yield "Stable-Baselines3: SAC.train(1, 256)", lambda: sac.train(1, 256), 30
-    ppo = library.PPO("MlpPolicy", "CartPole-v1", n_steps=128, seed=0, device="cpu")
-    ppo.learn(128)
-    callback = ppo._setup_learn(1000, None)[1]
-    rollout = ppo.env, callback, ppo.rollout_buffer, 128
-    yield "Stable-Baselines3: PPO's rollout of 128 steps in CartPole", lambda: ppo.collect_rollouts(*rollout), 12
-
-
-def print_components() -> None:
-    """Print a table for each component of the installed libraries."""
-    for components in (reference_components, rlox_components, stable_baselines3_components):
-        try:
-            for name, call, calls in components():
-                for _ in range(3):
-                    call()
-                plain_s = statistics.median(seconds_of(call) for _ in range(5))
-                print(f"\n{name}: {units.seconds(plain_s)}\n")
-                print("\n".join(f"  {line}" for line in shares_lines(shares(call, setup=None, calls=calls))))
-        except ImportError as error:
-            print(f"\n{components.__name__}: {error}")
-
-
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mixes", action="store_true", help="only mixes of known parts")
-    only_mixes: bool = parser.parse_args().mixes
-    print(
-        f"CPython {platform.python_version()}", *(f", {text}" for text in _versions()), sep="", end="; one thread\n\n"
-    )
-    print_mixes()
-    if not only_mixes:
-        print_components()
-
-
-def _versions() -> Iterator[str]:
-    for package in PACKAGES:
-        try:
-            yield f"{package} {version(package)}"
-        except PackageNotFoundError:
-            continue
+        share = first_s / (first_s + second_s)
+        table = {each.name: each.share for each in shares(mix, setup=None, calls=CALLS)}
+        found = table.get(owner, 0.0)
+        off = f"{100 * (found - share):+.1f}"
+        yield [name, other, owner, percent(share), percent(found), off, percent(table["unattributed"])]
 
 
 if __name__ == "__main__":
-    main()
+    print(f"CPython {platform.python_version()}, NumPy {np.__version__}; the first part's share, in one thread")
+    print_table(["first part", "second part", "owner", "known", "found", "off", "unattributed"], rows())

@@ -28,35 +28,18 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from operator import truediv
 from pathlib import Path
 
-from timers_contenders import DEEP, FEW, MANY, OTHERS, SHALLOW
-from turns import Samples, paired, print_table, ratio
+from shared import Samples, paired, print_table
+from timers_contenders import OTHERS
 
 CLOCKS = "bare clock pair"
 ARMED = {"RLPERF_TIMERS": "standby", "TORCHRL_PROFILING": "1"}
 UNARMED = {"RLPERF_TIMERS": "", "TORCHRL_PROFILING": "0"}
 PACKAGES = ("pytest-rlperf", *OTHERS)
 
-HOW_TO_ADD = {
-    "mlagents-envs": "pip install --no-deps mlagents-envs==0.28.0",
-    "sample-factory": "pip install --no-deps sample-factory==2.1.1 && "
-    "pip install colorlog gymnasium psutil signal-slot-mp torch==2.13.0",
-    "torchrl": "pip install --no-deps torchrl==0.14.1 && pip install tensordict==0.14.3 pyvers torch==2.13.0",
-    "torch": "pip install torch==2.13.0",
-}
-
-# At most so many clock pairs.
-RECORDING_MOST = {"bound": 4.0, "by name": 5.0}
-UNARMED_MOST = {"bound": 1.5, "by name": 1.5, "@timed": 0.0}
-# At least so many times ours.
-OTHERS_LEAST = {"ML-Agents hierarchical_timer": 3.0, "Sample Factory add_time": 4.5}
-
-SHAPES = {
-    "{}, each in turn": ("{}, {} names in turn", FEW, MANY),
-    "{}, always the same": ("{}, one of {} names", FEW, MANY),
-    "{}, that deep": ("{}, below {} scopes", SHALLOW, DEEP),
-}
+THEIRS = ("ML-Agents", "Sample Factory", "TorchRL", "torch", "contextlib.contextmanager")
 
 
 @dataclass
@@ -82,24 +65,19 @@ class Run:
         self.missing, self.same_function = measured["missing"], measured["same_function"]
 
 
-def costs(run: Run, targets: dict[str, float]) -> list[list[str]]:
+def costs(run: Run) -> list[list[str]]:
     """Return a row for each contender: its time, and what that is in clock pairs, with the processes' range."""
     rows = []
     for name, turns in run.samples.items():
-        if "names" in name or "below" in name:
-            continue
         is_nothing = name == "@timed" and run.same_function
-        pairs = 0.0 if is_nothing else paired(run.samples, name, CLOCKS, ratio)
-        each = [paired(samples, name, CLOCKS, ratio) for samples in run.processes]
-        most = targets.get(name)
+        pairs = 0.0 if is_nothing else paired(run.samples, name, CLOCKS, truediv)
+        each = [paired(samples, name, CLOCKS, truediv) for samples in run.processes]
         rows.append(
             [
                 f"{name} (the function itself)" if is_nothing else name,
                 f"{0 if is_nothing else statistics.median(turns):.0f}",
                 f"{pairs:.2f}",
                 "" if is_nothing else f"{min(each):.2f} to {max(each):.2f}",
-                "" if most is None else f"≤ {most:g}",
-                "" if most is None else "yes" if pairs <= most else "no",
             ]
         )
     return rows
@@ -108,31 +86,11 @@ def costs(run: Run, targets: dict[str, float]) -> list[list[str]]:
 def comparisons(samples: Samples) -> list[list[str]]:
     """Return a row for each of the others: how many times ours it takes, of the same kind."""
     rows = []
-    for name, least in OTHERS_LEAST.items():
-        if name in samples:
-            times = [paired(samples, name, ours, ratio) for ours in ("by name", "bound")]
-            rows.append([name, *(f"{each:.2f}" for each in times), f"≥ {least:g}"])
-            rows[-1].append(" / ".join("yes" if each >= least else "no" for each in times))
     for name in samples:
-        if name.startswith(("ML-Agents @", "Sample Factory timeit", "TorchRL", "torch", "contextlib.contextmanager")):
+        if name.startswith(THEIRS):
             ours = ("@timed",) if "@" in name else ("by name", "bound")
-            times = [paired(samples, name, each, ratio) for each in ours]
-            rows.append([name, *(f"{each:.2f}" for each in times), *[""] * (4 - len(times))])
-    return rows
-
-
-def growth(samples: Samples) -> list[list[str]]:
-    """Return a row for each shape of tree: a scope's time in a small one and in a large one."""
-    rows = []
-    for who in ("ours", "ML-Agents"):
-        for title, (name, small, large) in SHAPES.items():
-            pair = [name.format(who, size) for size in (small, large)]
-            if pair[0] in samples:
-                few_ns, many_ns = (statistics.median(samples[each]) for each in pair)
-                grown = paired(samples, pair[1], pair[0], ratio)
-                rows.append(
-                    [title.format(who), f"{small}", f"{few_ns:.0f}", f"{large}", f"{many_ns:.0f}", f"{grown:.2f}"]
-                )
+            times = [f"{paired(samples, name, each, truediv):.2f}" for each in ours]
+            rows.append([name, *times, *[""] * (2 - len(times))])
     return rows
 
 
@@ -158,16 +116,14 @@ def main() -> None:
         recording.add(ARMED, turns, calls)
         unarmed.add(UNARMED, turns, calls)
     for package, why in recording.missing.items():
-        print(f"\nWithout {package} ({why}); to add it:\n    {HOW_TO_ADD[package]}")
+        print(f"\nWithout {package}: {why}")
 
     title = f"{processes * turns} turns in {processes} processes, {calls} scopes each"
-    head = ["", "ns", "clock pairs", "by process", "target", "met"]
-    print_table(f"Timers that record ({title})", head, costs(recording, RECORDING_MOST))
-    print_table(f"Timers left out: RLPERF_TIMERS unset ({title})", head, costs(unarmed, UNARMED_MOST))
-    rows = comparisons(recording.samples)
-    print_table("Theirs over ours", ["", "by name", "bound", "target", "met"], rows)
-    head = ["", "of", "ns", "of", "ns", "ratio"]
-    print_table("Wide and deep trees (by name)", head, growth(recording.samples))
+    head = ["", "ns", "clock pairs", "by process"]
+    print_table(head, costs(recording), f"Timers that record ({title})")
+    print_table(head, costs(unarmed), f"Timers left out: RLPERF_TIMERS unset ({title})")
+    head = ["", "by name", "bound"]
+    print_table(head, comparisons(recording.samples), "Theirs over ours")
 
 
 if __name__ == "__main__":

@@ -13,20 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle
+from operator import sub
 from timeit import Timer as Loop
 from typing import Any
 
-from turns import difference, take_turns
+from shared import take_turns
 
-from pytest_rlperf.timers import ARMED, Tree, hierarchical_timer, recording, recording_into, timed
+from pytest_rlperf.timers import ARMED, hierarchical_timer, recording, timed
 
 WARM_UP = 100  # entries, of which the first makes the node
-FEW, MANY = 10, 10_000  # names below one scope
-SHALLOW, DEEP = 2, 200  # scopes open around one
 
 Around = Callable[[], AbstractContextManager[Any]]
 Measure = Callable[[], float]
@@ -66,7 +64,6 @@ class Contender:
     names: dict[str, Any] = field(default_factory=dict)
     around: Around = nullcontext
     runs: Callable[[Measure], float] = _here
-    warm_up: int = WARM_UP
     less: str = "empty loop"
 
     def measure(self, calls: int) -> Measure:
@@ -76,7 +73,7 @@ class Contender:
         loop = Loop(self.statement, setup, time.perf_counter_ns, {"given": tuple(self.names.values())})
 
         def each_ns() -> float:
-            loop.timeit(self.warm_up)
+            loop.timeit(WARM_UP)
             return loop.timeit(calls) / calls
 
         def measure() -> float:
@@ -99,46 +96,10 @@ YARDSTICKS: Contenders = {
 # --------------------------------------------------------------------------- ours
 
 
-@contextmanager
-def _below(timer: Callable[[str], Any], around: Around, *path: str) -> Iterator[None]:
-    """Have these scopes open, one below the other."""
-    with around(), ExitStack() as stack:
-        for name in path:
-            stack.enter_context(timer(name))
-        yield
-
-
-def _shapes(ours: str, timer: Callable[[str], Any], around: Around = nullcontext) -> Contenders:
-    """Return a timer among few and many siblings, and below few and many open scopes."""
-    found: Contenders = {}
-    for count in (FEW, MANY):
-        names = [f"name {number}" for number in range(count)]
-        rotating = f"rotating {count} names"
-        found[rotating] = Contender("next_name()", {"next_name": cycle(names).__next__})
-        found[f"{ours}, {count} names in turn"] = Contender(
-            "with timer(next_name()): pass",
-            {"timer": timer, "next_name": cycle(names).__next__},
-            partial(_below, timer, around, rotating),
-            warm_up=10 * count,  # so that few of a path's entries are still its extremes
-            less=rotating,
-        )
-        found[f"{ours}, one of {count} names"] = Contender(
-            "with timer('name 5'): pass", {"timer": timer}, partial(_below, timer, around, rotating)
-        )
-    for count in (SHALLOW, DEEP):
-        path = [f"{count} deep, level {number}" for number in range(count)]
-        found[f"{ours}, below {count} scopes"] = Contender(
-            "with timer('innermost'): pass", {"timer": timer}, partial(_below, timer, around, *path)
-        )
-    return found
-
-
 def armed() -> Contenders:
     """Return ours where timers are armed: recording, but for one that is switched off."""
     bound = {"scope": hierarchical_timer("bound")}
     by_name = {"timer": hierarchical_timer}
-    # One tree for all turns: a path's first entries, which make it and are its extremes, cost more than later ones.
-    lasting = partial(recording_into, Tree())
     return {
         "bound": Contender("with scope: pass", bound, recording),
         "by name": Contender("with timer('by name'): pass", by_name, recording),
@@ -147,7 +108,7 @@ def armed() -> Contenders:
         "bound, in a second thread": Contender("with scope: pass", bound, recording, _in_thread),
         "bound, switched off": Contender("with scope: pass", bound),
         "by name, switched off": Contender("with timer('by name'): pass", by_name),
-    } | _shapes("ours", hierarchical_timer, lasting)
+    }
 
 
 def unarmed() -> Contenders:
@@ -182,7 +143,7 @@ def _mlagents() -> Contenders:
     return {
         "ML-Agents hierarchical_timer": Contender("with timer('scope'): pass", {"timer": timers.hierarchical_timer}),
         "ML-Agents @timed": Contender("call()", {"call": timers.timed(nothing)}, less="plain call"),
-    } | _shapes("ML-Agents", timers.hierarchical_timer)
+    }
 
 
 def _sample_factory() -> Contenders:
@@ -244,7 +205,7 @@ def main(turns: int, calls: int) -> None:
     others, missing = theirs() if ARMED else ({}, {})
     contenders = YARDSTICKS | (armed() if ARMED else unarmed()) | others
     raw = take_turns(turns, {name: contender.measure(calls) for name, contender in contenders.items()})
-    net = {name: list(map(difference, raw[name], raw[one.less])) for name, one in contenders.items() if one.less}
+    net = {name: list(map(sub, raw[name], raw[one.less])) for name, one in contenders.items() if one.less}
     print(json.dumps({"samples": net, "missing": missing, "same_function": timed(nothing) is nothing}))
 
 

@@ -16,7 +16,7 @@ from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
     from pytest_rlperf.model.measured import Measure, Result, Workload
-    from pytest_rlperf.probes import Phases
+    from pytest_rlperf.probes.functions import Phases
 
 
 class Engine(Protocol):
@@ -114,7 +114,8 @@ def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     """Return a workload with timers around the methods that ``phases`` names, looked up from ``measured``."""
     __tracebackhide__ = True
     from pytest_rlperf.errors import ComponentError
-    from pytest_rlperf.probes import ProbeError, probes_for
+    from pytest_rlperf.probes.attach import ProbeError
+    from pytest_rlperf.probes.functions import probes_for
 
     if not isinstance(phases, Mapping):
         raise ComponentError(f"phases={phases!r}: a mapping of names to methods, like {{'critic': 'update_critic'}}")

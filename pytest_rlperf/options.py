@@ -10,12 +10,14 @@ import difflib
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node
@@ -209,6 +211,22 @@ def _is_counter(name: str) -> bool:
     return bool(fnmatch.filter(NAMES, name)) or any(name.startswith(family) for family in families)
 
 
+def parse_findings(value: object) -> dict[str, str]:
+    """Read ``"growth=show,outputs=gate"`` or, from Python code, a mapping of kinds of findings to off, show or gate."""
+    if isinstance(value, Mapping):
+        found = dict(value)
+    else:
+        parts = (part.partition("=") for part in str(value).replace(",", " ").split())
+        found = {kind: does for kind, _, does in parts}
+    for kind, does in found.items():
+        if kind not in FINDINGS or does not in (OFF, SHOW, GATE, *(["bits"] if kind == "outputs" else [])):
+            raise ValueError(
+                f"expected off, show or gate for some of {', '.join(FINDINGS)}, such as growth=show,outputs=gate; "
+                "outputs=bits fails on the smallest difference"
+            )
+    return found
+
+
 MARKER = "rlperf"
 
 
@@ -293,6 +311,10 @@ OPTIONS = (
     Option("counters", "--rlperf-counters", parse_counters, Counters("show", ()),
            "whether to count exact operations per call: off, show, or gate, which fails a test whose counts got worse; "
            "a marker may list the counters that gate its test (default: show)", "off|show|gate", ini=True, marker=True),
+    Option("findings", "--rlperf-findings", parse_findings, {},
+           f"whether other figures than time and counts are looked at: off, show or gate "
+           f"(default: {', '.join(f'{kind}={does}' for kind, does in FINDINGS.items())})",
+           "KIND=DOES,...", ini=True, marker=True),
 )  # fmt: skip
 
 _MARKER_NAMES = {option.name.removesuffix("_s"): option for option in OPTIONS if option.marker}
@@ -328,15 +350,20 @@ class Config:
     min_change_s: float
     gate: bool
     counters: Counters
+    findings: Mapping[str, str]
 
     def for_test(self, item: pytest.Item) -> Config:
         """Return the settings with ``item``'s markers on top, the closest marker first, and then its fixture's own."""
         overrides: dict[str, Any] = {}
         for node, marker in item.iter_markers_with_node(MARKER):
             for name, value in _marker_settings(marker, _place(node, item)).items():
+                if name == "findings":
+                    value = {**value, **overrides.pop(name, {})}
                 overrides.setdefault(name, value)
         if "rlperf_train" in getattr(item, "fixturenames", ()):
             overrides.setdefault("tolerance", TRAIN_TOLERANCE)
+        if "findings" in overrides:
+            overrides["findings"] = {**self.findings, **overrides["findings"]}
         if not self.counters.are_counted:
             overrides.pop("counters", None)  # off is off, so that a user can find out how counting affects a test
         return replace(self, **overrides) if overrides else self

@@ -149,7 +149,7 @@ def _measure(
 ) -> None:
     """Measure a call; ``end`` follows the last round."""
     __tracebackhide__ = True
-    from pytest_rlperf.components.returned import finished
+    from pytest_rlperf.components.checks import finished
 
     def check() -> object:
         __tracebackhide__ = True

@@ -40,27 +40,6 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-def append_whole(path: Path, data: bytes) -> None:
-    """Add ``data`` to the end of a file that others add to as well; OSError where that fails.
-
-    A part that was added before the failure is taken back, unless somebody else has added to the file since.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        added = 0
-        try:
-            while added < len(data):
-                added += os.write(descriptor, data[added:])
-        except BaseException:
-            with contextlib.suppress(OSError):  # a pipe has no end, and keeps what it was given
-                end = os.lseek(descriptor, 0, os.SEEK_CUR)  # behind the last byte that was added here
-                if added and end == os.fstat(descriptor).st_size:
-                    os.ftruncate(descriptor, end - added)
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def check_whole(path: Path) -> None:
     """Raise OSError where :func:`write_whole` would fail, before any time is spent; ``path`` itself is not touched."""
     target, old = _target(path)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Usage, Warm
 
 
 class FakeWorker:
@@ -41,6 +41,10 @@ class FakeWorker:
     def take(self, kind: SliceKind) -> SliceRecord:
         """Fail."""
         raise AssertionError("this worker takes no slices")
+
+    def usage(self) -> Usage:
+        """Return the same at any time."""
+        return Usage(0, 0, 0, 0, 0, 0, 0, 1, 1)
 
     def cpu_s(self) -> float:
         """Return no time."""

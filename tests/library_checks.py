@@ -14,7 +14,7 @@ import pytest
 from pytest_rlperf import suite
 from pytest_rlperf.components.libraries import Library, libraries
 from pytest_rlperf.model.measured import Phase, Workload
-from pytest_rlperf.probes import attached
+from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers import recording
 
 DOCS = Path(__file__).parents[1] / "docs" / "libraries"

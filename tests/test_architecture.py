@@ -215,7 +215,7 @@ def msgspec_reads_and_writes(modules: list[Module]) -> list[str]:
     return [
         module.at(found.line, "imports msgspec")
         for module, found in imports_of(modules, {"msgspec"})
-        if not module.within("baseline", "workers.messages", "report", "sides.cache")
+        if not module.within("baseline", "workers.messages", "report", "sides.cache", "traces")
     ]
 
 

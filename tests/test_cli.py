@@ -23,7 +23,7 @@ from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.tree import render_diff, render_tree
-from pytest_rlperf.traces.trees import levels
+from pytest_rlperf.traces.reading import levels
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = Path(__file__).parent / "samples"

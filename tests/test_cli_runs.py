@@ -233,7 +233,7 @@ def test_a_path_that_is_no_file_ends_no_command(
     wording: Wording,
 ) -> None:
     """It is refused: a device without an end is read to a bound."""
-    monkeypatch.setattr("pytest_rlperf.cli.files.LARGEST_BYTES", 1000)
+    monkeypatch.setattr("pytest_rlperf.cli.command.LARGEST_BYTES", 1000)
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "loop").symlink_to("loop")
     path = f"{tmp_path}/{name}"

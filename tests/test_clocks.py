@@ -13,18 +13,8 @@ import pytest
 from virtual_gpu import VirtualGPU, VirtualTensor
 from wording import Wording
 
-from pytest_rlperf.devices import (
-    Clock,
-    DeviceClockError,
-    EventClock,
-    HostClock,
-    Mark,
-    Memory,
-    SyncClock,
-    clock_for,
-    devices_of,
-    driving,
-)
+from pytest_rlperf.devices import clock_for, devices_of, driving
+from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, Memory, SyncClock
 from pytest_rlperf.testing import FakeClock
 
 
@@ -39,7 +29,7 @@ def clock_of(gpu: VirtualGPU, pool_size: int = 4) -> EventClock:
 def test_host_clock_marks_nanoseconds() -> None:
     """The host's marks are its nanoseconds, and it waits for nothing."""
     time = FakeClock()
-    clock: Clock[int] = HostClock(time)
+    clock = HostClock(time)
     start = clock.mark()
     time.advance(1e-3)
     clock.synchronize()
@@ -54,7 +44,7 @@ def test_host_clock_marks_nanoseconds() -> None:
 def test_event_clock_tells_the_devices_time_and_the_hosts() -> None:
     """Marks around 1 ms of work are 1 ms apart on the device and one launch apart on the host."""
     gpu = VirtualGPU(launch_s=5e-6)
-    clock: Clock[Mark] = clock_of(gpu)
+    clock = clock_of(gpu)
     start = clock.mark()
     gpu.launch(1e-3)
     end = clock.mark()

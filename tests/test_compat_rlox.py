@@ -14,7 +14,7 @@ import pytest
 
 from pytest_rlperf.compat import rlox as compat
 from pytest_rlperf.compat.rlox import TimingCallback
-from pytest_rlperf.probes.proxy import is_proxy
+from pytest_rlperf.probes.functions import is_proxy
 
 PHASES = ("env_step", "gae_compute", "gradient_update", "collect", "other")
 

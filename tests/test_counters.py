@@ -233,6 +233,13 @@ def test_calls_too_long_to_be_counted_run_once_or_twice(limit_s: float, made: in
     assert "--rlperf-max-time" in note
 
 
+@pytest.mark.parametrize(("call_s", "times"), [(0.02, 2), (0.06, 1), (0.19, 1), (0.21, 0)])
+def test_a_long_call_is_counted_once(call_s: float, times: int) -> None:
+    """A call for which there is no time to count it twice is counted once, in up to four times the limit."""
+    slow, now_ns = workload([], call_s, call_s)
+    assert len(count(slow, 2, 1.0, clock_ns=lambda: now_ns[0]).repetitions) == times
+
+
 def test_one_call_that_was_held_up_does_not_keep_others_from_being_counted() -> None:
     """The machine may have been busy for as long as a thousand calls."""
     calls: list[str] = []

@@ -21,7 +21,7 @@ from pytest_rlperf.counters import NAMES, CounterName, tally
 from pytest_rlperf.counters.instrument import Levels, Totals
 from pytest_rlperf.counters.operations import launches
 from pytest_rlperf.model.counting import Count, Tally
-from pytest_rlperf.probes import probes_for
+from pytest_rlperf.probes.functions import probes_for
 from pytest_rlperf.timers import Tree, hierarchical_timer
 
 OUTER = hierarchical_timer("outer")

@@ -22,7 +22,9 @@ from wording import Wording
 from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.probes import OptimizerSteps, UpdateSections, standing_probes
+from pytest_rlperf.probes import standing_probes
+from pytest_rlperf.probes.sections import UpdateSections
+from pytest_rlperf.probes.torch import OptimizerSteps
 from pytest_rlperf.timers import hierarchical_timer
 
 torch: Any = pytest.importorskip("torch")
@@ -30,8 +32,7 @@ gymnasium: Any = pytest.importorskip("gymnasium")
 pytestmark = pytest.mark.torch
 
 from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402 - need PyTorch
-from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
-from pytest_rlperf.components.reference.ppo import ActorCritic  # noqa: E402
+from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID, ActorCritic  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 
 OUTER = hierarchical_timer("outer")

@@ -176,9 +176,9 @@ def test_a_device_that_is_not_there_is_said_with_what_there_is(wording: Wording)
     """Asking for a GPU without one is no error out of the depths of PyTorch."""
     import torch
 
-    from pytest_rlperf.components.arrays import usable_device
+    from pytest_rlperf.components.checks import usable_device
     from pytest_rlperf.components.gae import gae_workload
-    from pytest_rlperf.components.reference.replay import ReplayBuffer
+    from pytest_rlperf.components.reference.sac import ReplayBuffer
 
     name = f"cuda:{torch.cuda.device_count()}"
     asking: tuple[Callable[[], Any], ...] = (

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from virtual_gpu import VirtualEvent, VirtualGPU
 from wording import Wording
 
-from pytest_rlperf.devices import DeviceClockError, Entry, EventClock, SyncClock, Tape
+from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, SyncClock
+from pytest_rlperf.devices.entries import Entry
+from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model.device import Bound, DeviceTimes
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.timers import hierarchical_timer as timer

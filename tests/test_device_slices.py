@@ -684,7 +684,7 @@ def test_a_devices_times_cross_a_worker(
     here, there = connected()
     engine = session.RemoteEngine(START, there, session.Collector())
     take = m.Take(SliceKind.TRACED)
-    orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), take, m.Unwind())
+    orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), take, m.Leave())
     for order in orders:
         m.send(here, order)
     with pytest.raises(session.Unwound):

@@ -13,8 +13,9 @@ from virtual_gpu import VirtualGPU
 from virtual_jax import DISPATCH_S, VirtualArray, VirtualJax, loaded
 from wording import Wording
 
-from pytest_rlperf.devices import DeviceClockError, JaxDevice, clock_for, devices_of, driving
-from pytest_rlperf.devices.jax import live_arrays
+from pytest_rlperf.devices import clock_for, devices_of, driving
+from pytest_rlperf.devices.clocks import DeviceClockError
+from pytest_rlperf.devices.jax import JaxDevice, live_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.measure.device_state import Jax

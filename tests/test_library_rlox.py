@@ -15,7 +15,7 @@ from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.training import counted_steps
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes.proxy import proxy_for
+from pytest_rlperf.probes.functions import proxy_for
 
 pytestmark = pytest.mark.torch
 

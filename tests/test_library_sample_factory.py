@@ -8,7 +8,8 @@ from library_checks import harvested
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes import attached, standing_probes
+from pytest_rlperf.probes import standing_probes
+from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers import recording
 
 pytestmark = pytest.mark.torch

@@ -128,7 +128,7 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
     assert parts["critic"] == pytest.approx(change_s, rel=0.5)
     assert all(pair["blocks"] and pair["base"]["slices"] == pair["head"]["slices"] for pair in test["live"]["pairs"])
     seeds = [pair["base"]["seed"] for pair in test["live"]["pairs"]]
-    assert len(seeds) == len(set(seeds)) >= 3
+    assert 2 <= len(set(seeds)) < len(seeds)  # two pairs share one, so that processes of base can be compared
     assert test["live"]["setup_s"] > 0
 
     for name, case in cases(repository.root / "junit.xml").items():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import builders
@@ -18,6 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from wording import Wording
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import monte_carlo as mc
 
 from pytest_rlperf.judge.live import (
     PLACED_SPREAD,
@@ -38,20 +40,6 @@ from pytest_rlperf.model.live import Contribution, Live, PairRecord
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.report.wording import carriers_text, verdict_lines, verdict_message
 
-
-def load_monte_carlo() -> ModuleType:
-    """Return the script with the simulated noise, which is no module of the package."""
-    path = Path(__file__).parents[1] / "benchmarks" / "monte_carlo.py"
-    spec = importlib.util.spec_from_file_location("monte_carlo", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclasses look for their names
-    spec.loader.exec_module(module)
-    return module
-
-
-mc = load_monte_carlo()
 log_ratios = st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=12)
 times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30)
 
@@ -604,8 +592,8 @@ def test_the_slowdown_named_is_found_95_times_of_100(sd: float) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 10])
-@pytest.mark.parametrize("noise", [mc.QUIET, mc.replace(mc.BUSY, pair_sd=0.005)], ids=["quiet", "busy"])
-def test_the_interval_covers_what_it_claims(noise: object, count: int) -> None:
+@pytest.mark.parametrize("noise", [mc.QUIET, replace(mc.BUSY, pair_sd=0.005)], ids=["quiet", "busy"])
+def test_the_interval_covers_what_it_claims(noise: mc.Noise, count: int) -> None:
     """Where pairs differ by no more than is expected, the 99 % interval of a number of pairs misses 1 % at most."""
     tests = 5000
     values = mc.pair_log_ratios(np.random.default_rng(9), noise, tests, count, 0.0)

@@ -43,10 +43,12 @@ def drive(here: Connection) -> m.Done:
     stem = Stem("worker 0", START, Guardian(), 30, here)
     stem.wait_ready()
     worker = stem.worker()
-    worker.start_run("test", None, reporter=True, setup_s=30, patience_s=30)
+    worker.start_run("test", None, forward=lambda message: None, setup_s=30, patience_s=30)
     worker.wait_called()
     assert [worker.ask(order) for order in ORDERS] == [CHECKED, WARM, RECORD]
-    return worker.conclude(m.Conclude(None, None))
+    done = worker.leave(m.Leave())
+    assert done is not None
+    return done
 
 
 def hearing(*messages: m.FromWorker | bytes, rest: bytes = b"") -> m.Done:

@@ -26,10 +26,9 @@ from virtual_gpu import VirtualGPU
 from wording import Wording
 
 from pytest_rlperf import hierarchical_timer
-from pytest_rlperf.cli.command import UsageError
-from pytest_rlperf.cli.files import parse
-from pytest_rlperf.devices import EventClock, Tape
-from pytest_rlperf.devices.tracing import HostTape, trace_call
+from pytest_rlperf.cli.command import UsageError, parse
+from pytest_rlperf.devices.clocks import EventClock
+from pytest_rlperf.devices.tape import HostTape, Tape, trace_call
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.judged import Allowance, Outcome, Status

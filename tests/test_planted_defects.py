@@ -18,7 +18,7 @@ import numpy as np  # noqa: E402 - after what says why this cannot run
 
 from pytest_rlperf.components.ppo import ppo_workload  # noqa: E402
 from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402
-from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
+from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
 from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402
@@ -27,7 +27,7 @@ from pytest_rlperf.model.measured import Workload  # noqa: E402
 from pytest_rlperf.report.wording import changes_text  # noqa: E402
 
 if TYPE_CHECKING:
-    from pytest_rlperf.components.reference.replay import Batch
+    from pytest_rlperf.components.reference.sac import Batch
 
 pytestmark = pytest.mark.torch
 OBS_DIM, ACT_DIM, BATCH, STEPS, ENVS = 5, 2, 16, 6, 2

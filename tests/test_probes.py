@@ -24,7 +24,9 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
+from pytest_rlperf.probes import LiveTimers, standing_probes
+from pytest_rlperf.probes.attach import ProbeError, attached
+from pytest_rlperf.probes.functions import Phases, probes_for
 from pytest_rlperf.probes.objects import reached
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording

@@ -17,16 +17,11 @@ from builders import source
 from wording import Wording
 
 from pytest_rlperf.components.training import counted_steps
-from pytest_rlperf.probes import (
-    Backward,
-    Forward,
-    OptimizerSteps,
-    Ranges,
-    UpdateSections,
-    attached,
-    probes_for,
-    standing_probes,
-)
+from pytest_rlperf.probes import standing_probes
+from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes.functions import probes_for
+from pytest_rlperf.probes.sections import UpdateSections
+from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording
 

@@ -205,7 +205,7 @@ def test_synthetic_env_keeps_gymnasiums_contract() -> None:
     import gymnasium
     from gymnasium.utils.env_checker import check_env
 
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+    from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID
 
     env = gymnasium.make(SYNTHETIC_ID, episode_steps=20)
     check_env(env.unwrapped, skip_render_check=True)

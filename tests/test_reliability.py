@@ -275,7 +275,7 @@ def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: 
     ends = [connected() for _ in range(3)]
     workers = [Stem("worker", start, Guardian(), 300, here).worker() for here, _ in ends]
     for worker in workers:
-        worker.start_run("test", None, reporter=False, setup_s=300, patience_s=300)
+        worker.start_run("test", None, setup_s=300, patience_s=300)
         worker.start_check()
     begun_s = clock.monotonic()
     with pytest.raises(WorkerLostError):

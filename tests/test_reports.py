@@ -19,7 +19,7 @@ from wording import Wording
 
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
-from pytest_rlperf.cli.files import parse
+from pytest_rlperf.cli.command import parse
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import allow
 from pytest_rlperf.model import reasons

@@ -12,7 +12,7 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.judge.verdict import judge
+from pytest_rlperf.judge.verdict import Evidence, judge
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Allowance, Outcome, Status, Verdict
 from pytest_rlperf.model.live import Live
@@ -21,7 +21,7 @@ from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.stored import Acceptance, Link, PairSpread
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import message, note_lines, saved_lines, verdict_message
-from pytest_rlperf.run.one_test import Measured, evidence_of
+from pytest_rlperf.run.one_test import evidence_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.saving import save
 
@@ -335,7 +335,7 @@ def test_only_a_run_that_does_not_store_asks_to(new_run: NewRun, pytester: pytes
     comparing = RunState(read_config(pytester.parseconfig("--rlperf")), pytester.path)
     result = enter(saving, "test_a", NEW).result
     said = [
-        verdict_message(judge(evidence_of(run, Measured(result, result)), run.policy(run.settings)))
+        verdict_message(judge(evidence_of(run, Evidence(result)), run.policy(run.settings)))
         for run in (saving, comparing)
     ]
     assert said == wording

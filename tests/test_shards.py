@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.cli import main
-from pytest_rlperf.cli.command import Exit, UsageError
-from pytest_rlperf.cli.files import parse
+from pytest_rlperf.cli.command import Exit, UsageError, parse
 from pytest_rlperf.model.judged import Outcome, Part, Shard, Status
 from pytest_rlperf.report.merge import MergeError, merge_shards
 from pytest_rlperf.report.run_json import RunFile, document_of, written

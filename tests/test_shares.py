@@ -14,9 +14,17 @@ import numpy as np
 import pytest
 from wording import Wording
 
-from pytest_rlperf.attribution import Profiler, ProfilerBusyError, refuse_company, shares
-from pytest_rlperf.attribution.environments import Aside, entered_by, is_environment, places_of
-from pytest_rlperf.attribution.owners import NativeOwners
+from pytest_rlperf.attribution import (
+    Aside,
+    NativeOwners,
+    Profiler,
+    ProfilerBusyError,
+    entered_by,
+    is_environment,
+    places_of,
+    refuse_company,
+    shares,
+)
 from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.model.counting import Share

@@ -11,7 +11,7 @@ from py_compile import PycInvalidationMode
 import pytest
 from builders import write
 
-from pytest_rlperf.sides.bytecode import compile_as_today, is_compiled
+from pytest_rlperf.sides.prepare import compile_as_today, is_compiled
 
 
 class Loader(SourceFileLoader):

@@ -767,19 +767,16 @@ def test_other_version_is_installed_beside_todays(
         check_loaded(sides, {}, {})
 
 
-LISTED = {"pyproject.toml": "[project]\nname = 'mylib'\nversion = '1'\ndependencies = {needs}\n"}
-BUILT = {
-    "setup.py": "from setuptools import setup\nsetup(name='mylib', py_modules=[], install_requires={needs})\n",
-}
+LISTED = "[project]\nname = 'mylib'\nversion = '1'\ndependencies = {needs}\n"
 
 
-def old_commit(tree: Path, files: Mapping[str, str], needs: list[str], monkeypatch: pytest.MonkeyPatch) -> Project:
+def old_commit(tree: Path, needs: list[str], monkeypatch: pytest.MonkeyPatch) -> Project:
     """Make a repository whose first commit declares what it needs, and whose second one needs nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tree.parent / "cache"))
     author = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgSign=false")
     git(tree, "init", "--quiet")
     for wanted in (needs, []):
-        write(tree, {name: text.format(needs=wanted) for name, text in files.items()})
+        write(tree, {"pyproject.toml": LISTED.format(needs=wanted)})
         write(tree, {"mylib.py": f"NEEDS = {wanted!r}\n", "tests/test_speed.py": "import mylib\n"})
         git(tree, "add", "--all")
         git(tree, *author, "commit", "--quiet", "--message", "needs")
@@ -787,11 +784,8 @@ def old_commit(tree: Path, files: Mapping[str, str], needs: list[str], monkeypat
 
 
 @needs_pip
-@pytest.mark.parametrize(
-    "files", [pytest.param(LISTED, id="listed"), pytest.param(BUILT, id="by setup.py", marks=pytest.mark.slow)]
-)
 def test_old_commit_gets_the_packages_that_are_missing(
-    tree: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str]
+    tree: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Base's environment has what its commit declares and this one lacks; installed packages keep their versions."""
     make_wheel(wheels, "oldlib", "1.0", "tinylib")
@@ -800,7 +794,7 @@ def test_old_commit_gets_the_packages_that_are_missing(
     make_wheel(wheels, "envlib", "0.9")
     make_wheel(wheels, "numlib", "0.5")
     needs = ["oldlib>=1", "envlib<1", "never; python_version < '3'", "extralib; extra == 'all'"]
-    project = old_commit(tree, files, needs, monkeypatch)
+    project = old_commit(tree, needs, monkeypatch)
     sides = prepare_sides("HEAD~1", project, lambda step: None)
     assert sides.additions == Additions(("oldlib 1.0", "tinylib 2.0"))
     code = "import mylib, oldlib, tinylib, envlib, numlib; print(oldlib.VERSION, envlib.VERSION, numlib.VERSION)"
@@ -816,7 +810,7 @@ def test_missing_package_that_cannot_be_installed_stops_no_comparison(
     tree: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """Where pip finds no such package the sides are as they would be without it, and its name and pip's error known."""
-    sides = prepare_sides("HEAD~1", old_commit(tree, LISTED, ["oldlib"], monkeypatch), lambda step: None)
+    sides = prepare_sides("HEAD~1", old_commit(tree, ["oldlib"], monkeypatch), lambda step: None)
     assert sides.additions is not None
     assert (sides.additions.packages, sides.additions.missing) == ((), ("oldlib",))
     assert "oldlib" in sides.additions.error

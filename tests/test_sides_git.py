@@ -23,10 +23,9 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import sources
-from pytest_rlperf.sides.bytecode import is_compiled
 from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances, untracked_files
-from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
+from pytest_rlperf.sides.prepare import commit_sides, is_compiled, prepare_sides
 from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, Spec, parse_spec
 
 

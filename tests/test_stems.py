@@ -18,7 +18,7 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError, SideError
-from pytest_rlperf.model.sides import Project, Sides
+from pytest_rlperf.model.sides import PROTOCOL, Project, Sides
 from pytest_rlperf.sides import prepare
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import stems as module
@@ -26,7 +26,6 @@ from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import WorkerLostError
 from pytest_rlperf.workers.stems import (
-    BaseSide,
     BaseSides,
     DoubtfulError,
     Processes,
@@ -59,7 +58,7 @@ class Fake:
 
     made: ClassVar[list[Any]]
     orders: ClassVar[list[tuple[str, Any]]]
-    start_unwinding, unwind, start_quitting = noted("start_unwinding"), noted("unwind"), noted("start_quitting")
+    start_leaving, leave, start_quitting = noted("start_leaving"), noted("leave"), noted("start_quitting")
     interrupt_call, cancel, end = noted("interrupt_call"), noted("cancel"), noted("end")
 
     def __init__(self) -> None:
@@ -104,12 +103,16 @@ class FakeStem(Fake):
     """A stem that has collected one test."""
 
     errors, fault, variables = "", "", library_variables()
-    keys = frozenset({"test"})
 
     def __init__(self, name: str, start: m.Start, *arguments: object, is_base: bool) -> None:
         super().__init__()
         self.name, self.start, self.forks, self.is_base = name, start, start.forks, is_base
         self.kept: FakeWorker | None = None
+
+    @property
+    def collected(self) -> m.Ready:
+        """What it has collected."""
+        return m.Ready(PROTOCOL, ["test"], self.errors, variables=self.variables, fault=self.fault)
 
     def wait_ready(self) -> None:
         """Be ready."""
@@ -126,15 +129,20 @@ class FakeWorker(Fake):
 
     has_children = running = False
     to_be = ""
+    shared_setup_s = 0.0
 
     def __init__(self, stem: FakeStem) -> None:
         super().__init__()
         self.stem, self.variables = stem, stem.variables
         self.called: m.Called | None = None
-        self.was_called: m.Called | None = None
         self.others: list[str] = []
         self.loaded: dict[str, str] = {}
         self.importers: dict[str, str] = {}
+
+    @property
+    def sets_variables(self) -> bool:
+        """Whether its variables are others than the stem's."""
+        return bool(self.variables != self.stem.variables)
 
     def start_run(self, *arguments: object, **settings: object) -> None:
         """Begin a test."""
@@ -171,7 +179,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
 @pytest.fixture
 def stems(processes: Processes) -> Any:
     """Return the stems of a comparison, which are forked."""
-    return processes.stems(BASE, HEAD, SIDES, names=("base", "head"))
+    return processes.stems(SIDES, "base", "head")
 
 
 def loaders() -> list[FakeLoader]:
@@ -183,7 +191,7 @@ def test_tests_may_share_numbers_of_stems_that_are_forked(stems: Any) -> None:
     """Each has a copy; once a worker is kept for the tests that follow, a number is one test's."""
     assert [stems.claim(0), stems.claim(0), stems.claim(2)] == [0, 0, 2]
     worker = stems.workers(0)[0]
-    worker.was_called = m.Called("component", "call", 1.0, shared_setup_s=5.0)
+    worker.shared_setup_s = 5.0
     stems.let_go(worker)
     assert [stems.claim(0), stems.claim(0, avoid=[3])] == [1, 4]
     for number in (3, 0):  # the second of two tests gives the first number back
@@ -232,7 +240,7 @@ def test_new_interpreters_may_be_asked_for(stems: Any, processes: Processes) -> 
     """They are the same ones each time, beside those that are forked, and there is nothing to explain."""
     fresh: Any = stems.new_interpreters()
     assert fresh is stems.new_interpreters() is fresh.new_interpreters()
-    alone: Any = processes_of(forks=False).stems(None, HEAD, names=("", "worker"))
+    alone: Any = processes_of(forks=False).stems(SIDES, "worker")
     assert [stem.forks for each in (stems, fresh, alone) for stem in each.ready(0)] == [True, True, False, False, False]
     assert processes.not_forked() == []
 
@@ -271,7 +279,6 @@ def test_pairs_that_lose_loaders_at_once_end_no_new_interpreters(stems: Any, mon
         lose(loader)
 
     monkeypatch.setattr(FakeLoader, "fork", lose_at_fork)
-    monkeypatch.setattr(stems, "_probing", contextlib.nullcontext())
     with ThreadPoolExecutor(2) as threads:
         pairs = [threads.submit(stems.ready, number) for number in range(2)]
         first = next(as_completed(pairs)).result()
@@ -326,17 +333,15 @@ def test_stems_are_forked_anew_once_loaders_know_more(
     [
         (0.1, False, ["start_quitting", "end"]),
         (5.0, False, []),
-        (None, False, ["start_quitting", "end"]),
+        (0.0, False, ["start_quitting", "end"]),
         (0.1, True, []),
     ],
 )
-def test_a_worker_is_kept_for_what_it_has_set_up(
-    stems: Any, setup_s: float | None, fresh: bool, did: list[str]
-) -> None:
+def test_a_worker_is_kept_for_what_it_has_set_up(stems: Any, setup_s: float, fresh: bool, did: list[str]) -> None:
     """Others end with their test, called or not, but for new interpreters, which run all tests."""
     used = stems.new_interpreters() if fresh else stems
     worker = used.workers(0)[0]
-    worker.was_called = None if setup_s is None else m.Called("component", "call", 1.0, setup_s)
+    worker.shared_setup_s = setup_s
     used.let_go(worker)
     used.let_go(worker)
     assert worker.did == did
@@ -373,12 +378,11 @@ def new_group() -> WorkerGroup:
     return WorkerGroup("test", None, lambda message: None, setup_s=1.0, patience_s=1.0)
 
 
-def test_a_group_opens_once_and_keeps_its_reporter(stems: Any) -> None:
+def test_a_group_keeps_its_reporter(stems: Any) -> None:
     """Workers leave one by one or all but the reporter; a dead one gets no order."""
     group: Any = new_group()
     (first, second), (third, fourth) = stems.workers(0), stems.workers(1)
     group.open([first, second, third])
-    group.open([first])
     assert group.reporter is first
     assert group.called.component == "component"
     group.leave(third)
@@ -387,8 +391,8 @@ def test_a_group_opens_once_and_keeps_its_reporter(stems: Any) -> None:
     fourth.alive = False
     group.release()
     assert group.workers == [first]
-    left = ["start_unwinding", "unwind"]
-    assert [worker.did for worker in (first, second, third, fourth)] == [[], left, ["unwind", *left], []]
+    left = ["start_leaving", "leave"]
+    assert [worker.did for worker in (first, second, third, fourth)] == [[], left, ["leave", *left], []]
 
 
 def test_what_a_test_holds_is_given_back_at_its_end() -> None:
@@ -425,20 +429,20 @@ def test_a_lost_worker_ends_those_on_their_way(stems: Any, lost: str, did: list[
 
 
 @pytest.fixture
-def side(processes: Processes) -> BaseSide:
+def side(processes: Processes) -> Stems:
     """Return a base side."""
-    return BaseSides(PROJECT, processes).add(SIDES)
+    return processes.stems(SIDES, *module.PAIR_NAMES)
 
 
-def test_each_side_knows_the_homes_of_the_other(side: BaseSide, processes: Processes) -> None:
+def test_each_side_knows_the_homes_of_the_other(side: Stems, processes: Processes) -> None:
     """Homes that both have, as where their packages differ alone, are foreign to none; that is other code."""
-    same = BaseSides(PROJECT, processes).add(replace(SIDES, base=replace(BASE, homes=HEAD.homes), changed=None))
-    starts: list[m.Start] = [stem.start for each in (side, same) for stem in each.stems.ready(0)]  # type: ignore[attr-defined]
+    same = processes.stems(replace(SIDES, base=replace(BASE, homes=HEAD.homes), changed=None), "base", "head")
+    starts: list[m.Start] = [stem.start for each in (side, same) for stem in each.ready(0)]  # type: ignore[attr-defined]
     assert [start.foreign for start in starts] == [["/t"], ["/base"], [], []]
     assert starts[0].watched == starts[1].watched == ["/base", "/t"]
     assert not side.is_same_code
     assert not same.is_same_code
-    assert BaseSide(replace(SIDES, changed=()), side.stems).is_same_code
+    assert processes.stems(replace(SIDES, changed=()), "head").is_same_code
 
 
 def test_a_base_that_cannot_be_had_is_an_error_every_time(
@@ -468,18 +472,19 @@ def test_a_base_that_cannot_be_had_is_an_error_every_time(
 
 
 @pytest.mark.parametrize("errors", ["", "E   ModuleNotFoundError: No module named 'no_such.x'"])
-def test_a_base_without_any_of_the_tests_is_an_error(side: BaseSide, errors: str, wording: Wording) -> None:
+def test_a_base_without_any_of_the_tests_is_an_error(side: Stems, errors: str, wording: Wording) -> None:
     """The message has base's own, and names what is not installed."""
     side.check_collected(["test"])
     side.check_collected(["other", "test"])
-    side.stems.ready(0)[0].errors = errors
+    first: Any = side.ready(0)[0]
+    first.errors = errors
     with wording.raises(SideError):
         side.check_collected(["other"])
 
 
-def test_files_of_children_may_always_differ(side: BaseSide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_children_may_always_differ(side: Stems, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are unknown; without children the files that both sides have loaded decide."""
-    base, head = side.stems.workers(0)
+    base, head = side.workers(0)
     monkeypatch.setattr(module, "check_loaded", lambda *arguments: False)
     assert not side.may_differ(base, head)
     for worker in (base, head):
@@ -510,7 +515,7 @@ def test_one_test_at_a_time_has_a_kept_worker(stems: Stems) -> None:
     """One of those that have set up at length is kept, for one test; the others end."""
     workers = [stems.workers(stems.claim(0))[0] for _ in range(2)]
     for worker in workers:
-        worker.was_called = m.Called("component", "call", 1.0, 5.0)
+        worker.shared_setup_s = 5.0
         stems.let_go(worker)
     assert [worker.alive for worker in workers] == [True, False]
     assert [stems.workers(0)[0] is workers[0] for _ in range(2)] == [True, False]

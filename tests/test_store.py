@@ -36,8 +36,7 @@ from pytest_rlperf.baseline.provenance import (
 )
 from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
 from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store
-from pytest_rlperf.cli.command import UsageError
-from pytest_rlperf.cli.files import parse
+from pytest_rlperf.cli.command import UsageError, parse
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.counting import Counting, PhaseCounts, Share
 from pytest_rlperf.model.device import Bound, DeviceTimes

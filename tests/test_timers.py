@@ -24,8 +24,8 @@ from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import TimerModeError, Tree, hierarchical_timer, merge, recording, recording_into, timed
-from pytest_rlperf.timers.edges import EdgeStack, EdgeTree, path_of
 from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, path_of
 
 SECOND = 10**9
 Figures = dict[str, tuple[float, float, float]]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from virtual_gpu import VirtualEvent, VirtualGPU
 from wording import Wording
 
-from pytest_rlperf.devices import Driver, Memory
+from pytest_rlperf.devices.clocks import Driver, Memory
 from pytest_rlperf.model.device import Conditions
 from pytest_rlperf.testing import FakeClock
 

@@ -72,7 +72,7 @@ def measured(
     def measure(*orders: m.Order) -> list[Any]:
         engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, session.Collector())
         numbered: list[Any] = [msgspec.structs.replace(order, number=number) for number, order in enumerate(orders)]
-        for order in (*numbered, m.Unwind()):
+        for order in (*numbered, m.Leave()):
             m.send(here, order)
         with pytest.raises(session.Unwound):
             engine.measure(workload, item)
@@ -138,7 +138,7 @@ def test_modules_that_the_first_call_loads_are_listed(
             monkeypatch.setitem(sys.modules, name, module)
 
     m.send(here, m.Check(number=5))
-    m.send(here, m.Unwind())
+    m.send(here, m.Leave())
     with pytest.raises(session.Unwound):
         engine.measure(Workload("callable", call, 1.0, "call", call), SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
     m.receive_from_worker(here)
@@ -206,7 +206,7 @@ def test_generators_are_seeded_once_a_test(
         assert seeds == [1001]
         assert random.random() == random.Random(1001).random()
         monkeypatch.delitem(sys.modules, "torch", raising=False)
-        for order in (m.Check(), m.Check(), m.Unwind()):
+        for order in (m.Check(), m.Check(), m.Leave()):
             m.send(here, order)
         workload = Workload("callable", lambda: None, 1.0, "call", lambda: drawn.append(np.random.random()))
         with pytest.raises(session.Unwound):
@@ -234,7 +234,7 @@ def test_the_garbage_collector_is_rare_until_the_call(
     usual, seen = gc.get_threshold(), []
     workload = Workload("callable", lambda: None, 1.0, "call", lambda: seen.append(gc.get_threshold()))
     m.send(here, m.Check())
-    m.send(here, m.Unwind())
+    m.send(here, m.Leave())
     engine = session.RemoteEngine(start(), there, session.Collector())
     try:
         engine.begin(1001)
@@ -267,7 +267,12 @@ def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromW
         found.pytest_exception_interact(SimpleNamespace(nodeid="test_it.py"), call)  # type: ignore[arg-type]
         found.pytest_collectreport(pytest.CollectReport("test_it.py", "failed", str(error), []))
     assert found.pytest_runtestloop(SimpleNamespace(items=[]))  # type: ignore[arg-type]
-    return sent
+    return list(map(timeless, sent))
+
+
+def timeless(message: m.FromWorker) -> m.FromWorker:
+    """Return a message without the time that importing took."""
+    return msgspec.structs.replace(message, import_s=0.0) if isinstance(message, m.Ready) else message
 
 
 def ready(errors: str = "") -> m.Ready:
@@ -283,7 +288,7 @@ def _no_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_order_to_leave_may_cross_the_end_of_its_test() -> None:
     """Between tests it has no effect, and no answer."""
-    assert answers(m.Unwind(), m.Unwind()) == [ready()]
+    assert answers(m.Leave(), m.Leave()) == [ready()]
 
 
 @pytest.mark.parametrize(
@@ -305,29 +310,17 @@ def test_a_stem_answers_whether_its_copies_work(monkeypatch: pytest.MonkeyPatch,
     sent: list[m.FromWorker] = []
     engine: Any = SimpleNamespace(receive=m.Quit, send=sent.append, loaded=m.Loaded)
     session.Session(start(probe=True), engine, -1).pytest_runtestloop(SimpleNamespace(items=[]))  # type: ignore[arg-type]
-    assert sent == [msgspec.structs.replace(ready(), fault=fault)]
+    assert list(map(timeless, sent)) == [msgspec.structs.replace(ready(), fault=fault)]
 
 
-def test_a_stem_answers_how_a_copy_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its exit code, once; none for one that goes on, nor for a process that is no copy of this one."""
-    monkeypatch.setattr(session, "_DYING_S", 0.01)
-    reading, writing = os.pipe()
-    copies = []
-    for code in (None, 3):
-        copies.append(os.fork())
-        if not copies[-1]:
-            os.close(writing)
-            if code is None:
-                os.read(reading, 1)  # until this process is done
-            os._exit(code or 0)
-    running, ended = copies
-    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
-    found = session.Session(start(), SimpleNamespace(), -1)  # type: ignore[arg-type]
-    found._copies |= set(copies)
-    assert [found._reap(pid) for pid in (running, ended, ended, os.getppid())] == [None, 3, None, None]
-    os.close(writing)
-    os.close(reading)
-    os.waitpid(running, 0)
+def test_a_stem_waits_for_a_copy_that_has_ended() -> None:
+    """Its number is in use until then; a process that is no copy of this one is left alone."""
+    pid = os.fork()
+    if not pid:
+        os._exit(3)
+    assert answers(m.Reap(pid), m.Reap(os.getppid())) == [ready()]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_shared_fixtures_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:

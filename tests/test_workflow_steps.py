@@ -18,7 +18,7 @@ import pytest
 from builders import git
 from ruamel.yaml import YAML
 
-from pytest_rlperf.cli.files import LARGEST_BYTES
+from pytest_rlperf.cli.command import LARGEST_BYTES
 
 ROOT = Path(__file__).parents[1]
 PULL_SHA = "3" * 40

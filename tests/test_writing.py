@@ -16,7 +16,7 @@ import pytest
 from builders import source
 from wording import Wording
 
-from pytest_rlperf.writing import append_whole, check_directory, check_whole, write_whole
+from pytest_rlperf.writing import check_directory, check_whole, write_whole
 
 OLD, NEW = b"old\n" * 1000, b"new\n" * 5000
 # The calls that writing a file makes, one of each at least.
@@ -98,14 +98,6 @@ def test_checks_change_nothing(tmp_path: Path) -> None:
         check_whole(path / "below")
 
 
-def test_what_is_added_stands_at_the_end(tmp_path: Path) -> None:
-    """A file is made where there is none, and added to where there is one."""
-    path = tmp_path / "summary"
-    append_whole(path, b"one\n")
-    append_whole(path, b"two\n")
-    assert path.read_bytes() == b"one\ntwo\n"
-
-
 # --------------------------------------------------------------------------- calls that fail
 
 
@@ -152,40 +144,6 @@ def test_a_leftover_that_cannot_be_removed_hides_no_error(tmp_path: Path, monkey
     with failing(monkeypatch, "unlink", 1), failing(monkeypatch, "fsync", 1), pytest.raises(OSError, match="No space"):
         write_whole(path, NEW)
     assert path.read_bytes() == OLD
-
-
-def test_an_addition_that_fails_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """The disk is full after half of it."""
-    path = tmp_path / "summary"
-    path.write_bytes(OLD)
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:100]))
-    with failing(monkeypatch, "write", 3), wording.raises(OSError):
-        append_whole(path, NEW)
-    assert path.read_bytes() == OLD
-
-
-def test_an_addition_that_fails_takes_back_nobody_elses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """Another process has added a line in the meantime."""
-    path = tmp_path / "summary"
-    path.write_bytes(OLD)
-    write = os.write
-
-    def written(descriptor: int, data: bytes) -> int:
-        if path.stat().st_size > len(OLD):
-            with path.open("ab") as file:
-                file.write(b"theirs\n")
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data[:100])
-
-    monkeypatch.setattr(os, "write", written)
-    with wording.raises(OSError):
-        append_whole(path, NEW)
-    assert path.read_bytes() == OLD + NEW[:100] + b"theirs\n"
 
 
 # --------------------------------------------------------------------------- a process that is killed

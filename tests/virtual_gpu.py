@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pytest_rlperf.devices import Memory
+from pytest_rlperf.devices.clocks import Memory
 from pytest_rlperf.model.device import Conditions
 from pytest_rlperf.testing import FakeClock
 

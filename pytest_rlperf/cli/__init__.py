@@ -7,13 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_rlperf.cli.anchor import ANCHOR
-from pytest_rlperf.cli.cache import CACHE
 from pytest_rlperf.cli.command import Command, Exit, Parser
-from pytest_rlperf.cli.history import HISTORY
+from pytest_rlperf.cli.history import ANCHOR, HISTORY
 from pytest_rlperf.cli.init import INIT
-from pytest_rlperf.cli.merge import MERGE
-from pytest_rlperf.cli.show import MACHINE, SHOW
+from pytest_rlperf.cli.show import CACHE, MACHINE, MERGE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
 
 _EPILOG = """\

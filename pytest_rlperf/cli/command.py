@@ -1,4 +1,4 @@
-"""The parts of every subcommand of ``rlperf``: arguments, exit codes, and text that does a terminal no harm."""
+"""The parts of every subcommand of ``rlperf``: arguments, exit codes, text for terminals, and the files it reads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import argparse
 import enum
 import fnmatch
 import io
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import Baseline
 
 _PIPE_COLUMNS = 120  # where there is no terminal to ask, tables are as wide as a log viewer shows
 
@@ -140,3 +146,131 @@ def listed(names: list[str]) -> str:
 def _matches(key: str, pattern: str) -> bool:
     # To fnmatch brackets are a pattern; an id's brackets are itself.
     return pattern in key or fnmatch.fnmatchcase(key, pattern.replace("[", "[[]"))
+
+
+if TYPE_CHECKING:
+    from pytest_rlperf.report.run_json import RunFile, SelfcheckFile
+
+    Recorded: TypeAlias = RunFile | SelfcheckFile | Baseline
+
+DIRECTORY = "a directory that holds one of them"
+LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 3.4 MB
+_WRITERS = "--rlperf-json writes runs, --rlperf-save-baseline writes baselines; `rlperf tree` shows files of timers"
+_TITLES = {"run": "a run", "selfcheck": "a self-check"}
+
+
+def read(path: str) -> tuple[str, Recorded]:
+    """Return a file's path and content, fit to be shown; ``-`` is standard input. UsageError where it cannot be read.
+
+    A directory stands for the one run or baseline in it or in a directory in it, as ``baselines/`` holds directories
+    of baselines; the path is then that file's. UsageError where there is none, or more than one.
+    """
+    # Unlike Path.is_dir and Path.is_file these raise for no path, however long.
+    if path == "-" or not os.path.isdir(path):  # noqa: PTH112
+        return path, parse(content_of(path), source_of(path))
+    names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
+    # Pipes and devices are left out. A file that several links lead to counts once, by the first of its names.
+    files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
+    if len(files) == 1:  # where it is no run, the error names its fault
+        return files[0], parse(content_of(files[0]), files[0])
+    found: dict[str, Recorded] = {}
+    for file in files:
+        with suppress(UsageError):
+            found[file] = parse(content_of(file), file)
+    if not found:
+        raise UsageError(
+            f"{path} is a directory without a run or a baseline that can be read; --rlperf-json=FILE writes a run, "
+            "--rlperf-save-baseline a baseline"
+        )
+    if len(found) > 1:
+        raise UsageError(f"{path} is a directory of {len(found)} runs and baselines; name one of {listed(list(found))}")
+    return found.popitem()
+
+
+def parse(data: bytes, source: str) -> Recorded:
+    """Return the run, self-check or baseline in ``data``; UsageError, which calls it ``source``, where it has none."""
+    from pytest_rlperf.baseline.schema import FormatError, NewerFormatError
+    from pytest_rlperf.report.run_json import NewerError, ReadingError, decoded, read_document
+
+    if not data.strip():
+        raise UsageError(f"{source} is empty; {_WRITERS}")
+    try:
+        document = decoded(data)
+    except ReadingError as error:
+        raise UsageError(f"{source} is no run and no baseline: {error}; {_WRITERS}") from None
+    known = document if isinstance(document, dict) else {}
+    is_baseline = "kind" not in known and {"schema", "machine", "results"} <= known.keys()
+    title = "a baseline" if is_baseline else _TITLES.get(str(known.get("kind")))
+    if title is None or "schema" not in known:
+        raise UsageError(f"{source} is JSON, but no run and no baseline; {_WRITERS}")
+    try:
+        return _baseline(data, known) if is_baseline else read_document(known)
+    except (NewerError, NewerFormatError) as error:
+        raise UsageError(f"{source} {error}") from None
+    except (ReadingError, FormatError, RecursionError) as error:
+        raise UsageError(f"{source} is not {title}: {error}; write it anew") from None
+
+
+def _baseline(data: bytes, document: Any) -> Baseline:
+    from pytest_rlperf.baseline.schema import decode
+
+    is_printable = data.isascii() and not any(character in data for character in (b"\\", b"\x7f"))
+    return decode(data if is_printable else json.dumps(_printable(document)).encode())
+
+
+def _printable(value: Any) -> Any:
+    """Return plain data with every text in it fit to be shown: what is not printable is written out."""
+    from pytest_rlperf.report.printable import shown
+
+    if isinstance(value, dict):
+        return {shown(name): _printable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_printable(part) for part in value]
+    # A lone surrogate is JSON, and no UTF-8.
+    return shown(value.encode("utf-8", "replace").decode()) if value and isinstance(value, str) else value
+
+
+def content_of(path: str, most: int | None = None, advice: str = "no run and no baseline is that large") -> bytes:
+    """Return the content of a file, or of standard input for ``-``; UsageError where it cannot be read.
+
+    A file of over ``most`` bytes (LARGEST_BYTES), such as /dev/zero, is refused with the ``advice``.
+    """
+    most = LARGEST_BYTES if most is None else most
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {path}: {reason}; give the path of a file that can be read") from None
+    if len(data) > most:
+        raise UsageError(f"{source_of(path)} has over {most} bytes; {advice}")
+    return data
+
+
+def source_of(path: str) -> str:
+    """Return what messages call the file."""
+    return "standard input" if path == "-" else path
+
+
+def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:
+    """Return the outcomes by test: none in what was not compared with anything."""
+    from pytest_rlperf.report.run_json import RunFile
+
+    return recorded.tests if isinstance(recorded, RunFile) else {}
+
+
+def results_of(recorded: Recorded) -> dict[str, Result]:
+    """Return the results by test."""
+    if isinstance(recorded, Baseline):
+        return {key: stored.result for key, stored in recorded.results.items()}
+    return {key: test.result for key, test in recorded.tests.items()}
+
+
+def exit_code(outcomes: list[Outcome], results: list[Result]) -> Exit:
+    """Return how a command ends that has shown these: by the verdicts that fail their tests, and by the figures."""
+    if any(outcome.verdict.fails(strict=False) for outcome in outcomes):
+        return Exit.SLOWER
+    return Exit.NOTHING_SLOWER if outcomes or any(result.measured for result in results) else Exit.NOTHING_MEASURED

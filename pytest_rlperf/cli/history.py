@@ -1,4 +1,4 @@
-"""``rlperf history``: the course of tests over commits, from the baselines in git and from files of runs."""
+"""``rlperf history``: the course of tests, from the baselines in git and files of runs; and ``rlperf anchor``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, listed, print_text
-from pytest_rlperf.cli.files import content_of, parse
+from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, content_of, listed, parse, print_text
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.sides.git import Repository
+
 
 _SKIPPED_MOST = 10  # versions that are named
 _STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
@@ -204,3 +204,49 @@ def _add_runs(sessions: Sessions, runs: Sequence[tuple[Provenance, RunFile]]) ->
 
 
 HISTORY = Command("history", "Show the course of tests over commits, and the changes in it.", _add_arguments, _run)
+
+
+# --------------------------------------------------------------------------- rlperf anchor
+
+
+def _add_anchor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ref", nargs="?", metavar="REF", help="the commit to keep; without it, the anchor is shown")
+    parser.add_argument("--reason", metavar="TEXT", help="why it is this commit: a release, an accepted slowdown")
+    parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
+    parser.add_argument(
+        "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
+    )
+    parser.epilog = 'For example: rlperf anchor v1.2.0 --reason "the release"; then pytest --rlperf-against=anchor'
+
+
+def _run_anchor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.baseline.anchor import read_anchor, write_anchor
+    from pytest_rlperf.baseline.store import BaselineError
+    from pytest_rlperf.errors import SideError
+    from pytest_rlperf.options import parse_name, parse_reason
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.wording import anchor_text
+    from pytest_rlperf.sides.git import find_repository, git_user
+
+    try:
+        directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
+        if arguments.ref is None:
+            if arguments.reason is not None:
+                raise UsageError("--reason is for a new anchor: rlperf anchor REF --reason TEXT")
+            anchor = read_anchor(directory)
+            if anchor is None:
+                raise UsageError(f"there is no anchor in {directory}: rlperf anchor REF --reason TEXT sets one")
+        elif arguments.reason is None:
+            raise UsageError("a new anchor needs a reason, which its file keeps: --reason TEXT")
+        else:
+            commit = find_repository(Path()).resolve(arguments.ref)
+            anchor = write_anchor(directory, commit.sha, parse_reason(arguments.reason), git_user(Path()))
+    except (BaselineError, SideError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    print_text(shown(f"the anchor of baseline {arguments.baseline!r} is {anchor_text(anchor)}") + "\n")
+    return Exit.NOTHING_SLOWER
+
+
+ANCHOR = Command(
+    "anchor", "Show or set the commit that --rlperf-against=anchor compares with.", _add_anchor_arguments, _run_anchor
+)

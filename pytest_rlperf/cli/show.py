@@ -1,29 +1,39 @@
-"""``rlperf show`` and ``machine``: what runs and baselines hold, and how two machines differ."""
+"""Commands that show files: ``rlperf show``, ``machine``, ``merge`` of a run's shards, and ``cache``."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import (
+    DIRECTORY,
     Command,
     Exit,
     UsageError,
     add_choice,
     chosen,
+    exit_code,
     has_color,
+    listed,
+    outcomes_of,
     print_text,
+    read,
+    results_of,
     table_width,
 )
-from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, read, results_of
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.stored import Machine
 
 if TYPE_CHECKING:
-    from pytest_rlperf.cli.files import Recorded
+    from pytest_rlperf.cli.command import Recorded
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.summary import Summary
+    from pytest_rlperf.sides.cache import Entry
+
 
 _FORMATS = ("text", "markdown", "github")
 _DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
@@ -189,4 +199,120 @@ def _machines(name: str, path: str, recorded: Recorded) -> list[tuple[str, str, 
 
 MACHINE = Command(
     "machine", "Show what identifies this machine, or how two machines differ.", _add_machine_arguments, _run_machine
+)
+
+
+# --------------------------------------------------------------------------- rlperf merge
+
+
+def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="the --rlperf-json of each --rlperf-shard=K/N")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the merged run, as --rlperf-json does")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write its report, as --rlperf-html does")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every test's phases and what its figures rest on")
+
+
+def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.report.files import OutputError, check_apart, write_file
+    from pytest_rlperf.report.html import render_html
+    from pytest_rlperf.report.merge import MergeError, merge_shards
+    from pytest_rlperf.report.run_json import document_of, written
+    from pytest_rlperf.report.statuses import compares_nothing
+    from pytest_rlperf.report.terminal import render_summary
+
+    try:
+        check_apart({"--json": arguments.json, "--html": arguments.html})
+        run = merge_shards(dict(map(read, arguments.files)))
+        outcomes = list(run.tests.values())
+        summary = summary_of(run, outcomes)
+        if arguments.json is not None:  # files come before the table, since its reader may close the pipe
+            write_file("--json", arguments.json, written(document_of(run)))
+        if arguments.html is not None:
+            created = run.provenance.created if run.provenance else ""
+            page = render_html(outcomes, summary, tolerances={}, command="pytest --rlperf", created=created)
+            write_file("--html", arguments.html, page)
+    except (MergeError, OutputError) as error:
+        raise UsageError(str(error)) from None
+    print_text(render_summary(outcomes, summary, width=table_width(), color=has_color(), verbose=arguments.verbose))
+    if compares_nothing(outcomes):
+        raise UsageError("nothing was compared: no gated test runs on the base side")
+    return Exit.SLOWER if run.failed else exit_code(outcomes, [])
+
+
+MERGE = Command("merge", "Join the shards of a run: one table, one exit code.", _add_merge_arguments, _run_merge)
+
+
+# --------------------------------------------------------------------------- rlperf cache
+
+
+def _add_cache_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--clear", action="store_true", help="remove all that no run uses now")
+
+
+def _run_cache(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.sides.cache import cache_entries
+
+    entries = cache_entries()
+    if arguments.clear:
+        return _clear(entries)
+    print_text(_cache_text(entries) if entries else "the cache is empty\n")
+    return Exit.NOTHING_SLOWER
+
+
+def _clear(entries: Sequence[Entry]) -> int:
+    sizes = [entry.size_bytes for entry in entries]
+    kept = [entry for entry in entries if not entry.remove()]
+    removed = sum(size for entry, size in zip(entries, sizes, strict=True) if entry not in kept)
+    print_text(f"removed {len(entries) - len(kept)} of {len(entries)} entries, {removed / 1e6:.1f} MB\n")
+    if kept:
+        raise UsageError(
+            f"{listed([str(entry.place) for entry in kept])}: used by a run, or not removable; "
+            "run rlperf cache --clear again when that run has ended"
+        )
+    return Exit.NOTHING_SLOWER
+
+
+def _cache_text(entries: Sequence[Entry]) -> str:
+    """Return a row for each tree, the largest first, and the whole."""
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.table import Column, make_table
+    from pytest_rlperf.report.text import table_text
+    from pytest_rlperf.sides.cache import KEPT_DAYS, KEPT_ENTRIES
+
+    columns = [
+        Column("tree", "tree", "left", overflow="fold"),
+        Column("entries", "entries"),
+        Column("size", "size"),
+        Column("used", "last used", "left"),
+    ]
+    trees = [list(group) for _, group in groupby(sorted(entries, key=_directory), key=_directory)]
+    trees.sort(key=lambda tree: sum(entry.size_bytes for entry in tree), reverse=True)
+    rows = [
+        [
+            shown(tree[0].tree),
+            str(len(tree)),
+            _size(tree),
+            time.strftime("%Y-%m-%d", time.localtime(max(entry.used_s for entry in tree))),
+        ]
+        for tree in trees
+    ]
+    lines = table_text(make_table(columns, rows), table_width())
+    whole = f"{_size(entries)} in all; a tree keeps its {KEPT_ENTRIES} latest entries, for {KEPT_DAYS} days after use"
+    roots = " and ".join(sorted({shown(str(entry.place.parent.parent)) for entry in entries}))
+    return "\n".join([*lines, "", f"kept in {roots}", whole, "rlperf cache --clear removes all that no run uses", ""])
+
+
+def _directory(entry: Entry) -> str:
+    return str(entry.place.parent)
+
+
+def _size(entries: Sequence[Entry]) -> str:
+    return f"{sum(entry.size_bytes for entry in entries) / 1e6:.1f} MB"
+
+
+CACHE = Command(
+    "cache",
+    "Show what runs keep of other commits and versions, by tree, or remove it.",
+    _add_cache_arguments,
+    _run_cache,
 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pytest_rlperf import traces
-from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, print_text, width
-from pytest_rlperf.cli.files import content_of, source_of
+from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, content_of, print_text, source_of, width
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
 
 _TEXT = "text"
+_FORMATS = ("json", "chrome", "speedscope")  # those that traces writes
 
 
 def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +22,7 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=[_TEXT, *traces.WRITERS],
+        choices=[_TEXT, *_FORMATS],
         default=_TEXT,
         help="what to write: a table (text, the default), or the trees as this package's JSON, as a Chrome trace, or "
         "as speedscope's JSON",
@@ -49,11 +48,15 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     elif arguments.format == _TEXT:
         _print_trees(paths, read)
     elif complete:  # a document that lacks something looks like one that has it all
+        from pytest_rlperf import traces
+
         print_text(traces.write([tree for trees in read.values() for tree in trees], arguments.format))
     return Exit.NOTHING_SLOWER if complete else Exit.USAGE
 
 
 def _read(path: str) -> list[TimerTree]:
+    from pytest_rlperf import traces
+
     return traces.parse(content_of(path, traces.LARGEST_FILE, "keep a shorter part of the run"), source_of(path))
 
 

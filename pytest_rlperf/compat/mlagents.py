@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from pytest_rlperf.compat.engine import take_out
-from pytest_rlperf.timers.decorate import pauses, pausing
+from pytest_rlperf.compat import take_out
+from pytest_rlperf.timers.scope import pauses, pausing
 
 __all__ = [
     "TIMER_FORMAT_VERSION",

@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_rlperf.probes.attach import Undo, put
-from pytest_rlperf.probes.proxy import is_proxy, proxy_for
+from pytest_rlperf.probes.functions import is_proxy, proxy_for
 
 Call = Callable[..., Any]
 _replacing = threading.RLock()  # several trainings may replace the same function

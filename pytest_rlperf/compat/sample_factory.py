@@ -22,7 +22,7 @@ from collections.abc import Callable
 from time import perf_counter as _clock
 from typing import Any, cast
 
-from pytest_rlperf.compat.engine import take_out
+from pytest_rlperf.compat import take_out
 from pytest_rlperf.model import timing as model
 from pytest_rlperf.model.timing import Mode, TimerTree
 

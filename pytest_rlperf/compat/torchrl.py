@@ -28,7 +28,7 @@ from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
 
 from pytest_rlperf.model.timing import TimerTree, Timing
-from pytest_rlperf.timers.decorate import pauses, pausing
+from pytest_rlperf.timers.scope import pauses, pausing
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]

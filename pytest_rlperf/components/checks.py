@@ -1,14 +1,114 @@
-"""Checks of what a test gives a fixture, made before anything is built from it: sizes, and functions' parameters."""
+"""Checks of what a test gives a fixture and of what its calls return, without importing a library.
+
+Arrays of any library: where they are in a value, as NumPy's, and their device. Sizes, and functions' parameters.
+Returned objects that stand for work still to be done, such as coroutines, futures and lazy arrays: they are recognised
+by their classes, and no code of a proxy runs. JAX's arrays are not among them: those who measure wait for these (see
+``devices.jax``).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from numbers import Integral, Real
-from typing import Any
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, TypeVar
 
+from pytest_rlperf.devices import devices_of, is_driven
 from pytest_rlperf.errors import ComponentError
+
+# --------------------------------------------------------------------------- arrays
+
+
+def attribute(value: Any, name: str) -> Any:
+    """Return an attribute of an object; None where it has none, or where reading it raises anything."""
+    # Not only AttributeError: a mapping with its keys for attributes raises KeyError, a remote proxy anything.
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
+
+
+def leaves(value: Any, path: str = "", *, plain: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield every array within tuples, mappings, dataclasses and the like, with where it was found.
+
+    With ``plain``, numbers and strings as well.
+    """
+    if attribute(value, "__class__") is None:
+        return  # a weak proxy of what is gone: even reading its class raises
+    is_array = attribute(value, "shape") is not None and attribute(value, "dtype") is not None
+    if is_array or (plain and isinstance(value, (bool, int, float, str))):
+        yield path or "output", value
+    elif isinstance(value, Mapping) or (callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")):
+        for key in value.keys():  # noqa: SIM118 - TensorDict iterates over rows, not keys
+            yield from leaves(value[key], f"{path}[{key!r}]", plain=plain)
+    elif attribute(value, "_fields") is not None:
+        for name in value._fields:
+            yield from leaves(getattr(value, name), f"{path}.{name}".lstrip("."), plain=plain)
+    elif isinstance(value, (list, tuple)):
+        for index, member in enumerate(value):
+            yield from leaves(member, f"{path}[{index}]", plain=plain)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from leaves(getattr(value, field.name), f"{path}.{field.name}".lstrip("."), plain=plain)
+
+
+def arrays_in(value: Any) -> list[tuple[str, Any]]:
+    """Return every array of a batch or rollout, with where it was found: also of an object, in its attributes."""
+    found = list(leaves(value))
+    if not found and not callable(value):
+        attributes = attribute(value, "__dict__") or {}
+        found = [leaf for name, member in attributes.items() for leaf in leaves(member, name)]
+    return found
+
+
+NO_ARRAYS = "arrays of NumPy, PyTorch and the like are looked for, in tuples, lists, mappings and attributes"
+
+
+def to_numpy(array: Any) -> Any:
+    """Return a NumPy view or copy of an array of NumPy or PyTorch; what NumPy has no type for comes as float32."""
+    import numpy as np
+
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        try:
+            array = array.numpy()
+        except TypeError:  # bfloat16 and the like
+            array = array.float().numpy()
+    return np.asarray(array)
+
+
+def usable_device(name: Any) -> Any:
+    """Return the ``torch.device`` of a name; ComponentError, with what there is, where this machine has no such one."""
+    __tracebackhide__ = True
+    import torch
+
+    device = torch.device(name)
+    found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    found += ["mps"] if torch.backends.mps.is_available() else []
+    kind = device.type if device.index is None else str(device)
+    # For other accelerators PyTorch itself raises an error.
+    if device.type in ("cuda", "mps") and not any(each == kind or each.startswith(f"{kind}:") for each in found):
+        build = torch.version.cuda or torch.version.hip or "no GPU"
+        raise ComponentError(
+            f"device={str(name)!r}: PyTorch {torch.__version__}, built for {build}, finds only "
+            f"{', '.join(found)} on this machine: choose one of these, or check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+    return device
+
+
+def check_device(what: str, tensor: Any, device: Any) -> None:
+    """Raise ComponentError unless a tensor is on a device of the type that it should be on, a ``torch.device``."""
+    __tracebackhide__ = True
+    if tensor.device.type != device.type:
+        raise ComponentError(f"{what} is on {tensor.device}, expected {device}")
+
+
+# --------------------------------------------------------------------------- what a test gives
 
 
 def check_count(name: str, value: Any) -> None:
@@ -63,3 +163,111 @@ def _refusal(signature: inspect.Signature | None, arguments: tuple[Any, ...]) ->
     except TypeError as error:
         return str(error)
     return None
+
+
+# --------------------------------------------------------------------------- what a call returns
+
+T = TypeVar("T")
+
+_DEEPEST = 3  # containers within each other
+_LOOKED_AT_MOST = 64  # members of a container
+
+# Classes by their names, each with its module or a package around that, and the way to their values.
+_LAZY = {("builtins", "map"), ("builtins", "filter"), ("multiprocessing.pool", "IMapIterator")}
+_HANDLES = {
+    ("concurrent.futures", "Future"): "call .result()",
+    ("distributed", "Future"): "call .result()",
+    ("multiprocessing.pool", "ApplyResult"): "call .get()",
+    ("ray", "ObjectRef"): "call ray.get(…)",
+    ("ray", "ObjectRefGenerator"): "call ray.get(list(…))",
+    ("mlx", "array"): "call mlx.core.eval(…)",
+    ("cupy", "ndarray"): "call cupy.cuda.Device().synchronize(), and return no CuPy array,",
+}
+_WAITS = ("block_until_ready", "wait")
+_WAITED_FOR = ("jax", "jaxlib")  # by those who measure
+
+
+def finished(output: T, call: str) -> T:
+    """Return a call's output; ComponentError where it stands for work that has not been done, or may not have been.
+
+    Members of tuples, lists and dicts count as well. ``call`` names the call in the error's text.
+    """
+    __tracebackhide__ = True
+    has_run(output, call)
+    for place, value in _members(output):
+        remedy = _remedy_of_a_handle(value)
+        if remedy is not None:
+            raise ComponentError(
+                f"{call} returned {_named(value)}{place}, whose work may not be done yet: {remedy} within the call"
+            )
+    return output
+
+
+def has_run(output: T, call: str) -> T:
+    """Return a function's output; ComponentError where it, or a member, is code that has not run: a generator."""
+    __tracebackhide__ = True
+    for place, value in _members(output):
+        remedy = _remedy_of_code(value)
+        if remedy is not None:
+            with suppress(Exception):
+                value.close()  # Python warns of a coroutine that was never awaited
+            raise ComponentError(
+                f"{call} returned {_named(value)}{place}, whose code has not run yet: {remedy} within the call"
+            )
+    return output
+
+
+def _members(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield an object and the members of containers, each with its place in words."""
+    yield path and f" at {path}", value
+    pairs: Iterable[tuple[object, Any]] = ()
+    if issubclass(type(value), dict):
+        pairs = value.items()
+    elif issubclass(type(value), tuple | list):
+        pairs = enumerate(value)
+    for key, member in islice(pairs, _LOOKED_AT_MOST) if depth < _DEEPEST else ():
+        yield from _members(member, f"{path}[{key!r}]", depth + 1)
+
+
+def _named(value: Any) -> str:
+    """Return the name of an object's class, and of the function whose code it runs."""
+    kind = type(value)
+    if kind.__module__ != "builtins":
+        return f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__name__.replace("_", " ")
+    function = f" of {value.__qualname__}" if hasattr(value, "__qualname__") else ""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{function}"
+
+
+def _remedy_of_code(value: Any) -> str | None:
+    """Return how to run an object that is code which has not run; None for any other object."""
+    kind = type(value)
+    if kind is CoroutineType:
+        return f"call asyncio.run({value.__name__}(…))"
+    if kind is AsyncGeneratorType:
+        return "exhaust it in a coroutine that asyncio.run(…) runs"
+    if kind is GeneratorType:
+        return f"call list({value.__name__}(…))"
+    return "call list(…)" if any(_is_of(kind, *name) for name in _LAZY) else None
+
+
+def _remedy_of_a_handle(value: Any) -> str | None:
+    """Return how to get the result that an object is a handle of; None for any other object."""
+    kind = type(value)
+    for name, remedy in _HANDLES.items():
+        if _is_of(kind, *name):
+            return None if is_driven(devices_of([value])) else remedy
+    if hasattr(kind, "__dask_graph__"):
+        with suppress(Exception):  # of a class that dask knows, not every object is lazy
+            return None if value.__dask_graph__() is None else "call .compute()"
+    if hasattr(kind, "__await__"):
+        return "await it in a coroutine that asyncio.run(…) runs"
+    for method in _WAITS:
+        if callable(getattr(kind, method, None)) and kind.__module__.partition(".")[0] not in _WAITED_FOR:
+            return f"call .{method}(), and return something else,"
+    return None
+
+
+def _is_of(kind: type, module: str, name: str) -> bool:
+    """Whether a class is, or is derived from, one of that name in that module or package."""
+    return any(origin.__name__ == name and f"{origin.__module__}.".startswith(f"{module}.") for origin in kind.__mro__)

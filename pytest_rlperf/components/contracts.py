@@ -9,17 +9,27 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-from pytest_rlperf.components.arrays import attribute, check_device, leaves, to_numpy
+from pytest_rlperf.components.checks import attribute, check_device, leaves, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.functions import replace_method
-from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers import Timer, hierarchical_timer
 
 ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 ACTION = hierarchical_timer("action")
 ENV_STEP = hierarchical_timer("env_step")
 RESET = hierarchical_timer("reset")
 _POLICY_TOLERANCE = 1e-3  # of log-probabilities and values that are computed again, in batches of another size
+
+
+def timed_call(timer: Timer, function: Callable[[], object]) -> Callable[[], object]:
+    """Return a call of ``function`` within a phase, for a workload."""
+
+    def call() -> object:
+        with timer:
+            return function()
+
+    return call
 
 
 # --------------------------------------------------------------------------- vector envs
@@ -32,7 +42,7 @@ class Stepper(ABC):
     num_envs: int
 
     @abstractmethod
-    def check(self) -> None:
+    def check(self) -> object:
         """Reset and step, and check what comes back; ComponentError names what is wrong."""
 
     @abstractmethod
@@ -167,16 +177,14 @@ class Sampler:
 class GaeCall(ABC):
     """Calls a library's GAE; made with what the user gave, a random rollout (see ``gae``), and the backend.
 
-    All arguments are made ready beforehand, in the library's own layout. ``convention`` is the meaning of
-    ``dones[t] = 1``, None where the rollout is not the one given and only shapes can be checked.
+    ``call`` computes advantages from arguments that are made ready beforehand, in the library's own layout.
+    ``convention`` is the meaning of ``dones[t] = 1``, None where the rollout is not the one given and only shapes can
+    be checked.
     """
 
     is_normalised: bool = False
     convention: str | None = "the episode ended with step t"
-
-    @abstractmethod
-    def call(self) -> Any:
-        """Compute advantages."""
+    call: Callable[[], Any]
 
     @abstractmethod
     def advantages(self, output: Any) -> Any:

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import leaves, to_numpy, usable_device
-from pytest_rlperf.components.checks import check_count, signature_of
+from pytest_rlperf.components.checks import check_count, finished, leaves, signature_of, to_numpy, usable_device
 from pytest_rlperf.components.contracts import GaeCall
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.reference.gae import gae_float64
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -105,12 +103,8 @@ class _AnyGae(GaeCall):
         __tracebackhide__ = True
         is_thunk = _takes_nothing(function)
         args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend, device)
-        self._function = partial(function, *args, **kwargs)
+        self.call = partial(function, *args, **kwargs)
         self.convention = None if is_thunk else _convention(kwargs)
-
-    def call(self) -> Any:
-        """Compute advantages."""
-        return self._function()
 
     def advantages(self, output: Any) -> Any:
         """Return the first array."""

@@ -7,11 +7,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_numpy
-from pytest_rlperf.components.checks import check_count, check_items, check_takes
-from pytest_rlperf.components.contracts import Roller
+from pytest_rlperf.components.checks import (
+    NO_ARRAYS,
+    arrays_in,
+    attribute,
+    check_count,
+    check_items,
+    check_takes,
+    finished,
+    to_numpy,
+)
+from pytest_rlperf.components.contracts import Roller, timed_call
 from pytest_rlperf.components.libraries import adapter_for
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -106,10 +113,7 @@ def counted_since(counted: list[Any]) -> float:
 
 def _thunk_workload(collect: Callable[[], Any], items: float) -> Workload:
     """Return the workload of a function that collects, of which nothing more is known."""
-
-    def call() -> object:
-        with _PPO_COLLECT:
-            return collect()
+    call = timed_call(_PPO_COLLECT, collect)
 
     def check() -> object:
         __tracebackhide__ = True
@@ -133,10 +137,29 @@ class _AnyRoller(Roller):
     def check(self, rollout: Any) -> None:
         """Check that a rollout is full and finite."""
         __tracebackhide__ = True
-        _check(rollout, self.n_steps, self._items)
+        import numpy as np
+
+        n_steps, items = self.n_steps, self._items
+        found = [(path, to_numpy(array)) for path, array in arrays_in(rollout) if array.shape]
+        if not found:
+            raise ComponentError(
+                f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the "
+                f"rollout, or give a thunk: {_THUNK}"
+            )
+        for path, array in found:
+            if path.startswith(_AFTER_THE_LAST):
+                continue
+            if not _is_full(array.shape, n_steps, items):
+                raise ComponentError(
+                    f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
+                    f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
+                    f"env steps; for any other, give a thunk: {_THUNK}"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
 
     def env_steps(self, rollout: Any) -> Any:
-        """Return how many env steps a rollout has."""
+        """Return how many env steps a rollout has, as a number of the library that made its mask."""
         __tracebackhide__ = True
         return env_steps(rollout, self._items)
 
@@ -159,29 +182,6 @@ def _field(rollout: Any, name: str) -> Any:
     if isinstance(rollout, Mapping):
         return rollout.get(name)
     return attribute(rollout, name)
-
-
-def _check(rollout: Any, n_steps: int, items: float | None) -> None:
-    __tracebackhide__ = True
-    import numpy as np
-
-    found = [(path, to_numpy(array)) for path, array in arrays_in(rollout) if array.shape]
-    if not found:
-        raise ComponentError(
-            f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the rollout, or "
-            f"give a thunk: {_THUNK}"
-        )
-    for path, array in found:
-        if path.startswith(_AFTER_THE_LAST):
-            continue
-        if not _is_full(array.shape, n_steps, items):
-            raise ComponentError(
-                f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its env "
-                f"steps; for any other, give a thunk: {_THUNK}"
-            )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
 
 
 def _is_full(shape: tuple[int, ...], n_steps: int, items: float | None) -> bool:

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pytest_rlperf.components.arrays import attribute
-from pytest_rlperf.components.checks import check_count, check_items, check_takes, takes
-from pytest_rlperf.components.contracts import Learner
+from pytest_rlperf.components.checks import attribute, check_count, check_items, check_takes, takes
+from pytest_rlperf.components.contracts import Learner, timed_call
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.ppo import env_steps
 from pytest_rlperf.components.training import Kept, Training
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import Harvest, Probe, Workload
-from pytest_rlperf.probes import Backward, Forward, OptimizerSteps
 from pytest_rlperf.probes.objects import find_parts
+from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps
 from pytest_rlperf.timers import hierarchical_timer
 
 _PPO_UPDATE = hierarchical_timer("ppo_update")
@@ -45,12 +44,8 @@ def ppo_update_workload(agent: Any, n_steps: int | None, setup: Callable[[], obj
 
 def _workload(learner: Learner, setup: Callable[[], object] | None) -> Workload:
     """Return the workload of an update."""
-    update = learner.update
+    call = timed_call(_PPO_UPDATE, learner.update)
     kept: list[Kept] = []
-
-    def call() -> object:
-        with _PPO_UPDATE:
-            return update()
 
     def restore() -> None:
         for values in kept:
@@ -65,7 +60,7 @@ def _workload(learner: Learner, setup: Callable[[], object] | None) -> Workload:
         learner.collect()
         restore()
         kept[:] = [Kept(learner.owner)]
-        return Training(learner.owner).do(update, _IDLE)
+        return Training(learner.owner).do(learner.update, _IDLE)
 
     return Workload(
         component="ppo_update",

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute
-from pytest_rlperf.components.checks import check_count, check_takes
-from pytest_rlperf.components.contracts import Sampler
+from pytest_rlperf.components.checks import NO_ARRAYS, arrays_in, attribute, check_count, check_takes, finished
+from pytest_rlperf.components.contracts import Sampler, timed_call
 from pytest_rlperf.components.libraries import adapter_for
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -29,11 +27,7 @@ def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
         raise ComponentError("rlperf_replay_sample(buffer) also needs batch_size=…, the rows of a batch")
     check_count("batch_size", batch_size)
     sampler = _sampler(buffer, batch_size)
-    draw = sampler.draw
-
-    def call() -> object:
-        with _SAMPLE:
-            return draw()
+    call = timed_call(_SAMPLE, sampler.draw)
 
     def check() -> object:
         __tracebackhide__ = True

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pytest_rlperf.components.arrays import attribute
-from pytest_rlperf.components.checks import check_count, check_takes, signature_of
-from pytest_rlperf.components.contracts import Updater
+from pytest_rlperf.components.checks import attribute, check_count, check_takes, signature_of
+from pytest_rlperf.components.contracts import Updater, timed_call
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.training import Training
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import Harvest, Workload
-from pytest_rlperf.probes import UpdateSections
+from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.timers import hierarchical_timer
 
 _SAC_UPDATE = hierarchical_timer("sac_update")
@@ -33,15 +32,8 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     updater = _updater(agent, batch_size)
     update = updater.update
     sections = UpdateSections(updater.owner)
-    in_sections = sections.around(update)
-
-    def call() -> object:
-        with _SAC_UPDATE:
-            return update()
-
-    def call_in_sections() -> object:
-        with _SAC_UPDATE:
-            return in_sections()
+    call = timed_call(_SAC_UPDATE, update)
+    call_in_sections = timed_call(_SAC_UPDATE, sections.around(update))
 
     def check() -> object:
         __tracebackhide__ = True

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_rlperf.components.checks import check_items, check_takes
-from pytest_rlperf.components.returned import finished, has_run
+from pytest_rlperf.components.checks import check_items, check_takes, finished, has_run
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 

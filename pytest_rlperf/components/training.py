@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import to_numpy
-from pytest_rlperf.components.returned import finished
+from pytest_rlperf.components.checks import finished, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes.objects import reached
 from pytest_rlperf.probes.torch import after_steps, before_steps
@@ -26,7 +25,6 @@ class _Look:
 
     path: str
     array: Any
-    shape: tuple[int, ...]
     checksum: int
     finite: bool
 
@@ -61,18 +59,17 @@ class Training:
         for look in after:
             if not look.finite:
                 raise ComponentError(f"after one update {look.path} holds NaN or infinity")
-        if after and not any(_differ(self._before(look), look) for look in after):
+        # One that is new was neither changed nor left as it was.
+        before = (self._known.get(id(look.array)) or self._paths.get(look.path, look) for look in after)
+        if after and all(was.checksum == look.checksum for was, look in zip(before, after, strict=True)):
             raise ComponentError(f"one update changed none of the agent's {len(after)} trained parameters: {advice}")
         return output
-
-    def _before(self, look: _Look) -> _Look | None:
-        """Return how a tensor was before the update, or the one in its place; None for what is new."""
-        return self._known.get(id(look.array)) or self._paths.get(look.path)
 
     def _remember(self, optimizer: Any) -> None:
         """Note what an optimizer trains, before its step, where that is not known yet."""
         found = _trained(type(optimizer).__qualname__, optimizer)
-        self._known |= {id(look.array): look for look in _looks(_without(found, self._stepped | self._known))}
+        new = {identity: tensor for identity, tensor in found.items() if identity not in self._stepped | self._known}
+        self._known |= {id(look.array): look for look in _looks(new)}
         self._stepped = found | self._stepped
 
 
@@ -135,10 +132,6 @@ def _trained(path: str, optimizer: Any) -> _Found:
     return {id(tensor): (f"{path}.params[{index}]", tensor) for index, tensor in enumerate(tensors)}
 
 
-def _without(found: _Found, known: Iterable[int]) -> _Found:
-    return {identity: found[identity] for identity in found.keys() - set(known)}
-
-
 def _looks(found: _Found) -> list[_Look]:
     """Look at tensors; those that cannot be read are left out: on ``meta``, lazy, sparse, freed."""
     looks = []
@@ -147,10 +140,5 @@ def _looks(found: _Found) -> list[_Look]:
             # Of a copy, as PyTorch resizes no storage that NumPy has had a view of.
             values = np.ascontiguousarray(to_numpy(array.detach().to("cpu", copy=True)))
             checksum = zlib.crc32(values.view(np.uint8).data)
-            looks.append(_Look(path, array, tuple(array.shape), checksum, bool(np.isfinite(values).all())))
+            looks.append(_Look(path, array, checksum, bool(np.isfinite(values).all())))
     return looks
-
-
-def _differ(before: _Look | None, after: _Look) -> bool:
-    """Whether a tensor was there before, in that shape, and has other values now."""
-    return before is not None and before.shape == after.shape and before.checksum != after.checksum

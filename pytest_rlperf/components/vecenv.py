@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import attribute, to_numpy
-from pytest_rlperf.components.checks import check_count, check_takes, signature_of, takes
+from pytest_rlperf.components.checks import attribute, check_count, check_takes, finished, signature_of, takes, to_numpy
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,
@@ -27,9 +26,9 @@ from pytest_rlperf.components.contracts import (
     autoreset_mode,
     check_observations,
     check_rows,
+    timed_call,
 )
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 
@@ -83,10 +82,6 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
     instead = f"rlperf_vecenv_step(lambda: env.step(actions), num_envs={num_envs})"
     check_takes(_THUNK_CALL, step, (), instead)
 
-    def call() -> object:
-        with ENV_STEP:
-            return step()
-
     def check() -> object:
         __tracebackhide__ = True
         returned = finished(step(), "the thunk")
@@ -99,7 +94,7 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
 
     return Workload(
         component="vecenv_step",
-        call=call,
+        call=timed_call(ENV_STEP, step),
         items=float(num_envs),
         unit="env step",
         check=check,
@@ -189,8 +184,11 @@ class AutoresetStepper(EveryEnvStepper):
         self.mode = autoreset_mode(env) or "NextStep"
         self._copies = True
 
-    def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
+    def check(self) -> object:
+        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong.
+
+        Returned is what the last step did, but for its infos.
+        """
         __tracebackhide__ = True
         self.env.reset(seed=self._seed)
         before: Any = None
@@ -209,8 +207,9 @@ class AutoresetStepper(EveryEnvStepper):
             self._calls, self._ended, self._owed = 0, [], OwedResets(int(before[2].sum()) if has_ended else 0)
             self._finish_step(terminated, truncated)
             if has_ended:
-                return
+                break
             before = terminated, truncated, np.logical_or(terminated, truncated), info
+        return results[:4]
 
     def call(self) -> None:
         """Step every env once."""
@@ -261,10 +260,10 @@ class AnyStepper(EveryEnvStepper):
         self._seed = seed
         super().__init__(env, num_envs, _batches_of_actions(env, num_envs, seed))
 
-    def check(self) -> None:
+    def check(self) -> object:
         """Reset, step until the episode after an ended one has begun, and check what comes back.
 
-        ComponentError names what is wrong.
+        ComponentError names what is wrong. Returned is what the last step did, but for its infos.
         """
         __tracebackhide__ = True
         _reset(self.env, self._seed)
@@ -282,6 +281,7 @@ class AnyStepper(EveryEnvStepper):
                     f"that its user resets, {_ANY_STEP.format(self.num_envs)}"
                 )
         self._calls = 1
+        return results[:-1]
 
     def _check_step(self, results: Any) -> Any:
         """Check one step, and return which envs have ended an episode with it."""

@@ -1,7 +1,104 @@
 """Exact counts of what a call does, each by an instrument in passes of its own: nothing is timed meanwhile."""
 
-from pytest_rlperf.counters.counting import tally
-from pytest_rlperf.counters.device import CountsDevice
-from pytest_rlperf.counters.names import NAMES, CounterName
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+from pytest_rlperf.counters.calls import Calls, Steps, frames_compiled
+from pytest_rlperf.counters.device import CountsDevice, DeviceCounts, devices_in_use
+from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, CounterName, Instrument
+from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
+from pytest_rlperf.counters.operations import Kernels, Operations
+from pytest_rlperf.devices.clocks import Device
+from pytest_rlperf.model.counting import Count, Tally
+from pytest_rlperf.model.measured import Probe
+from pytest_rlperf.probes.attach import attached
 
 __all__ = ["NAMES", "CounterName", "CountsDevice", "tally"]
+
+
+def tally(
+    call: Callable[[], object],
+    *,
+    setup: Callable[[], None] | None,
+    probes: Sequence[Probe],
+    repetitions: int,
+    devices: Sequence[Device] | None = None,
+    environments: Sequence[str] = (),
+) -> Tally:
+    """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
+
+    Each instrument has one more call, uncounted, for whatever a first call makes; ``setup`` runs before every call.
+    ``devices`` are the devices to count; None stands for PyTorch's, if it uses one already. ``environments`` names the
+    classes of environments whose steps are counted (see ``Steps``). A counter that cannot be counted is left out, with
+    a note.
+    """
+    passes = _Passes(call, setup, probes, repetitions)
+    with warnings.catch_warnings(), undisturbed() as collects:
+        warnings.simplefilter("ignore")
+        calls = Calls()
+        is_counted = passes.run(calls)
+        if calls.ran_compiled or (not is_counted and frames_compiled()):
+            passes.leave_out(Operations.names, "counting them would run code of torch.compile uncompiled")
+        else:
+            passes.run(Operations())
+        passes.run(TensorMemory())
+        if calls.has_other_threads:
+            passes.leave_out((*Operations.names, *TensorMemory.names), "in other threads, which use PyTorch as well")
+        if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+            passes.run(Kernels())
+        for device in devices_in_use() if devices is None else devices:
+            passes.run(DeviceCounts(device))
+        with tracing():
+            passes.run(Steps(environments))
+            passes.run(Garbage(is_on=collects))
+            passes.run(HostMemory())
+    return passes.tally()
+
+
+class _Passes:
+    """The passes of all instruments over one call, and what they have counted so far."""
+
+    def __init__(
+        self, call: Callable[[], object], setup: Callable[[], None] | None, probes: Sequence[Probe], repetitions: int
+    ) -> None:
+        self._call = call
+        self._setup = setup
+        self._probes = probes
+        self._counts: list[list[Count]] = [[] for _ in range(repetitions)]
+        self._notes: list[str] = []
+
+    def run(self, instrument: Instrument) -> bool:
+        """Make an instrument's pass, and return whether it could count; where not, a note has the reason."""
+        instrument.recorder.probes = self._probes
+        try:
+            # In this order: a probe goes on with the method that it finds.
+            with instrument.watch(), attached(self._probes):
+                passed = [self._count(instrument) for _ in range(1 + len(self._counts))]
+        except CannotCountError as error:
+            self.leave_out(instrument.names, str(error))
+            return False
+        except Exception as error:  # the call does not raise where nothing is counted, so the instrument is left out
+            self.leave_out(instrument.names, f"the call fails while they are counted: {type(error).__name__}: {error}")
+            return False
+        for counts, found in zip(self._counts, passed[1:], strict=True):
+            seen = {count.name for count in found if count.path == WHOLE}
+            counts += [Count(WHOLE, name, 0) for name in instrument.names if name not in seen]
+            counts += [count for count in found if count.value or count.path == WHOLE]
+        return True
+
+    def leave_out(self, names: Sequence[str], reason: str) -> None:
+        """Note that something is not counted, and why."""
+        self._notes.append(f"not counted: {', '.join(names)}: {reason}")
+
+    def tally(self) -> Tally:
+        """Return all that was counted."""
+        order = [tuple(sorted(counts, key=lambda count: (count.path, count.name))) for counts in self._counts]
+        return Tally(tuple(order), tuple(self._notes))
+
+    def _count(self, instrument: Instrument) -> tuple[Count, ...]:
+        if self._setup is not None:
+            self._setup()
+        return instrument.count(self._call)

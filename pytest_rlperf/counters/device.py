@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 from pytest_rlperf.counters.instrument import CannotCountError, Levels, TotalsInstrument, lineage
-from pytest_rlperf.devices import Device
+from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.counting import Count
 from pytest_rlperf.timers.node import Node
 
@@ -110,6 +110,6 @@ def devices_in_use() -> tuple[Device, ...]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ()
-    from pytest_rlperf.devices import CudaDriver
+    from pytest_rlperf.devices.torch import CudaDriver
 
     return (CudaDriver(f"cuda:{torch.cuda.current_device()}"),)

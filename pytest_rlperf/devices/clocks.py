@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
-
-MarkT = TypeVar("MarkT")
+from typing import Any, Protocol
 
 
 class DeviceClockError(Exception):
@@ -114,26 +112,6 @@ class Mark:
         self.stream: Hashable = None
 
 
-class Clock(Protocol[MarkT]):
-    """Marks moments, and measures the time between two marks."""
-
-    device: str  # "host", "cuda:0", "mps"
-    resolution_ns: float
-    is_synced: bool  # whether every mark waits for the device
-
-    def mark(self) -> MarkT:
-        """Mark this moment, on the host and in the order of the device's work."""
-
-    def elapsed_ns(self, start: MarkT, end: MarkT) -> float:
-        """Return the nanoseconds between two marks; DeviceClockError where the device has not reached one yet."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished its work; the host's own clock has nothing to wait for."""
-
-    def state(self) -> dict[str, str]:
-        """Return the device's name, settings and versions, for reports."""
-
-
 _RESOLUTION_NS = 1e9 * time.get_clock_info("perf_counter").resolution
 
 
@@ -163,7 +141,25 @@ class HostClock:
         return {"device": self.device, "name": platform.processor() or platform.machine()}
 
 
-class SyncClock:
+class _DeviceClock:
+    """What the clocks of a device share: the device itself, which they wait for."""
+
+    driver: Device
+    device: str
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished its work."""
+        try:
+            self.driver.synchronize()
+        except RuntimeError as error:
+            raise DeviceClockError(f"waiting for {self.device} failed: {error}") from error
+
+    def state(self) -> dict[str, str]:
+        """Return the device's name, settings and versions."""
+        return {"device": self.device, **self.driver.state()}
+
+
+class SyncClock(_DeviceClock):
     """The host's clock, read once the device has finished its work: for devices without timed events.
 
     Waiting at every mark keeps host and device from overlapping, so its times cannot be compared with those of an
@@ -192,28 +188,17 @@ class SyncClock:
         """Return the nanoseconds between two marks."""
         return end.host_ns - start.host_ns
 
-    def synchronize(self) -> None:
-        """Wait until the device has finished its work."""
-        try:
-            self.driver.synchronize()
-        except RuntimeError as error:
-            raise DeviceClockError(f"waiting for {self.device} failed: {error}") from error
-
     def reserve(self, marks: int) -> None:
         """Do nothing: these marks cost the device nothing."""
 
     def release(self, marks: Iterable[Mark] | None = None) -> None:
         """Do nothing: these marks cost the device nothing."""
 
-    def state(self) -> dict[str, str]:
-        """Return the device's name, settings and versions."""
-        return {"device": self.device, **self.driver.state()}
-
 
 POOL_SIZE = 256  # marks; an iteration of a hundred phases needs two hundred and two
 
 
-class EventClock:
+class EventClock(_DeviceClock):
     """The device's own clock: marks are events of a pool, recorded on the current stream without waiting.
 
     To make an event takes twenty times as long as to take one from the pool, so the pool grows only by
@@ -221,6 +206,7 @@ class EventClock:
     """
 
     is_synced = False
+    driver: Driver
 
     def __init__(
         self, driver: Driver, pool_size: int = POOL_SIZE, host_ns: Callable[[], int] = time.perf_counter_ns
@@ -275,13 +261,6 @@ class EventClock:
                 f"{self.device} has no time between two events: {error}. Call synchronize() before reading"
             ) from error
 
-    def synchronize(self) -> None:
-        """Wait until the device has finished its work."""
-        try:
-            self.driver.synchronize()
-        except RuntimeError as error:
-            raise DeviceClockError(f"waiting for {self.device} failed: {error}") from error
-
     def reserve(self, marks: int) -> None:
         """Have at least this many marks left; call it between iterations, as making events takes time."""
         missing = marks - self.left
@@ -294,10 +273,6 @@ class EventClock:
         for mark in list(self._taken.values() if marks is None else marks):
             if self._taken.pop(id(mark), None) is not None:
                 self._free.append(mark)
-
-    def state(self) -> dict[str, str]:
-        """Return the device's name, settings and versions."""
-        return {"device": self.device, **self.driver.state()}
 
     def _fill(self, marks: int) -> None:
         try:

@@ -7,11 +7,11 @@ import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from pytest_rlperf.devices.clocks import DeviceClockError, Mark, Memory
-from pytest_rlperf.timers.edges import EdgeStack, path_of
+from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, Memory, SyncClock
 from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.tree import EdgeStack, path_of
 
 MAIN_STREAM = "main"
 # Float32 milliseconds resolve half a microsecond up to 8.4 s; before that, times are read from a later mark.
@@ -97,15 +97,6 @@ class EdgeLog:
         return track
 
 
-class MarkReader(Protocol):
-    """A clock, as far as it reads the time between two marks."""
-
-    device: str
-
-    def elapsed_ns(self, start: Mark, end: Mark) -> float:
-        """Return the nanoseconds between two marks."""
-
-
 @dataclass(frozen=True)
 class Entry:
     """One entry of a phase, in nanoseconds since the iteration's anchor, by the host's clock and by the device's.
@@ -141,7 +132,7 @@ class Entry:
 class Timeline:
     """The device's time of every mark of one iteration, since its anchor."""
 
-    def __init__(self, clock: MarkReader, anchor: Mark, anchor_lag_ns: int) -> None:
+    def __init__(self, clock: EventClock | SyncClock, anchor: Mark, anchor_lag_ns: int) -> None:
         self.anchor = anchor
         self.anchor_lag_ns = anchor_lag_ns
         self.last_ns = 0

@@ -1,22 +1,25 @@
-"""The tape: marks at the edges of phases while the work runs, read once all of it is done."""
+"""The tape: marks at the edges of phases while the work runs, read once it is done; phases and traces made of it."""
 
 from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, SyncClock
-from pytest_rlperf.devices.entries import EdgeLog, Entry, Look, Moment, Timeline, Untimed, entries_of, marks_of
-from pytest_rlperf.devices.phases import NEAR_NS, NEAR_SHARE, PhaseTotals
+from pytest_rlperf.devices.entries import EdgeLog, Entry, Look, Moment, Timeline, Track, Untimed, entries_of, marks_of
 from pytest_rlperf.devices.torch import is_within_compiled
-from pytest_rlperf.model.measured import Phase
-from pytest_rlperf.timers.edges import EdgeStack, EdgeTree, path_of
+from pytest_rlperf.model.device import Bound, DeviceTimes
+from pytest_rlperf.model.measured import Phase, Probe
+from pytest_rlperf.model.spans import Span
+from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers.node import Node
-from pytest_rlperf.timers.process import keep_from_compiling
-from pytest_rlperf.timers.tree import Tree
+from pytest_rlperf.timers.process import keep_from_compiling, recording_into
+from pytest_rlperf.timers.stack import ClockNs
+from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, Tree, path_of
 
 
 @dataclass
@@ -258,3 +261,280 @@ class Tape:
         unseen_ns = waited_ns - max(asked_ns, reached_ns)
         is_near = unseen_ns <= max(NEAR_NS, NEAR_SHARE * timeline.last_ns)
         self._unseen_ns.append(0 if is_near else unseen_ns)
+
+
+# --------------------------------------------------------------------------- phases
+# The means of their entries over iterations.
+
+# A launch is some 5 µs on its way to the device, and events resolve half a microsecond: behind by a few launches is
+# not behind. Of a long phase, the last kernel may well take longer than that and still have waited for its launch.
+NEAR_NS = 20_000
+NEAR_SHARE = 0.1
+
+
+def bound_of(entry: Entry) -> Bound:
+    """Return what bounds the time of one entry, by how far the device was behind the host at its edges.
+
+    Behind at the end: the device has work queued. Behind before but not at the end: the host waited, or did something
+    else until the device had caught up, which looks the same. Never behind: the device waited for the host.
+    """
+    near_ns = max(NEAR_NS, NEAR_SHARE * (entry.device_ns or 0))
+    if entry.lag_out_ns is not None and entry.lag_out_ns > near_ns:
+        return Bound.DEVICE
+    return Bound.SYNC if entry.peak_lag_ns > near_ns else Bound.LAUNCH
+
+
+class _Total:
+    """The sums over all entries of one path."""
+
+    def __init__(self) -> None:
+        self.count = self.host_ns = self.host_self_ns = 0
+        self.marked = self.captured = 0
+        self.span_ns: int | None = 0
+        self.self_ns: int | None = 0
+        self.lag_in_ns = self.lag_out_ns = 0
+        self.streams: dict[str, None] = {}
+        self.bounds: Counter[Bound] = Counter()
+        self.peak_bytes: int | None = None
+        self.allocations: int | None = None
+        self.syncs = 0
+
+    def add(self, entry: Entry) -> None:
+        self.count += 1
+        self.host_ns += entry.host_end_ns - entry.host_start_ns
+        self.host_self_ns += entry.host_self_ns
+        self.captured += entry.untimed is Untimed.CAPTURED
+        if entry.lag_in_ns is None or entry.lag_out_ns is None:
+            return
+        self.marked += 1
+        self.span_ns = _sum(self.span_ns, entry.device_ns)
+        self.self_ns = _sum(self.self_ns, entry.device_self_ns)
+        self.lag_in_ns += entry.lag_in_ns
+        self.lag_out_ns += entry.lag_out_ns
+        self.streams |= dict.fromkeys(entry.streams)
+        # Where entries differ, the longest ones decide what bounds the path's time.
+        self.bounds[bound_of(entry)] += 1 + (entry.device_ns or 0)
+
+    def look(self, looks: Sequence[Look]) -> None:
+        """Add the looks from an entry's beginning to its end."""
+        seen = [look.memory for look in looks]
+        first, last = seen[0], seen[-1]
+        if first is not None and last is not None:
+            peaks = [first.allocated_bytes, *(memory.peak_bytes for memory in seen[1:] if memory is not None)]
+            self.peak_bytes = max(self.peak_bytes or 0, *peaks)
+            self.allocations = (self.allocations or 0) + last.allocations - first.allocations
+        self.syncs += (looks[-1].syncs or 0) - (looks[0].syncs or 0)
+
+    def device_times(self, iterations: int, looked: int, *, is_synced: bool) -> DeviceTimes | None:
+        """Return the device's times per iteration, None where it has none, as of a phase captured into a graph."""
+        if not self.marked:
+            return None
+        bound = Bound.SYNC if is_synced else self.bounds.most_common(1)[0][0]
+        return DeviceTimes(
+            span_s=None if self.span_ns is None else self.span_ns / iterations / 1e9,
+            self_s=None if self.self_ns is None else self.self_ns / iterations / 1e9,
+            stream=", ".join(self.streams),
+            lag_in_s=self.lag_in_ns / self.marked / 1e9,
+            lag_out_s=self.lag_out_ns / self.marked / 1e9,
+            # Where the device is not behind, only the counted waits show whether the host waited.
+            bound=Bound.SYNC if bound is Bound.LAUNCH and self.syncs else bound,
+            is_synced=is_synced,
+            peak_bytes=self.peak_bytes,
+            allocations=None if self.allocations is None else self.allocations / looked,
+        )
+
+
+class PhaseTotals:
+    """The sums over all phases, and the number of iterations."""
+
+    def __init__(self) -> None:
+        self.iterations = 0
+        self.looked = 0
+        self._paths: dict[tuple[str, ...], _Total] = {}
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Add the entries of one iteration."""
+        self.iterations += 1
+        for entry in entries:
+            self._at(entry.path).add(entry)
+
+    def look(self, entries: Iterable[Entry], looks: Sequence[Look]) -> None:
+        """Add an iteration that looked at the device's memory; its times do not count."""
+        self.looked += 1
+        for entry in entries:
+            first, last = entry.looks
+            self._at(entry.path).look(looks[first : last + 1])
+
+    def phases(self, device: str, *, is_synced: bool) -> tuple[Phase, ...]:
+        """Return the means per iteration, each path after the one above it."""
+        order = {path: number for number, path in enumerate(self._paths)}
+        places = {
+            path: tuple(order.get(path[: length + 1], len(order)) for length in range(len(path)))
+            for path in self._paths
+        }
+        return tuple(
+            Phase(
+                path="/".join(path),
+                count=total.count / self.iterations,
+                total_s=total.host_ns / self.iterations / 1e9,
+                self_s=total.host_self_ns / self.iterations / 1e9,
+                device=device,
+                on_device=total.device_times(self.iterations, self.looked, is_synced=is_synced),
+            )
+            for path, total in sorted(self._paths.items(), key=lambda item: places[item[0]])
+            if total.count
+        )
+
+    def captured(self) -> list[str]:
+        """Return the paths that were captured into a graph."""
+        return ["/".join(path) for path, total in self._paths.items() if total.captured]
+
+    def across_streams(self) -> list[str]:
+        """Return the paths whose edges are on different streams."""
+        return ["/".join(path) for path, total in self._paths.items() if total.marked and total.span_ns is None]
+
+    def _at(self, path: tuple[str, ...]) -> _Total:
+        return self._paths.setdefault(path, _Total())
+
+
+def _sum(total: int | None, more: int | None) -> int | None:
+    return None if total is None or more is None else total + more
+
+
+# --------------------------------------------------------------------------- traces of one call
+# Every entry of every scope by itself, where a tree keeps only sums.
+
+HOST = "host"
+WHOLE = "call"
+MOST_ENTRIES = 100_000  # some 20 MB of JSON, about the most that viewers open; the rest of a long call is left out
+
+
+class HostTape:
+    """Records every edge of the scopes that record into :attr:`tree`, by the host's clock alone."""
+
+    def __init__(self, clock: ClockNs, most_entries: int = MOST_ENTRIES) -> None:
+        self.clock = clock
+        self.most_entries = most_entries
+        self.missed = 0
+        self.tree = EdgeTree(self._enter, self._leave, clock)
+        self._owner = threading.get_ident()
+        self._log = EdgeLog(self._owner)
+        self._left_out: set[Node] = set()  # open nodes whose entry came after too many others
+        self._entries = 0
+        self._start_ns = 0
+
+    def begin(self) -> None:
+        """Forget everything: times count from now."""
+        self._log, self._left_out = EdgeLog(self._owner), set()
+        self._entries = self.missed = 0
+        self._start_ns = self.clock()
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since :meth:`begin`."""
+        return (self.clock() - self._start_ns) / 1e9
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return every entry since :meth:`begin` that has ended, by its start; each thread and task is a track."""
+        tracks = self._log.tracks
+        found = [
+            _host_span(entry, name)
+            for track, name in zip(tracks, _names(tracks), strict=True)
+            for entry in entries_of(track, None, self._start_ns)
+        ]
+        return tuple(sorted(found, key=_in_order))
+
+    def _enter(self, stack: EdgeStack, node: Node) -> None:
+        if self._entries == self.most_entries:
+            self.missed += 1
+            self._left_out.add(node)
+            return
+        self._entries += 1
+        self._log.enter(stack, node, Moment(self.clock()))
+
+    def _leave(self, stack: EdgeStack, node: Node, outer: Node) -> None:
+        while node in self._left_out and node is not outer:
+            self._left_out.remove(node)
+            node = node.parent
+        if node is not outer:
+            self._log.leave(stack, node, outer, Moment(self.clock()))
+
+
+def _names(tracks: Iterable[Track]) -> list[str]:
+    """Return the names of tracks; a thread's tasks, and threads of one name, are numbered."""
+    names: list[str] = []
+    for track in tracks:
+        label = track.label or HOST
+        name, number = label, 1
+        while name in names:
+            number += 1
+            name = f"{label} ({number})"
+        names.append(name)
+    return names
+
+
+def trace_call(
+    call: Callable[[], object],
+    *,
+    setup: Callable[[], None] | None,
+    probes: Sequence[Probe],
+    clock: ClockNs,
+    tape: Tape | None = None,
+) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+    """Return the spans of one call, the call itself the outermost, and notes on spans that are missing.
+
+    ``setup`` runs before the call, and ``probes`` are in place during it. With a ``tape``, the device's spans are
+    included, on tracks of their own. No timing should run meanwhile: an entry takes about a microsecond more than in a
+    traced slice.
+    """
+    if tape is not None:
+        return _trace_on_device(call, setup, probes, tape)
+    recorder = HostTape(clock)
+    if setup is not None:
+        setup()
+    with attached(probes), recording_into(recorder.tree):
+        recorder.begin()
+        call()
+        end_s = recorder.elapsed_s()
+    left_out = f"the trace ends early, after {recorder.most_entries} entries; {recorder.missed} more were left out"
+    return (Span(WHOLE, 0.0, end_s, HOST), *recorder.spans()), (left_out,) if recorder.missed else ()
+
+
+def _trace_on_device(
+    call: Callable[[], object], setup: Callable[[], None] | None, probes: Sequence[Probe], tape: Tape
+) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+    for _ in range(2):  # where the first had more edges than there were events, the pool is larger then
+        dropped = tape.dropped
+        if setup is not None:
+            setup()
+        with attached(probes), recording_into(tape.tree):
+            start_ns = tape.clock.host_ns()
+            tape.begin_iteration()
+            call()
+            end_s = (tape.clock.host_ns() - start_ns) / 1e9
+            tape.end_iteration()
+        tape.resolve()
+        if tape.dropped == dropped:
+            return (Span(WHOLE, 0.0, end_s, HOST), *spans_of_tape(tape.entries, tape.clock.device)), tape.notes
+    return (Span(WHOLE, 0.0, end_s, HOST),), tape.notes
+
+
+def spans_of_tape(found: Iterable[Entry], device: str) -> tuple[Span, ...]:
+    """Return the spans of a tape's last call: of threads by the host's clock, of streams by the device's."""
+    return tuple(sorted(_spans_of_tape(found, device), key=_in_order))
+
+
+def _spans_of_tape(found: Iterable[Entry], device: str) -> Iterator[Span]:
+    for one in found:
+        yield _host_span(one, one.label or HOST)
+        if one.device_start_ns is not None and one.device_end_ns is not None:
+            track = f"{device}, stream {', '.join(one.streams)}"
+            yield Span("/".join(one.path), one.device_start_ns / 1e9, one.device_end_ns / 1e9, track)
+
+
+def _host_span(one: Entry, track: str) -> Span:
+    return Span("/".join(one.path), one.host_start_ns / 1e9, one.host_end_ns / 1e9, track)
+
+
+def _in_order(span: Span) -> tuple[float, float, int]:
+    """Return a key that sorts a span behind those it lies in."""
+    return span.start_s, -span.end_s, span.path.count("/")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from pytest_rlperf.counters.names import NAMES, STEPS
+from pytest_rlperf.counters.instrument import NAMES, STEPS
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange, Counting
 from pytest_rlperf.model.judged import Status, Verdict

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from pytest_rlperf.judge.counters import combine
+from pytest_rlperf.judge.findings import find_all
 from pytest_rlperf.judge.live import PairLimits, judge_records
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import Counting
-from pytest_rlperf.model.judged import Allowance, Policy, Status, Verdict
+from pytest_rlperf.model.judged import Allowance, Finding, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange
@@ -58,7 +59,22 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     found, counts = _by_times(evidence, policy), evidence.counts
     if counts is not None:
         found = combine(found, counts.then, counts.now, policy.gates)
+    if evidence.live is not None and found.status is not Status.INCOMPARABLE:
+        found = with_findings(found, find_all(evidence.live, policy))
     return allow(found, evidence.head.nodeid, evidence.allowances)
+
+
+def with_findings(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
+    """Return the verdict of times and counts together with other findings: one that gates is SLOWER."""
+    gating = tuple(finding.line for finding in findings if finding.gates)
+    others = tuple(finding.line for finding in findings if not finding.gates)
+    verdict = replace(verdict, findings=(*verdict.findings, *findings))
+    if gating and verdict.status is not Status.SLOWER:
+        alone = reasons.TimeAlone(verdict.status.value, verdict.reason)
+        verdict = replace(verdict, status=Status.SLOWER, reason=reasons.Found(gating), also=(alone, *verdict.also))
+        gating = ()
+    lines = (*gating, *others)
+    return replace(verdict, also=(*verdict.also, reasons.AlsoFound(lines))) if lines else verdict
 
 
 def _by_times(evidence: Evidence, policy: Policy) -> Verdict:

@@ -13,29 +13,31 @@ from itertools import chain
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
-from pytest_rlperf.devices import Device, HostClock, JaxDevice, clock_for, devices_of
-from pytest_rlperf.devices.jax import wait_for_all
+from pytest_rlperf.devices import clock_for, devices_of
+from pytest_rlperf.devices.clocks import Device, HostClock
+from pytest_rlperf.devices.jax import JaxDevice, wait_for_all
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model.counting import Count, Counting, PhaseCounts, Tally
 from pytest_rlperf.model.measured import Workload
-from pytest_rlperf.probes import quieten_ranges
+from pytest_rlperf.probes.torch import quieten_ranges
 
 REPETITIONS = 2
 _SHARE = 0.1  # of the time a test may be measured, for all of its workers together
 _GATING_SHARE = 0.5  # likewise, where counts decide: a gate that is left out lets everything pass
 _FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no time for another
 _LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
+_ONCE = 4.0  # times the limit for a long call that is counted once: several workers show whether it is exact
 _COST_CALLS = 20  # plain calls that take as long as counting one call: every instrument has a pass, and slows it
 
 
 def count(
     workload: Workload, repetitions: int, limit_s: float, clock_ns: Callable[[], int] = time.perf_counter_ns
 ) -> Tally:
-    """Count the workload's call ``repetitions`` times; nothing, with a note, where ``limit_s`` is too short.
+    """Count the workload's call ``repetitions`` times, in about ``limit_s``; a long one once, in up to four times that.
 
     A call before that shows how long it takes and where its phases come from. Where it takes too long it is timed once
-    more: it may have been held up.
+    more: it may have been held up. Nothing is counted, with a note, where there is no time for one call.
     """
     __tracebackhide__ = True
     quieten_ranges()
@@ -43,17 +45,18 @@ def count(
         warnings.simplefilter("ignore")  # as in slices
         call_s, traced = look_for_phases(workload, clock_ns)
         longest_s = limit_s / (repetitions * _COST_CALLS)
+        once_s = _ONCE * limit_s / _COST_CALLS
         if longest_s < call_s <= limit_s:
             call_s = min(call_s, look_for_phases(workload, clock_ns)[0])
-        if call_s > longest_s:
-            cost_s = repetitions * _COST_CALLS * call_s
-            found = Tally((), (f"not counted: {_too_long(call_s, cost_s, limit_s)}",))
+        if call_s > once_s:
+            cost_s = _COST_CALLS * call_s
+            found = Tally((), (f"not counted: {_too_long(call_s, cost_s, _ONCE * limit_s)}",))
         else:
             found = tally(
                 traced.call,
                 setup=workload.setup,
                 probes=traced.probes,
-                repetitions=repetitions,
+                repetitions=repetitions if call_s <= longest_s else 1,
                 devices=_devices(workload),
                 environments=_environments(),
             )

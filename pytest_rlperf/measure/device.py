@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pytest_rlperf.devices import DeviceClockError, EventClock, HostClock, JaxDevice, SyncClock, clock_for, devices_of
+from pytest_rlperf.devices import clock_for, devices_of
+from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, SyncClock
+from pytest_rlperf.devices.jax import JaxDevice
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, Jax, all_reasons
 from pytest_rlperf.measure.rounds import ClockNs, Timed

@@ -32,8 +32,8 @@ from pytest_rlperf.measure.one_side import BlockPace, SideMeasurement
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import Worker
-from pytest_rlperf.model.live import PairRecord
-from pytest_rlperf.model.measured import Figures, Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model.live import PairRecord, PhaseRatio, Reading
+from pytest_rlperf.model.measured import Figures, Phase, Shape, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.progress import Progress
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
@@ -47,6 +47,8 @@ _ERROR_OF_TOLERANCE = 1 / 6  # until a spread is known: that of pairs on a quiet
 _SPREAD_LEAST = 3  # pairs
 PAIR_TRIM = 0.3  # of ratios, at each end: while others use the core, pace jumps between many of the slices
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so that their mean errs by so much more than it seems
+_LONGER_STRETCHES = 6
+_READ_FIRST = 4  # blocks before the first reading of resources; then at twice as many each time
 _ERROR_BLOCKS_LEAST = 6  # fewer are off together now and then, and seem to agree
 
 
@@ -54,7 +56,7 @@ class Pair(NamedTuple):
     """A worker of each side with the test open at its call and the component checked, in ``check_s`` seconds a call.
 
     ``number`` is the pair's place among those of its test, from 0. ``loader`` is the number of the loader that both are
-    forked from, None for new interpreters.
+    forked from, None for new interpreters. ``import_s`` is what importing the tests took on base and on head.
     """
 
     number: int
@@ -63,6 +65,7 @@ class Pair(NamedTuple):
     check_s: float
     setup_s: float
     loader: int | None = None
+    import_s: tuple[float, float] = (0.0, 0.0)
 
     @property
     def head_first(self) -> bool:
@@ -167,6 +170,7 @@ class WarmPair:
     seconds: float = 0.0
     blocks: list[Block] = field(default_factory=list)
     traced: list[Block] = field(default_factory=list)
+    usages: list[tuple[int, Usage, Usage]] = field(default_factory=list)  # after so many blocks
 
     @property
     def is_single(self) -> bool:
@@ -195,11 +199,60 @@ class WarmPair:
         __tracebackhide__ = True
         share_s = self.share_s - self._spent_s(clock)
         pace = BlockPace(share_s, PAIR_S, clock, least=PAIR_BLOCKS, traced_blocks=1.0)
+        self._read()
         while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
             self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
             if pace.traces():
                 self.traced.append(Block.take(self.pair, SliceKind.TRACED))
+            if len(self.blocks) >= max(_READ_FIRST, 2 * self.usages[-1][0]):
+                self._read()
+        if len(self.blocks) > self.usages[-1][0]:
+            self._read()
         self.seconds = self._spent_s(clock)
+
+    def go_on(self, seconds: float, clock: Callable[[], float]) -> list[Reading]:
+        """Take blocks for so long, and return the readings of resources: six stretches of equal length."""
+        __tracebackhide__ = True
+        self.blocks, self.usages = [], []
+        self._read()
+        for _ in range(_LONGER_STRETCHES):
+            end_s = clock() + seconds / _LONGER_STRETCHES
+            while clock() < end_s or len(self.blocks) == self.usages[-1][0]:
+                self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
+            self._read()
+        return self.readings()
+
+    def _read(self) -> None:
+        self.usages.append((len(self.blocks), self.pair.base.usage(), self.pair.head.usage()))
+
+    def readings(self) -> list[Reading]:
+        """Return the resources of both sides at every reading, with the pair's figure for the slices before it.
+
+        A last stretch that is less than half as long as the one before is part of that.
+        """
+        usages = list(self.usages)
+        if len(usages) > 2 and usages[-1][0] - usages[-2][0] < (usages[-2][0] - usages[-3][0]) / 2:
+            del usages[-2]
+        found = [Reading(usages[0][1], usages[0][2])] if usages else []
+        for (start, _, _), (end, base, head) in itertools.pairwise(usages):
+            ratios = LogRatios.of(self.blocks[start:end], by_wall, head_first=self.pair.head_first)
+            found.append(Reading(base, head, trimmed_mean(ratios.within, PAIR_TRIM)))
+        return found
+
+    def phases(self) -> list[PhaseRatio]:
+        """Return how long head takes in each phase compared with base, for phases that both have."""
+        if not self.traced:
+            return []
+        base, head = (
+            {phase.path: phase.total_s for phase in typical_shares(slices_of(self.traced, side))}
+            for side in ("base", "head")
+        )
+        ratio = self.log_ratio(by_wall)
+        return [
+            PhaseRatio(path, math.log(head[path] / share) + ratio, share)
+            for path, share in base.items()
+            if share > 0 and head.get(path, 0.0) > 0
+        ]
 
     def _spent_s(self, clock: Callable[[], float]) -> float:
         return clock() - self.started_s - self.waited_s
@@ -226,6 +279,10 @@ class WarmPair:
             setup_s=self.pair.setup_s,
             loader=self.pair.loader,
             seconds=self.seconds,
+            readings=tuple(self.readings()),
+            phases=tuple(self.phases()),
+            first_call_s=(self.pair.base.checked_s or 0.0, self.pair.head.checked_s or 0.0),
+            import_s=self.pair.import_s,
         )
 
     def log_ratio(self, clock: Clock) -> float:
@@ -367,6 +424,11 @@ class PairedMeasurement:
                 self._enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
         if pair.pair.number == 0:
             self._idle.begin([pair.pair.base, pair.pair.head])
+
+    def go_on(self, seconds: float) -> list[Reading]:
+        """Have the first pair take slices for so much longer; return readings of its resources."""
+        __tracebackhide__ = True
+        return self._taken[0].go_on(seconds, self._clock)
 
     def records(self) -> list[PairRecord]:
         """Return the figures of every pair, from the first one on without a gap."""

@@ -15,6 +15,7 @@ from itertools import repeat
 
 import psutil
 
+from pytest_rlperf.components.outputs import output_parts
 from pytest_rlperf.devices.jax import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.attribution_pass import explain
@@ -36,11 +37,13 @@ from pytest_rlperf.measure.rounds import (
 )
 from pytest_rlperf.measure.slowdown import steps_for
 from pytest_rlperf.measure.tracing_pass import TracedSlice, Tracer
+from pytest_rlperf.measure.usage import find_allocations, read_usage
 from pytest_rlperf.model.counting import Share
 from pytest_rlperf.model.device import Pace
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm, Workload
 from pytest_rlperf.model.spans import Span
-from pytest_rlperf.probes import attached, quieten_ranges
+from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes.torch import quieten_ranges
 
 WARM_UP_S = 0.25
 WARM_UP_MOST_S = 2.0
@@ -131,9 +134,11 @@ class Meter:
         self._cpu = cpu_reader()
         self._shapes: dict[SliceKind, Shape] = {}
         self._call_s = 0.0
+        self._calls = 0  # in slices
         self._extra_steps = 0
         self._single = False
         self._tracer = Tracer(workload, self.clocks.wall_ns)
+        self.output: tuple[OutputPart, ...] = ()  # of the checked call
         self.device: Accelerator | None = None
         self._library: DeviceLibrary = library or Torch()
         self._settings = self._library.settings()
@@ -170,6 +175,7 @@ class Meter:
             checked_ns += self.clocks.wall_ns() - start_ns
             if self.device.compiles_first:
                 checked_ns = self._second_call_ns(self.device)
+        self.output = output_parts(output)
         self._call_s = checked_ns / 1e9
         return self._call_s
 
@@ -293,6 +299,7 @@ class Meter:
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
         rounds_ns = [round_.wall_ns for round_ in rounds]
         calls = shape.iterations * shape.rounds
+        self._calls += 0 if is_kernel else calls
         return SliceRecord(
             kind=kind,
             call_s=slice_figure_ns(rounds_ns, shape) / 1e9,
@@ -306,6 +313,19 @@ class Meter:
             cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
         )
+
+    def usage(self) -> Usage:
+        """Return the resources that this process holds, after the calls of all slices so far."""
+        return read_usage(self._calls)
+
+    def allocations(self, least_bytes: float) -> list[str]:
+        """Return the lines that allocate so many bytes a call that further calls keep, those of the most first."""
+        __tracebackhide__ = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as in slices
+            found = find_allocations(self.workload.call, self.workload.setup, self._call_s, least_bytes)
+        self.workload.processed(0)
+        return found
 
     def explain(self) -> tuple[tuple[Share, ...], tuple[str, ...]]:
         """Return where a call's time goes, and notes where that is unknown."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Usage, Warm
 
 
 class WorkerStoppedError(Exception):
@@ -52,6 +52,9 @@ class Worker(Protocol):
 
     def take(self, kind: SliceKind) -> SliceRecord:
         """Take one slice."""
+
+    def usage(self) -> Usage:
+        """Return the resources that the process holds by now."""
 
     def cpu_s(self) -> float:
         """Return the CPU seconds used so far, child processes included."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import glob
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote
 
@@ -81,14 +82,35 @@ def pattern_of(key: str) -> str:
     )
 
 
+OFF, SHOW, GATE = "off", "show", "gate"
+FINDINGS: Mapping[str, str] = {
+    **dict.fromkeys(("growth", "threads", "drift", "first_call", "scale"), GATE),
+    **dict.fromkeys(("phases", "outputs"), SHOW),
+}
+"""The kinds of findings beside time and counts, each with what it does unless a run or a test sets it otherwise."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a kind of look at a test found worse on head: a line for people, its figures, and whether it fails the test.
+
+    ``figures`` are by name, each a call's unless the name says otherwise.
+    """
+
+    kind: str
+    line: str
+    figures: dict[str, float]
+    gates: bool
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A status, the reason that decides it, and the estimate behind it, where there is one.
 
     ``smallest_seen`` is the slowdown (0.2 is 20 %) that this comparison would have found: live pairs 95 times of 100.
     ``suspect`` marks an estimate over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a
-    commit of the change does. ``counters`` are the exact counts that changed. ``also`` are further reasons beside the
-    one that decides.
+    commit of the change does. ``counters`` are the exact counts that changed, ``findings`` what else is worse. ``also``
+    are further reasons beside the one that decides.
     """
 
     status: Status
@@ -101,11 +123,12 @@ class Verdict:
     counters: tuple[CounterChange, ...] = ()
     allowance: Allowance | None = None
     also: tuple[Reason, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def by_counts(self) -> bool:
-        """Whether the verdict rests on exact counts, whatever the time shows."""
-        return self.reason.code == Code.COUNTERS
+        """Whether the verdict rests on exact counts or other findings, whatever the time shows."""
+        return self.reason.code in (Code.COUNTERS, Code.FINDING)
 
     @property
     def was_cut_short(self) -> bool:
@@ -133,7 +156,8 @@ class Policy:
     Live pairs and stored numbers are SAME within ``tolerance``. Pairs are SLOWER over it with a lower bound over half
     of it, stored numbers over ``stored_failing`` with a lower bound over half of that. ``alpha`` is the chance of any
     false alarm in the run, ``tests`` how many share it. ``gates`` choose the exact counts that decide. ``stores`` marks
-    a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most.
+    a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most. ``findings`` is
+    what each other kind of finding does: OFF, SHOW or GATE.
     """
 
     tolerance: float = LIVE_TOLERANCE
@@ -146,6 +170,7 @@ class Policy:
     gates: tuple[str, ...] = ()
     pairs: tuple[int, int] = (3, 10)
     confidence: float = CONFIDENCE
+    findings: Mapping[str, str] = field(default_factory=lambda: FINDINGS)
 
     @property
     def stored_failing(self) -> float:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_rlperf.model.measured import Result, WorkerRecord
+from pytest_rlperf.model.measured import Result, Usage, WorkerRecord
 
 _CLOCK_PAIRS = 2  # the fewest that a verdict may rest on
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What both processes of a pair held at one time, between slices.
+
+    ``log_ratio`` is the logarithm of head's time over base's since the reading before, 0 for the first.
+    """
+
+    base: Usage
+    head: Usage
+    log_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRatio:
+    """The logarithm of head's time in a phase over base's, in one pair, and the share of base's call that it takes."""
+
+    path: str
+    log_ratio: float
+    share: float
 
 
 @dataclass(frozen=True)
@@ -18,7 +40,9 @@ class PairRecord:
     stand in where both sides were ``alone``. ``placed`` is the one CPU both sides were kept on, None where the kernel
     placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what starting workers and setting up took,
     ``seconds`` what warming up and taking slices did. ``loader`` is the number of the loader that both sides were
-    forked from, None where they were new interpreters.
+    forked from, None where they were new interpreters. ``readings`` were taken before the first slice, after the last
+    one and at growing distances between; ``phases`` are those that both sides have. ``first_call_s`` is what the
+    checked call took on base and on head, ``import_s`` what importing and collecting the tests did.
     """
 
     wall_log_ratio: float
@@ -32,6 +56,29 @@ class PairRecord:
     setup_s: float
     seconds: float
     loader: int | None = None
+    readings: tuple[Reading, ...] = ()
+    phases: tuple[PhaseRatio, ...] = ()
+    first_call_s: tuple[float, float] = (0.0, 0.0)
+    import_s: tuple[float, float] = (0.0, 0.0)
+
+
+class Outputs(str, enum.Enum):
+    """How what head's component returned compares with base's, under equal seeds, in the first, checked call."""
+
+    UNKNOWN = "unknown"  # nothing that can be compared was returned, or no two pairs had equal seeds
+    VARIED = "varied"  # two processes of base differ, too
+    EQUAL = "equal"  # in every bit
+    CLOSE = "close"  # within rounding
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """How outputs compare; ``path`` is the first array or value that differs, and ``what`` differs about it."""
+
+    outputs: Outputs = Outputs.UNKNOWN
+    path: str = ""
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +95,9 @@ class Live:
 
     ``base`` is base's result, as the outcome's own result is head's. ``contributions`` add up to the change; there are
     none where nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most first.
-    ``base_commit`` is base's full SHA, None where base is no commit of the repository.
+    ``base_commit`` is base's full SHA, None where base is no commit of the repository. ``longer`` are the readings of
+    a pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that allocated the most
+    of what head keeps.
     """
 
     base_label: str
@@ -58,6 +107,9 @@ class Live:
     contributions: tuple[Contribution, ...]
     carriers: tuple[Contribution, ...] = ()
     base_commit: str | None = None
+    output: OutputComparison = OutputComparison()
+    longer: tuple[Reading, ...] = ()
+    places: tuple[str, ...] = ()
 
     @property
     def clock(self) -> str:

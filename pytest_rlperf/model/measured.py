@@ -176,6 +176,40 @@ class SliceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """The resources that a process holds after ``calls`` calls of its component; its child processes' count, too.
+
+    ``objects`` are the blocks that Python's allocator has handed out, and ``private_bytes`` the resident memory that no
+    file backs, both after a garbage collection. ``waiting_objects`` and ``waiting_bytes`` are how much more there was
+    before it: what only the collector frees.
+    """
+
+    calls: int
+    objects: int
+    private_bytes: int
+    waiting_objects: int
+    waiting_bytes: int
+    device_bytes: int
+    open_files: int
+    threads: int
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """An array or a plain value within what a component returned, and where it is in there.
+
+    ``kind`` is its type and shape in words, ``bits`` a digest of all its bytes. ``sample`` are some of its values where
+    these are numbers.
+    """
+
+    path: str
+    kind: str
+    bits: str
+    sample: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """A worker's figures by one clock: seconds per call, and the same relative to either kernel's."""
 

@@ -45,6 +45,7 @@ class Code(str, enum.Enum):
     CODE = "code"
     ENVIRONMENT = "environment"
     COUNTERS = "counters"
+    FINDING = "finding"
     # Beside the reason that decides.
     TIME = "time"
     ORIGIN = "origin"
@@ -352,6 +353,14 @@ class CountsChanged(Reason):
     code = Code.COUNTERS
 
 
+@dataclass(frozen=True)
+class Found(Reason):
+    """Findings of other kinds than time and counts, which gate: a line each."""
+
+    lines: tuple[str, ...]
+    code = Code.FINDING
+
+
 # ----------------------------------------------------------------------- beside the reason that decides
 
 
@@ -380,6 +389,14 @@ class BeyondAllowance(Reason):
     most: float
     ratio: float
     code = Code.ALLOWANCE
+
+
+@dataclass(frozen=True)
+class AlsoFound(Reason):
+    """Findings that gate, where time or counts decide, and those that do not."""
+
+    lines: tuple[str, ...]
+    code = Code.FINDING
 
 
 class NoCode(enum.Enum):

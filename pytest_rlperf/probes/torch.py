@@ -10,9 +10,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pytest_rlperf.probes.attach import Undo, put, together
-from pytest_rlperf.timers.decorate import decorate
 from pytest_rlperf.timers.process import hierarchical_timer
-from pytest_rlperf.timers.scope import Scope
+from pytest_rlperf.timers.scope import Scope, decorate
 
 MARK = "rlperf edge"  # a range that counters put among a profiler's events, and that is no phase
 _DEEPEST = 16  # frames between an optimizer's step and that of its base class

@@ -30,7 +30,6 @@ from pytest_rlperf.report.wording import (
     message,
     phases_note,
 )
-from pytest_rlperf.writing import append_whole
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
@@ -102,7 +101,8 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
                     text = render_summary_markdown(outcomes, run, SUMMARY_BYTES - Path(path).stat().st_size)
                 else:
                     text = _output_text(step_outputs(outcomes, run.json, strict=run.strict))
-                append_whole(Path(path), text.encode("utf-8", "backslashreplace"))
+                with Path(path).open("ab") as file:
+                    file.write(text.encode("utf-8", "backslashreplace"))
             except OSError as error:
                 trouble = _unwritable(name, path, error)
         if trouble:
@@ -136,7 +136,7 @@ def _trouble(name: str, path: str) -> str:
     if not path:
         return f"GITHUB_ACTIONS is set, but not {name}: there will be no {_LOST[name]}"
     try:
-        append_whole(Path(path), b"")
+        Path(path).open("ab").close()
     except OSError as error:
         return _unwritable(name, path, error)
     return ""
@@ -302,7 +302,7 @@ def _advice(ordered: Sequence[Outcome], run: GitHubRun, accepting: Sequence[Next
     """Return what to do about it, in one sentence without markup; empty where there is nothing to do."""
     failing = [outcome for outcome in ordered if outcome.verdict.fails(run.strict)]
     if any(outcome.verdict.status is Status.SLOWER for outcome in failing):
-        where = "counts that changed" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
+        where = "counts and other findings" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
         steps = "".join(f"; {step.effect}, as below" for step in accepting)
         return f"Look at the {where} below, and make it as fast as it was{steps}."
     if run.broken(ordered):
@@ -325,7 +325,8 @@ def _improvements(outcomes: Sequence[Outcome]) -> str:
 
 def _has_details(outcome: Outcome) -> bool:
     """Whether a test's reason is worth a place of its own."""
-    return outcome.verdict.status is not Status.SAME or bool(outcome.result.notes or outcome.verdict.counters)
+    verdict = outcome.verdict
+    return verdict.status is not Status.SAME or bool(outcome.result.notes or verdict.counters or verdict.findings)
 
 
 def _details(outcome: Outcome) -> str:

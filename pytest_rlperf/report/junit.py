@@ -38,4 +38,5 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
     for change in verdict.counters:
         name = f"{change.path}: {change.name}" if change.path else change.name
         found += [("counter", f"{shown(name)} {change.was} → {change.now}")]
+    found += [("finding", f"{finding.kind}: {shown(finding.line)}") for finding in verdict.findings]
     return [(f"rlperf_{name}", f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in found]

@@ -235,7 +235,8 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     verdict = outcome.verdict
     same = verdict.status is Status.SAME and not verbose
     # Code that is the same, at another time than stored: the table alone would look like a mistake.
-    is_plain = verdict.reason.code != Code.ENVIRONMENT and not outcome.result.notes and not verdict.counters
+    is_plain = verdict.reason.code != Code.ENVIRONMENT and not outcome.result.notes
+    is_plain = is_plain and not (verdict.counters or verdict.findings)
     if same and outcome.result.measured and is_plain:
         return
     title = _line(f"{outcome.result.name}  ")

@@ -11,7 +11,7 @@ from pytest_rlperf.model.timing import Mode, TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text
-from pytest_rlperf.traces.trees import laid_out, levels
+from pytest_rlperf.traces.reading import laid_out, levels
 
 _NAME = Column("name", "name", "left", overflow="cut", room=24)
 _UNKNOWN = "–"

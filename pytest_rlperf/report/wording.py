@@ -264,6 +264,10 @@ def _beside_times(reason: Reason) -> str | None:
             return changes_text(changes)
         case reasons.TimeAlone(status, time):
             return f"time alone: {status}, {'; '.join(reason_lines(time))}"
+        case reasons.Found(lines):
+            return "\n".join(lines)
+        case reasons.AlsoFound(lines):
+            return "\n".join(f"also: {line}" for line in lines)
         case reasons.AlsoCounted(changes):
             return f"also counted: {changes_text(changes)}"
         case reasons.BeyondAllowance(commit, most, ratio):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.bisection import bisection_lines, comparison_lines
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.hooks import MeasuredRun
-from pytest_rlperf.run.loop import Beginning, Finished, Judged, TestInLane, TestLoop, make_lanes, make_project
+from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project
 from pytest_rlperf.run.one_test import essence
 from pytest_rlperf.sides.history import Candidate, compared, find_candidates
 
@@ -175,10 +176,6 @@ class ProbeLoop(TestLoop):
         self._progress.begin(self._pair[1].title)
         return compared(*self._pair, project, self._progress.show)
 
-    def _report(self, test: TestInLane) -> None:
-        while not isinstance(event := self._next_event(test), Finished):
-            if isinstance(event, Judged):
-                self._keep(test, event)
-        if event.error is not None:
-            raise event.error
-        self._reasons[test.group.key] = essence(test.failure)
+    def _report(self, test: TestInLane, measured: Future[None]) -> None:
+        self._await(test, measured)
+        self._reasons[test.measuring.group.key] = essence(test.failure)

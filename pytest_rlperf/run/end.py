@@ -60,18 +60,17 @@ def check_outputs(settings: Config, junit_xml: str | None) -> None:
 
 
 class EndOfRun:
-    """Reports a run at its end, by its outcomes and notes, and by the places where its tests failed."""
+    """Reports a run at its end, by its outcomes and notes, and by the places where its tests failed.
+
+    ``items`` are the tests to be measured, by their ids.
+    """
 
     def __init__(self, config: pytest.Config, settings: Config, run: RunState) -> None:
         self._config = config
         self._settings = settings
         self._run = run
-        self._items: dict[str, pytest.Item] = {}
+        self.items: dict[str, pytest.Item] = {}
         self._places: dict[str, tuple[str, int]] = {}
-
-    def add_tests(self, items: Collection[pytest.Item]) -> None:
-        """Keep the tests that are to be measured."""
-        self._items = {item.nodeid: item for item in items}
 
     def add_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Keep the line of a test that GitHub is to annotate: where it failed, else where it begins."""
@@ -129,7 +128,7 @@ class EndOfRun:
         """Return the HTML report; OutputError without jinja2."""
         from pytest_rlperf.report.html import render_html
 
-        settings = {result_key(item): self._settings.for_test(item) for item in self._items.values()}
+        settings = {result_key(item): self._settings.for_test(item) for item in self.items.values()}
         return render_html(
             self._outcomes,
             self._summary(verbose=True),
@@ -142,7 +141,7 @@ class EndOfRun:
 
     def _benchmarks(self) -> str:
         """Return pytest-benchmark's JSON."""
-        run, items = self._run, self._items.values()
+        run, items = self._run, self.items.values()
         params = {result_key(item): item.callspec.params for item in items if hasattr(item, "callspec")}
         document = benchmark_json.benchmark_document(
             run.outcomes.tests, run.baselines.machine, run.provenance(), params=params
@@ -219,7 +218,7 @@ class EndOfRun:
 
     def _skipped(self, reporter: pytest.TerminalReporter) -> dict[str, str]:
         """Return why tests were skipped, by their keys."""
-        keys = {nodeid: result_key(item) for nodeid, item in self._items.items()}
+        keys = {nodeid: result_key(item) for nodeid, item in self.items.items()}
         skipped = {}
         for report in reporter.getreports("skipped"):
             why = report.longrepr[-1] if isinstance(report.longrepr, (tuple, list)) else report.longreprtext

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -34,20 +34,23 @@ class PlainRepr(TerminalRepr):
 
 
 class ReportForwarder:
-    """Forwards the reports of one test at a time, and makes those that a lost worker cannot send."""
+    """Reports one test: forwards its worker's reports, and makes those that a lost worker cannot send."""
 
-    def __init__(self, config: pytest.Config, before_writing: Callable[[], None]) -> None:
+    def __init__(self, config: pytest.Config, item: pytest.Item, before_writing: Callable[[], None]) -> None:
         self._config = config
+        self._item = item
         self._before_writing = before_writing
-        self._item: pytest.Item | None = None
         self._phases: list[str] = []
         self._teardown: pytest.TestReport | None = None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
 
-    def begin(self, item: pytest.Item) -> None:
-        """Begin to report a test."""
-        self._item = item
-        self._phases = []
-        self._teardown = None
+    def forward_all(self, messages: Iterable[m.Reported | m.Warned]) -> None:
+        """Pass on reports and warnings; a report that cannot be read is a failure of the test."""
+        for message in messages:
+            try:
+                self.forward(message)
+            except UnreadableError as error:
+                self.fabricate(f"a worker sent a report that cannot be read: {error}")
 
     def forward(self, message: m.Reported | m.Warned) -> None:
         """Pass on a report or a warning; the teardown's report is kept for :meth:`finish`."""
@@ -55,9 +58,8 @@ class ReportForwarder:
             self._warn(message)
             return
         report = self._read(message.report)
-        if self._item is not None:
-            report.nodeid = self._item.nodeid
-            report.location = self._item.location
+        report.nodeid = self._item.nodeid
+        report.location = self._item.location
         if report.when == "teardown":
             self._teardown = report
         else:
@@ -87,7 +89,6 @@ class ReportForwarder:
 
     def fabricate(self, text: str) -> None:
         """Report a failure of the phase that a lost worker was in."""
-        assert self._item is not None
         when = next((phase for phase in ("setup", "call") if phase not in self._phases), "teardown")
         path, line, _ = self._item.location
         longrepr = PlainRepr(text, str(path), (line or 0) + 1)
@@ -103,10 +104,9 @@ class ReportForwarder:
         report = self._teardown or self._report("teardown", "passed", None)
         report.user_properties += properties
         self._log(report)
-        self._item = None
+        self._item.ihook.pytest_runtest_logfinish(nodeid=self._item.nodeid, location=self._item.location)
 
     def _report(self, when: str, outcome: str, longrepr: Any) -> pytest.TestReport:
-        assert self._item is not None
         return pytest.TestReport(
             nodeid=self._item.nodeid,
             location=self._item.location,
@@ -117,7 +117,6 @@ class ReportForwarder:
         )
 
     def _log(self, report: pytest.TestReport) -> None:
-        assert self._item is not None
         if type(report) is pytest.TestReport:
             self._phases += ["setup", "call"] if report.when == "setup" and not report.passed else [str(report.when)]
         self._before_writing()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import FrameType
 
 import pytest
@@ -64,11 +64,10 @@ class MeasuredRun:
         self._settings = settings
         self._began = began
         notes: list[Note] = [TextNote(text) for text in [*_platform_notes(sys.platform), *check_github(os.environ)]]
-        self._failed: set[str] = set()
+        self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
         self._passed: list[pytest.Item] = []
-        self._items: dict[str, pytest.Item] = {}
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
@@ -85,7 +84,6 @@ class MeasuredRun:
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
-        self._lanes: Lanes | None = None
         _Interrupts(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
@@ -114,17 +112,15 @@ class MeasuredRun:
 
     def pytest_report_header(self) -> list[str]:
         """Show the code or the baseline that the run compares with, and the options of the user that it changed."""
-        if self._settings.selfcheck:
-            return ["rlperf: today's code against itself", *note_lines(self._run.notes, verbose=False)]
-        if self._settings.against is not None:
-            return [f"rlperf: live pairs against {self._settings.against}", *note_lines(self._run.notes, verbose=False)]
-        store = self._run.baselines.store
-        found = "" if self._run.baselines.own is not None else ", none yet for this machine class"
-        stored = "; figures are stored there" if self._settings.save else ""
-        return [
-            f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}{stored}",
-            *note_lines(self._run.notes, verbose=False),
-        ]
+        settings, baselines = self._settings, self._run.baselines
+        found = "" if baselines.own is not None else ", none yet for this machine class"
+        stored = "; figures are stored there" if settings.save else ""
+        compared = f"baseline {baselines.store.name!r} in {settings.baseline_dir}{found}{stored}"
+        if settings.selfcheck:
+            compared = "today's code against itself"
+        elif settings.against is not None:
+            compared = f"live pairs against {settings.against}"
+        return [f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False)]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -177,7 +173,7 @@ class MeasuredRun:
     def _how(self, items: list[pytest.Item]) -> str:
         """Return how tests are measured: some in live pairs, the others by themselves."""
         settings, baselines = self._settings, self._run.baselines
-        lanes = self._make_lanes().count
+        lanes = self._lanes.count
         live = len(items) if settings.against is not None else 0
         if settings.against is None:
             live = sum(baselines.commit_of(result_key(item)) is not None for item in items)
@@ -189,10 +185,9 @@ class MeasuredRun:
             parts.append(f"{live if alone else ''} in {settings.pairs[0]} live pairs each or more{at_once}".lstrip())
         return "; ".join(parts)
 
-    def _make_lanes(self) -> Lanes:
-        if self._lanes is None:
-            self._lanes = make_lanes(self._config, self._run)
-        return self._lanes
+    @cached_property
+    def _lanes(self) -> Lanes:
+        return make_lanes(self._config, self._run)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -202,8 +197,7 @@ class MeasuredRun:
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
         if self._run.shard is None:
             self._run.gated = self._gated(session.items)
-        self._items = {item.nodeid: item for item in session.items}
-        self._end.add_tests(session.items)
+        self._end.items = {item.nodeid: item for item in session.items}
         line = self._live_line()
         if session.items and self._settings.ray is not None:
             from pytest_rlperf.run.ray_cluster import ClusterLoop
@@ -215,7 +209,7 @@ class MeasuredRun:
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Measure the session's tests in workers of this machine."""
-        TestLoop(session.config, self._run, self._began, self._make_lanes(), progress).run(session)
+        TestLoop(session.config, self._run, self._began, self._lanes, progress).run(session)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""
@@ -224,28 +218,27 @@ class MeasuredRun:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember which tests failed, and which came to the end of their call; feed pytest-benchmark's tables."""
-        benchmark = getattr(report, "rlperf_benchmark", None)
-        item = self._items.get(report.nodeid)
-        if benchmark is not None and item is not None:
-            outcome = self._run.outcomes.tests.get(result_key(item))
-            if outcome is not None and outcome.result.workers:
-                add_stats(item, outcome.result, benchmark)
-        if item is not None:
-            self._end.add_report(item, report)
+        item = self._end.items.get(report.nodeid)
+        if item is None:
+            return
+        key = result_key(item)
+        benchmark, outcome = getattr(report, "rlperf_benchmark", None), self._run.outcomes.tests.get(key)
+        if benchmark is not None and outcome is not None and outcome.result.workers:
+            add_stats(item, outcome.result, benchmark)
+        self._end.add_report(item, report)
         if report.when == "teardown":
-            self._finished.add(report.nodeid)
+            self._finished.add(key)
         if report.failed:
-            self._failed.add(report.nodeid)
-            if item is not None:
-                self._add_error(item, report)
+            self._failed.add(key)
+            self._add_error(key, report)
         elif report.skipped and hasattr(report, "wasxfail"):
-            self._xfailed.add(report.nodeid)
-        elif report.when == "call" and report.passed and item is not None:
+            self._xfailed.add(key)
+        elif report.when == "call" and report.passed:
             self._passed.append(item)
 
-    def _add_error(self, item: pytest.Item, report: pytest.TestReport) -> None:
+    def _add_error(self, key: str, report: pytest.TestReport) -> None:
         """Keep a test that failed otherwise than by its verdict as an error."""
-        outcomes, key = self._run.outcomes, result_key(item)
+        outcomes = self._run.outcomes
         known = outcomes.tests.get(key)
         if known is None or failure_of(known, self._run) is None:
             crash = getattr(report.longrepr, "reprcrash", None)
@@ -256,7 +249,6 @@ class MeasuredRun:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Store results, write files, and set the exit status: a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        keys = {item.nodeid: result_key(item) for item in session.items}
         silent = [item for item in self._passed if result_key(item) not in self._run.outcomes.keys]
         if silent:
             calls = {item.nodeid: missing_call(getattr(item, "fixturenames", ())) for item in silent}
@@ -272,19 +264,14 @@ class MeasuredRun:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
         if not names_tests(self._config):
-            self._run.note(*self._run.accepted.unmatched({*keys.values(), *self._left_out}))
-        failed = self._failed_keys()
+            keys = {result_key(item) for item in session.items}
+            self._run.note(*self._run.accepted.unmatched(keys | self._left_out))
         if self._settings.save and self._run.outcomes.tests:
-            expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
-            self._save(session, failed | expected, finished=finished)
-        complaints = self._end.write(failed, {keys[nodeid] for nodeid in self._finished if nodeid in keys})
+            self._save(session, self._failed | self._xfailed, finished=finished)
+        complaints = self._end.write(self._failed, self._finished)
         self._run.note(*map(TextNote, complaints))
         if complaints:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
-    def _failed_keys(self) -> set[str]:
-        """Return the keys of tests that failed, and the ids of files that cannot be collected."""
-        return {result_key(self._items[nodeid]) if nodeid in self._items else nodeid for nodeid in self._failed}
 
     def _save(self, session: pytest.Session, failed: set[str], *, finished: bool) -> None:
         if not finished:
@@ -310,7 +297,7 @@ class MeasuredRun:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the table, the phases, and what to do next."""
-        self._end.show(terminalreporter, self._failed_keys())
+        self._end.show(terminalreporter, self._failed)
 
     def _live_line(self) -> LiveLine | LogLine | NoLine:
         """Return a line to show progress on: on a terminal one that is rewritten, in a log one a minute."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from pytest_rlperf.judge.findings import growth
+from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records, slower_least
 from pytest_rlperf.measure.counting_pass import CountingPass, learn
 from pytest_rlperf.measure.figures import device_notes
@@ -20,7 +22,7 @@ from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, 
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.judged import Policy, Status, Verdict
+from pytest_rlperf.model.judged import OFF, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, log_ratios
 from pytest_rlperf.model.measured import Result, work_text
 from pytest_rlperf.model.progress import Progress
@@ -30,10 +32,12 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import Worker
-from pytest_rlperf.workers.stems import BaseSide, DoubtfulError, Stems, WorkerGroup
+from pytest_rlperf.workers.stems import DoubtfulError, Stems, WorkerGroup
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
+_PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
+_LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 
 WorkerPair: TypeAlias = tuple[Worker, Worker]
 """Base's worker and head's."""
@@ -62,7 +66,8 @@ def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
 class Measuring:
     """One test that is measured: its workers, its settings, the rules that judge it, and its place in the run.
 
-    ``fresh`` where all of its workers are to be new interpreters.
+    ``fresh`` where all of its workers are to be new interpreters, ``is_short`` where the run has less time for it than
+    the test may take.
     """
 
     group: WorkerGroup
@@ -72,11 +77,7 @@ class Measuring:
     progress: Progress
     order: int = 0
     fresh: bool = False
-
-    @property
-    def limits(self) -> PairLimits:
-        """How many pairs a verdict takes."""
-        return PairLimits(*self.settings.pairs)
+    is_short: bool = False
 
     def stems(self, stems: Stems) -> Stems:
         """Return the stems that its workers are to come from."""
@@ -92,7 +93,7 @@ class LivePairs:
 
     def __init__(self, test: Measuring, history: PairSpread | None = None) -> None:
         self.test = test
-        self._policy, self._limits = policy, limits = test.policy, test.limits
+        self._policy, self._limits = policy, limits = test.policy, PairLimits(*test.settings.pairs)
         self._history = history
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
@@ -204,7 +205,10 @@ class LivePairs:
             return None
         forked = all(worker.stem.forks for worker in pair)
         setup_s = time.monotonic() - started_s
-        warm = self._measurement.warm_up(Pair(index, *pair, check_s, setup_s, loader if forked else None))
+        base_s, head_s = (worker.stem.collected.import_s for worker in pair)
+        import_s = (0.0, 0.0) if self.test.order else (base_s, head_s)  # which is the same for all tests of a run
+        made = Pair(index, *pair, check_s, setup_s, loader if forked else None, import_s)
+        warm = self._measurement.warm_up(made)
         self.adjust(pair)
         return warm
 
@@ -220,18 +224,18 @@ class LivePairs:
 
 
 class LiveComparison(LivePairs):
-    """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers."""
+    """Compares one test's sides, by time and by the counts of the first pairs' workers, which come from ``stems``."""
 
     def __init__(
-        self, test: Measuring, base_side: BaseSide, counting: CountingPass, history: PairSpread | None = None
+        self, test: Measuring, stems: Stems, counting: CountingPass, history: PairSpread | None = None
     ) -> None:
         super().__init__(test, history)
-        self._base_side = base_side
-        self._stems = test.stems(base_side.stems)
+        self._stems = test.stems(stems)
         self._counting = counting
         self._numbers: dict[int, int] = {}  # of the stems, by pair: each pair has others
         self._open: dict[int, WorkerPair] = {}
         self._tallies: dict[int, tuple[Tally | None, Tally | None]] = {}
+        self._outputs: dict[int, Seeded] = {}
 
     def compare(self) -> tuple[Result, Live]:
         """Return head's result, and the comparison with base.
@@ -241,7 +245,8 @@ class LiveComparison(LivePairs):
         """
         try:
             verdict, measured = self.run()
-            return self._found(measured, verdict)
+            result, live = self._found(measured, verdict)
+            return result, self._with_growth(live)
         except BaseException:
             self.test.group.release()
             raise
@@ -258,14 +263,11 @@ class LiveComparison(LivePairs):
             self.test.group.at_end(partial(self._let_go, 0))
             if self._stems.fresh:  # new interpreters take seconds: those of the next pairs start with the first
                 self._start_others(number)
-        base, head = self._open[index] = self._pair(number, loader)
+        base, head = self._stems.workers(number, loader)
+        self._open[index] = base, head
         if index == 0:
             self.test.group.reports_by(head)
         self.test.group.open(in_turn(index, base, head))
-        return base, head
-
-    def _pair(self, number: int, loader: int) -> WorkerPair:
-        base, head = self._stems.workers(number, loader)
         return base, head
 
     def _start_others(self, number: int) -> None:
@@ -276,9 +278,10 @@ class LiveComparison(LivePairs):
         """Check that a pair does the same work with code that may differ; have the first pairs count."""
         base, head = pair
         self._refuse_other_work(base.called, head.called)
-        if not self._stems.fresh and any(worker.variables != worker.stem.variables for worker in pair):
+        if not self._stems.fresh and any(worker.sets_variables for worker in pair):
             raise DoubtfulError("the test sets variables that libraries read when they are loaded")
-        may_differ = self._base_side.may_differ(base, head)
+        self._outputs[index] = base.seed, base.output, head.output
+        may_differ = self._stems.may_differ(base, head)
         if index == 0:
             self._stems.learn(pair)
         if index < COUNTED_PAIRS:
@@ -302,7 +305,7 @@ class LiveComparison(LivePairs):
 
     def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
         """Return the comparison, from the figures of all pairs and the verdict on their times."""
-        sides = self._base_side.sides
+        sides = self._stems.sides
         tallies = [self._tallies[index] for index in sorted(self._tallies)]
         result, base = (
             replace(
@@ -316,21 +319,42 @@ class LiveComparison(LivePairs):
         )
         parts = _contributions(measured, base, verdict)
         labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
-        return result, Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit)
+        output = compare([self._outputs[index] for index in sorted(self._outputs)])
+        live = Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit, output=output)
+        return result, live
+
+    def _with_growth(self, live: Live) -> Live:
+        """Return the comparison with more calls of the first pair, where those so far only hint at growth.
+
+        Where something grows, one of head's processes shows which lines allocate what it keeps.
+        """
+        if self._policy.findings["growth"] == OFF:
+            return live
+        if growth.hints(live):
+            self.test.progress.show("looking whether memory grows")
+            with self.test.lanes.lane(self.test.order, 0):
+                live = replace(live, longer=tuple(self._measurement.go_on(_LONGER_S)))
+        found = growth.find(live, self._policy)
+        if found is None:
+            return live
+        self.test.progress.show("looking which lines allocate")
+        _, head = self._open[0]
+        least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * found.figures.get("private_bytes", 0.0))
+        return replace(live, places=tuple(head.ask(m.FindAllocations(least_bytes))))
 
     def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
         """Whether many calls have loaded code that may differ, where the first call has loaded none."""
         for worker in (base, head):
             worker.warm_up(None, _MANY_CALLS_S, kernels=False)
             worker.survey()
-        return self._base_side.may_differ(base, head)
+        return self._stems.may_differ(base, head)
 
     def _refuse_other_work(self, base: m.Called | None, head: m.Called | None) -> None:
         """Raise OtherWorkError where a call is not the same work on both sides."""
         assert base is not None
         assert head is not None
         if _work(base) != _work(head):
-            sides = self._base_side.sides
+            sides = self._stems.sides
             works = (work_text(*_work(base)), work_text(*_work(head)))
             raise OtherWorkError(
                 reasons.Incomparable(Code.WORK, "a call's work", *works, sides.base.label, stores=False)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
 from pytest_rlperf.judge.stored import creep
-from pytest_rlperf.judge.verdict import Counts, Evidence, judge
+from pytest_rlperf.judge.verdict import Counts, Evidence, allow, judge, with_findings
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Status, Verdict
-from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
-from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
 from pytest_rlperf.run.live_comparison import (
@@ -35,24 +33,18 @@ from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
-from pytest_rlperf.workers.stems import BaseSide, BaseSides, Stems
+from pytest_rlperf.workers.stems import BaseSides, Stems
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of a test.
+class Measured(NamedTuple):
+    """The measurements of a test: what its outcome keeps, and what the verdict rests on, yet without stored figures.
 
-    ``result`` is what its outcome keeps, ``head`` the figures to judge, which live pairs may have taken anew. The
-    others are as in Evidence. ``base_commit`` is the full SHA since which commits may accept a slowdown.
+    ``base_commit`` is the full SHA since which commits may accept a slowdown.
     """
 
     result: Result
-    head: Result
-    by_itself: Result | None = None
-    live: Live | None = None
-    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NotOnBase | None = None
+    evidence: Evidence
     base_commit: str | None = None
-    unsettled: reasons.NotSettledLive | None = None
 
 
 class Conclusion(NamedTuple):
@@ -70,7 +62,7 @@ class OneTest:
     """
 
     def __init__(
-        self, test: Measuring, solo: Stems, base_sides: BaseSides, against: BaseSide | None, run: RunState
+        self, test: Measuring, solo: Stems, base_sides: BaseSides, against: Stems | None, run: RunState
     ) -> None:
         self._test = test
         self._group, self._settings = test.group, test.settings
@@ -82,67 +74,65 @@ class OneTest:
     def measure(self) -> Conclusion:
         """Measure and judge the test."""
         started_s = time.monotonic()
-        measured = self._measure_stored() if self._against is None else self._measure_against(self._against)
+        commit = self._run.baselines.commit_of(self._group.key)
+        if self._against is not None:
+            measured = self._measure_against(self._against)
+        elif commit is not None:
+            measured = self._settle(commit)
+        else:
+            result = self._measure_by_itself()
+            measured = Measured(result, Evidence(result))
         return conclude(self._run, self._settings, measured, time.monotonic() - started_s)
 
-    def _measure_stored(self) -> Measured:
-        """Measure for a comparison with the baseline: live with its commit where that runs, else by its numbers."""
-        commit = self._run.baselines.commit_of(self._group.key)
-        if commit is None:
-            return self._by_stored_numbers(self._measure_by_itself())
-        base_side, obstacle = self._find(commit)
-        if base_side is None:
-            return self._unsettled(self._measure_by_itself(), str(obstacle))
-        return self._settle(base_side)
-
-    def _measure_against(self, base_side: BaseSide) -> Measured:
+    def _measure_against(self, stems: Stems) -> Measured:
         """Measure for a comparison with the side that the user named."""
         try:
-            return self._measure_live(base_side)
+            return self._measure_live(stems)
         except LeftEarlyError as early:
-            if not early.worker.is_base or early.done.collision or _is_doubtful(early):
+            if not _is_due_to_base(early):
                 raise
             result = self._measure_by_itself()
-            return Measured(result, result, unpaired=_not_on_base(base_side.sides.base.label, early.done))
+            return Measured(result, Evidence(result, unpaired=_not_on_base(stems.sides.base.label, early.done)))
 
-    def _settle(self, base_side: BaseSide) -> Measured:
-        """Have live pairs decide; where base does not run, the stored numbers do."""
-        try:
-            return self._measure_live(base_side)
-        except SideError as error:
-            self._base_sides.give_up(base_side, error)
-            obstacle = str(error)
-        except (LeftEarlyError, WorkerLostError) as stopped:
-            if not stopped.worker.is_base or _is_doubtful(stopped):
-                raise
-            if isinstance(stopped, LeftEarlyError) and stopped.done.collision:
-                raise
-            obstacle = f"on {base_side.sides.base.label}: {essence(str(stopped))}"
-        return self._unsettled(self._measure_by_itself(), obstacle)
+    def _settle(self, commit: str) -> Measured:
+        """Have live pairs with the baseline's commit decide; where that does not run, the stored numbers do."""
+        stems, obstacle = self._find(commit)
+        if stems is not None:
+            try:
+                return self._measure_live(stems)
+            except SideError as error:
+                self._base_sides.give_up(stems, error)
+                obstacle = str(error)
+            except (LeftEarlyError, WorkerLostError) as stopped:
+                if not _is_due_to_base(stopped):
+                    raise
+                obstacle = f"on {stems.sides.base.label}: {essence(str(stopped))}"
+        result = self._measure_by_itself()
+        unsettled = reasons.NotSettledLive(reasons.NoCode.NOT_RUNNING, obstacle)
+        return Measured(result, Evidence(result, unsettled=unsettled), commit)
 
-    def _measure_live(self, base_side: BaseSide) -> Measured:
+    def _measure_live(self, stems: Stems) -> Measured:
         """Compare live, unless it is the same code; then measure by itself what is to be stored."""
-        base, saves, named = base_side.sides.base.label, self._settings.save, self._against is not None
+        base, saves, named = stems.sides.base.label, self._settings.save, self._against is not None
         unpaired: reasons.SameCode | reasons.Incomparable
-        if base_side.is_same_code:
+        if stems.is_same_code:
             unpaired = reasons.SameCode(base, only_loaded=False)
         else:
+            stored = self._run.baselines.stored(self._group.key)
+            counting = counting_pass(self._settings, 2 * COUNTED_PAIRS)
+            live_comparison = LiveComparison(self._test, stems, counting, None if stored is None else stored.pairs)
             try:
-                head, live = self._comparison(base_side).compare()
+                head, live = live_comparison.compare()
                 saved = self._measure_by_itself() if saves else None
-                return Measured(saved or head, head, None if named else saved, live, base_commit=base_side.sides.commit)
+                evidence = Evidence(head, live=live, by_itself=None if named else saved)
+                return Measured(saved or head, evidence, stems.sides.commit)
             except OtherWorkError as other:
                 unpaired = other.reason
             except SameCodeError:
                 unpaired = reasons.SameCode(base, only_loaded=True)
         # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
         result = self._measure_by_itself() if saves or not named else self._unmeasured()
-        return Measured(result, result, None if named else result, unpaired=unpaired)
-
-    def _comparison(self, base_side: BaseSide) -> LiveComparison:
-        stored = self._run.baselines.stored(self._group.key)
-        counting = counting_pass(self._settings, 2 * COUNTED_PAIRS)
-        return LiveComparison(self._test, base_side, counting, None if stored is None else stored.pairs)
+        return Measured(result, Evidence(result, unpaired=unpaired, by_itself=None if named else result))
 
     def _unmeasured(self) -> Result:
         """Return a result without figures."""
@@ -151,29 +141,19 @@ class OneTest:
         called = self._group.called
         return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 
-    def _by_stored_numbers(self, result: Result) -> Measured:
-        """Return the measurements of a test that is compared with stored numbers."""
-        return Measured(result, result, base_commit=self._run.baselines.commit_of(self._group.key))
-
-    def _unsettled(self, result: Result, obstacle: str) -> Measured:
-        """Return the measurements of a test that live pairs were to decide, with why they could not."""
-        unsettled = reasons.NotSettledLive(reasons.NoCode.NOT_RUNNING, obstacle)
-        return replace(self._by_stored_numbers(result), unsettled=unsettled)
-
-    def _find(self, commit: str) -> tuple[BaseSide | None, str | None]:
-        """Return the code of a commit as a base side, or why it cannot be had."""
-        with self._base_sides.lock:
-            try:
-                base_side = self._base_sides.of_commit(commit, self._test.progress.show)
-                if base_side.sides.additions is not None:
-                    self._run.note(AddedPackages(base_side.sides.base.label, base_side.sides.additions))
-                if not base_side.is_same_code:
-                    base_side.check_collected([self._group.key])
-            except SideError as error:
-                return None, str(error)
-            except WorkerLostError as lost:
-                return None, essence(str(lost))
-        return base_side, None
+    def _find(self, commit: str) -> tuple[Stems | None, str]:
+        """Return the stems of a commit and today's code, or why its code cannot be had."""
+        try:
+            stems = self._base_sides.of_commit(commit, self._test.progress.show)
+            if stems.sides.additions is not None:
+                self._run.note(AddedPackages(stems.sides.base.label, stems.sides.additions))
+            if not stems.is_same_code:
+                stems.check_collected([self._group.key])
+        except SideError as error:
+            return None, str(error)
+        except WorkerLostError as lost:
+            return None, essence(str(lost))
+        return stems, ""
 
     def _measure_by_itself(self) -> Result:
         """Measure the test by itself, with the machine to itself."""
@@ -195,10 +175,8 @@ class OneTest:
     def _open_solo(self, count: int) -> list[Worker]:
         """Return workers of head's, with the test at its call."""
         workers: list[Worker] = []
-        numbers: list[int] = []
-        for index in range(count):
-            number = self._solo.claim(index, avoid=numbers)
-            numbers.append(number)
+        numbers = [self._solo.claim(index) for index in range(count)]
+        for number in numbers:
             self._group.at_end(partial(self._solo.give_back, number))
         with ThreadPoolExecutor(count) as threads:  # new interpreters start at the same time
             for (worker,) in threads.map(self._solo.workers, numbers):
@@ -208,11 +186,11 @@ class OneTest:
         return workers
 
 
-def _is_doubtful(error: LeftEarlyError | WorkerLostError) -> bool:
-    """Whether new interpreters may do what a forked worker failed to do."""
-    if isinstance(error, LeftEarlyError):
-        return error.worker.stem.forks and error.done.outcome == "failed" and not error.done.name_missing
-    return isinstance(error.worker, Worker) and error.worker.stem.forks
+def _is_due_to_base(stopped: LeftEarlyError | WorkerLostError) -> bool:
+    """Whether base's code cannot run a test, by the word of a process that counts."""
+    if isinstance(stopped, LeftEarlyError) and (stopped.done.collision or stopped.done.name_missing):
+        return stopped.worker.is_base and not stopped.done.collision
+    return stopped.worker.is_base and not stopped.is_doubtful
 
 
 def counting_pass(settings: Config, workers: int) -> CountingPass:
@@ -237,30 +215,25 @@ def essence(text: str) -> str:
 # ----------------------------------------------------------------------- from measurements to the outcome
 
 
-def evidence_of(run: RunState, measured: Measured) -> Evidence:
-    """Return the times that a verdict rests on."""
-    key, baselines = measured.result.nodeid, run.baselines
-    return Evidence(
-        head=measured.head,
+def evidence_of(run: RunState, found: Evidence) -> Evidence:
+    """Return the times that a verdict rests on, with those of the baseline."""
+    key, baselines = found.head.nodeid, run.baselines
+    return replace(
+        found,
         stored=baselines.stored(key),
         others=baselines.differences,
-        live=measured.live,
-        unpaired=measured.unpaired,
-        by_itself=measured.by_itself,
-        versions=() if measured.by_itself is None else baselines.versions_since(key),
-        unsettled=measured.unsettled or baselines.unsettled(key),
+        versions=() if found.by_itself is None else baselines.versions_since(key),
+        unsettled=found.unsettled or baselines.unsettled(key),
     )
 
 
 def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> Conclusion:
     """Judge a test, and note what could not be compared."""
-    result, live, base = measured.result, measured.live, measured.base_commit
+    result, base = measured.result, measured.base_commit
     notes: list[Note] = []
-    evidence = replace(
-        evidence_of(run, measured),
-        counts=_counts(run, settings, measured, notes),
-        allowances=run.accepted.since(base),
-    )
+    evidence = evidence_of(run, measured.evidence)
+    counts, live = _counts(run, settings, measured, notes), evidence.live
+    evidence = replace(evidence, counts=counts, allowances=run.accepted.since(base))
     verdict = judge(evidence, run.policy(settings))
     # Where nothing is slower, only messages that can still be amended are of use: those of the change at hand.
     if base is not None and (verdict.status is Status.SLOWER or run.settings.against is not None):
@@ -271,13 +244,17 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
     first = run.baselines.anchor if run.settings.against == ANCHOR else stored_first
     change = None if live is None else creep(verdict.estimate, base, first)
     outcome = Outcome(result, stored, live, verdict, seconds, change)
+    law = run.series.add(outcome, run.policy(settings))
+    if law is not None:
+        verdict = allow(with_findings(verdict, (law,)), result.nodeid, evidence.allowances)
+        outcome = replace(outcome, verdict=verdict)
     return Conclusion(outcome, tuple(notes))
 
 
 def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:
     """Return the exact counts to compare, base's of live pairs or else stored ones; add ``notes`` on others."""
-    result, live, now = measured.result, measured.live, measured.result.counting
-    if now is None or measured.unpaired is not None:
+    result, live, now = measured.result, measured.evidence.live, measured.result.counting
+    if now is None or measured.evidence.unpaired is not None:
         return None
     other = run.baselines.counts.find(result) if live is None else live_counts(live.base, run.settings.against)
     obstacle: Obstacle | None = other.obstacle if now.workers else NothingCounted(now.notes, on_base=False)
@@ -313,8 +290,3 @@ def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outco
     if known is not None:
         return replace(known, verdict=verdict)
     return Outcome(Result(key, "", "", 0.0, (), (), 0.0, ()), None, None, verdict, seconds)
-
-
-def properties_of(outcome: Outcome | None) -> list[tuple[str, object]]:
-    """Return the properties of a verdict for JUnit XML and other report writers."""
-    return [] if outcome is None else list(properties(outcome))

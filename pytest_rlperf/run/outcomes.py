@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.fixtures import result_key
+from pytest_rlperf.judge.findings import scale
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model.judged import LIVE_TOLERANCE, Allowance, Outcome, Policy, Shard
+from pytest_rlperf.model.judged import FINDINGS, LIVE_TOLERANCE, OFF, Allowance, Finding, Outcome, Policy, Shard
+from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.spans import Trace
@@ -48,6 +54,49 @@ class Outcomes:
         self.tests[outcome.result.nodeid] = outcome
 
 
+class Series:
+    """Tests that are the same but for one number, by which the time of a call follows a law.
+
+    Lanes may add outcomes at the same time.
+    """
+
+    def __init__(self, items: Iterable[pytest.Item]) -> None:
+        self._place: dict[str, tuple[str, float]] = {}
+        for item in items:
+            parameters = dict(getattr(getattr(item, "callspec", None), "params", {}))
+            numbers = {
+                name: value
+                for name, value in parameters.items()
+                if isinstance(value, (int, float)) and not isinstance(value, bool)
+            }
+            if len(numbers) == 1:
+                ((name, size),) = numbers.items()
+                others = sorted((other, repr(value)) for other, value in parameters.items() if other != name)
+                self._place[result_key(item)] = f"{item.nodeid.partition('[')[0]} {others}", float(size)
+        self._wanted = Counter(series for series, _ in self._place.values())
+        self._points: dict[str, dict[float, scale.Point]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, outcome: Outcome, policy: Policy) -> Finding | None:
+        """Add a test; return the finding of its series where it is the last one of that."""
+        series, size = self._place.get(outcome.result.nodeid, ("", 0.0))
+        live = outcome.live
+        if not series or live is None or len(live.pairs) < 2 or policy.findings["scale"] == OFF:
+            return None
+        counts = (_exact(live.base), _exact(outcome.result))
+        with self._lock:
+            points = self._points.setdefault(series, {})
+            points[size] = scale.Point(size, live.log_ratios, live.base.call_s, *counts)
+            is_last = len(points) == self._wanted[series] >= scale.POINTS_LEAST
+        return scale.find(list(points.values()), policy) if is_last else None
+
+
+def _exact(result: Result) -> Mapping[str, int]:
+    """Return the exact counts of a whole call."""
+    phases = () if result.counting is None else result.counting.phases
+    return next((phase.exact for phase in phases if not phase.path), {})
+
+
 class AcceptedSlowdowns:
     """The slowdowns that commits accept, read once for each base.
 
@@ -71,8 +120,6 @@ class AcceptedSlowdowns:
 
     def heed(self, base: str) -> list[Note]:
         """Count the allowances since ``base`` among those that should match a test; return the notes on trailers."""
-        if base in self._noted:
-            return []
         self._noted.add(base)
         return [TextNote(text) for text in self._read[base][1]]
 
@@ -96,6 +143,7 @@ class RunState:
         self.baselines = Baselines(settings, root)
         self.outcomes = Outcomes()
         self.accepted = AcceptedSlowdowns(root)
+        self.series = Series(())
         self.notes: list[Note] = [] if notes is None else notes
         self.note(*map(SkippedBaseline, self.baselines.faults))
         self.gated = 1
@@ -135,6 +183,7 @@ class RunState:
             accept=settings.accept is not None,
             stores=self.settings.save,
             gates=settings.counters.gates,
+            findings={**FINDINGS, **settings.findings},
             pairs=settings.pairs,
         )
 

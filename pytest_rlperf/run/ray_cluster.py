@@ -35,7 +35,6 @@ from pytest_rlperf.report.run_json import RunFile, decoded, read_document
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.messages import UnreadableError
 
 OPTION = "--rlperf-ray"
 _SHARDS_A_NODE = 2  # a node that is done early takes another one, and a lost node loses half of its tests
@@ -254,19 +253,12 @@ class ClusterLoop:
         outcome = None if answer.run is None else answer.run.tests.get(result_key(item))
         if outcome is not None:
             self.run_state.outcomes.add(outcome)
-        reports = ReportForwarder(self.config, self.progress.clear)
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports.begin(item)
+        reports = ReportForwarder(self.config, item, self.progress.clear)
         found = answer.reports.get(item.nodeid, [])
-        for report in found:
-            try:
-                reports.forward(m.Reported(report))
-            except UnreadableError as error:
-                reports.fabricate(f"a node sent a report that cannot be read: {error}")
+        reports.forward_all(map(m.Reported, found))
         if not found:
             reports.fabricate(answer.fault)
         reports.finish([])
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def _merge(self) -> None:
         """Make one run of the shards' runs; a shard without one has no tests."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import importlib.util
+import py_compile
 import shutil
 import sys
 from collections.abc import Iterable
@@ -11,8 +13,13 @@ from pathlib import Path, PurePosixPath
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Additions, OnStep, Project, Side, Sides
-from pytest_rlperf.sides.build import build_into, needs_isolation
-from pytest_rlperf.sides.bytecode import compile_as_today
+from pytest_rlperf.sides.build import (
+    build_into,
+    declared,
+    install_missing,
+    lacking,
+    needs_isolation,
+)
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import find_interpreter, pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
@@ -27,7 +34,6 @@ from pytest_rlperf.sides.environment import (
     start_path,
 )
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
-from pytest_rlperf.sides.missing import declared, install_missing, lacking, may_declare_others
 from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
 from pytest_rlperf.sides.sources import (
     CommitSource,
@@ -175,21 +181,14 @@ class _Comparison:
 
     def _further_packages(self) -> tuple[Path | None, Additions | None]:
         """Return a directory of the packages that the source declares and this environment lacks."""
-        if not may_declare_others(self.source.differing(self.today)):
+        if not any(PurePosixPath(name).name == "pyproject.toml" for name in self.source.differing(self.today)):
             return None, None
         original = self._original(self.source)
         top = self.today.top
         places = {self.project.rootdir.resolve(), *(package.project_dir or top for package in self.packages)}
         below = sorted({place.resolve().relative_to(top) for place in places if place.resolve().is_relative_to(top)})
         own = {name for package in self.packages for name in (package.name, package.distribution) if name is not None}
-
-        def read(directory: Path) -> None:
-            self.on_step(f"reading the dependencies of {self.source.title}")
-            texts = declared([original / path for path in below])
-            (directory / "declared.json").write_text(json.dumps(texts), encoding="utf-8")
-
-        entry = self.cache.entry(self._key("declared", self.source.key, parent_state(), below), read, self.on_step)
-        wanted = lacking(json.loads((entry / "declared.json").read_text(encoding="utf-8")), own)
+        wanted = lacking(declared([original / path for path in below]), own)
         return install_missing(wanted, self.cache, self.on_step) if wanted else (None, None)
 
     def _base_and_head(self, reason: str | None, further: Path | None, *, same: bool) -> tuple[Side, Side]:
@@ -354,3 +353,55 @@ def _is_installed(name: str, home: Path) -> bool:
     """Whether a package or module of that name lies in a directory of installed packages."""
     place = home.joinpath(*name.split("."))
     return place.is_dir() or any(place.parent.glob(f"{place.name}.*"))
+
+
+# --------------------------------------------------------------------------- compiled modules
+# A side's tree has them where today's tree has them.
+#
+# A process that compiles a module has another heap afterwards than one that reads it compiled, and what it runs then
+# may differ in speed.
+
+_HEADER = 16  # bytes, as PEP 552 has them: magic number, flags, then modification time and size or else a hash
+_HASHED, _CHECKED = 1, 2
+
+
+def compile_as_today(top: Path, names: Iterable[str], tree: Path) -> None:
+    """Compile those modules of ``tree`` that are compiled in today's tree at ``top``, and no others of ``names``.
+
+    ``names`` are today's files, relative to its top, which is not written to. Where the compiled files of ``tree``
+    cannot be written, they stay as they are.
+    """
+    top_of_tree = tree.resolve()
+    for name in names:
+        other = tree / name
+        # A link may lead out of the tree, into today's own.
+        if not (name.endswith(".py") and other.is_file() and other.parent.resolve().is_relative_to(top_of_tree)):
+            continue
+        wanted = is_compiled(top / name)
+        if wanted != is_compiled(other):
+            with contextlib.suppress(OSError, py_compile.PyCompileError):
+                if wanted:
+                    py_compile.compile(str(other), doraise=True)
+                else:
+                    _compiled_file(other).unlink()
+
+
+def is_compiled(source: Path) -> bool:
+    """Whether Python would read a module compiled, rather than compile its source anew."""
+    try:
+        with _compiled_file(source).open("rb") as file:
+            header = file.read(_HEADER)
+        flags = int.from_bytes(header[4:8], "little")
+        if len(header) < _HEADER or header[:4] != importlib.util.MAGIC_NUMBER:
+            return False
+        if flags & _HASHED:
+            return not flags & _CHECKED or header[8:] == importlib.util.source_hash(source.read_bytes())
+        status = source.stat()
+    except OSError:
+        return False
+    state = (int(status.st_mtime), status.st_size)
+    return header[8:] == b"".join((value & 0xFFFFFFFF).to_bytes(4, "little") for value in state)
+
+
+def _compiled_file(source: Path) -> Path:
+    return Path(importlib.util.cache_from_source(str(source)))

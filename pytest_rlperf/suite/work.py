@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-ENV_ID = "pytest_rlperf.components.reference.envs:rlperf/Synthetic-v0"
+ENV_ID = "pytest_rlperf.components.reference.ppo:rlperf/Synthetic-v0"
 """What ``gymnasium.make`` makes the reference's ``SyntheticEnv`` of; an environment of your own goes in its place."""
 OBS_DIM, ACT_DIM = 17, 6  # its sizes, which are HalfCheetah's
 BATCH_SIZE = 256

@@ -3,8 +3,7 @@
 Nothing is timed, and nothing is paid, unless ``RLPERF_TIMERS=on`` (or ``standby``) is set before this is imported.
 """
 
-from pytest_rlperf.timers.merge import merge
-from pytest_rlperf.timers.node import TimerModeError
+from pytest_rlperf.timers.node import TimerModeError, merge
 from pytest_rlperf.timers.process import (
     ARMED,
     add_metadata,

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pytest_rlperf.model.timing import Mode, TimerTree
-from pytest_rlperf.timers.decorate import decorate, name_of
-from pytest_rlperf.timers.merge import WINDOW, called
-from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer
+from pytest_rlperf.timers.node import WINDOW, called
+from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, decorate, name_of
 from pytest_rlperf.timers.stack import ClockNs, watch_tasks
 from pytest_rlperf.timers.tree import Tree
 

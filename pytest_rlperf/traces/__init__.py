@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
-from pytest_rlperf.traces import chrome, mlagents, own, sample_factory, speedscope
+from pytest_rlperf.traces import chrome, own, sample_factory
 from pytest_rlperf.traces.reading import LARGEST_FILE, Document, Malformed, opened
 
 __all__ = ["LARGEST_FILE", "WRITERS", "parse", "read", "tree_from_json", "tree_to_json", "write"]
@@ -26,13 +26,13 @@ class _Format:
 _OWN = _Format("pytest-rlperf's JSON of timers", own.recognises, own.read)
 _FORMATS = (
     _OWN,
-    _Format("ML-Agents' JSON", mlagents.recognises, mlagents.read),
+    _Format("ML-Agents' JSON", own.recognises_mlagents, own.read_mlagents),
     _Format("Sample Factory's text", sample_factory.recognises, sample_factory.read),
 )
 WRITERS: dict[str, Callable[[Sequence[TimerTree]], str]] = {
     "json": own.write,
     "chrome": chrome.write,
-    "speedscope": speedscope.write,
+    "speedscope": chrome.write_speedscope,
 }
 
 
@@ -73,7 +73,7 @@ def _unknown(document: Document, forms: Collection[_Format]) -> Malformed:
     if _is_time_line(document):
         finding = "it is a Chrome trace or speedscope's JSON, which rlperf does not read"
         return Malformed(finding, "open it at https://ui.perfetto.dev or https://www.speedscope.app")
-    kind = "text" if document.item is None else "JSON"
+    kind = "text" if document.value is None else "JSON"
     *others, last = (form.title for form in forms)
     known = f"{', '.join(others)} and {last}" if others else last
     return Malformed(f"this {kind} is in none of the formats that can be read", f"those are {known}")
@@ -81,8 +81,7 @@ def _unknown(document: Document, forms: Collection[_Format]) -> Malformed:
 
 def _is_time_line(document: Document) -> bool:
     """Whether this is a Chrome trace, an object or a bare list of events, or a file of speedscope."""
-    value = None if document.item is None else document.item.value
-    first = value[0] if isinstance(value, list) and value else None
+    first = document.value[0] if isinstance(document.value, list) and document.value else None
     is_list_of_events = isinstance(first, dict) and "ph" in first
     return is_list_of_events or not document.top.keys().isdisjoint({"traceEvents", "profiles"})
 

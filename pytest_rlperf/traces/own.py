@@ -1,25 +1,77 @@
-"""Our own JSON, which keeps everything in a tree.
+"""Our own JSON, which keeps everything in a tree, and ML-Agents'.
 
 ``{"format": "rlperf-timers", "version": 1, "trees": [{"timings": [...], "gauges": {...}, "metadata": {...},
 "workers": [...]}]}``: the timings are listed parents first with their depth, so that no depth is too deep for JSON.
 Figures that a timing lacks are left out. Infinite gauges and those that are no number, which JSON lacks, are texts.
+
+ML-Agents' is the format of its ``get_timer_tree`` and of the ``timers.json`` that its trainers write. Times are seconds
+as doubles, exact to the nanosecond up to 13 days; ``self`` is ignored, as it follows from the rest.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
 
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.traces.reading import Document, Item, Malformed
-from pytest_rlperf.traces.trees import Draft, levels, planted
+from pytest_rlperf.traces.reading import (
+    LARGEST,
+    Document,
+    Draft,
+    Malformed,
+    Whole,
+    check_depth,
+    converted,
+    levels,
+    planted,
+    shown,
+)
 
 NAME = "rlperf-timers"
 # 1: the first.
 VERSION = 1
-_NO_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+_Real: TypeAlias = float | Literal["Infinity", "-Infinity", "NaN"]
+
+
+class _Head(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Row(msgspec.Struct):
+    """A path, with the figures that :func:`figures` wrote."""
+
+    depth: Whole
+    name: str
+    count: Whole
+    total_ns: Whole
+    min_ns: Whole | None = None
+    max_ns: Whole | None = None
+    last_ns: Whole | None = None
+    mode: Mode = Mode.SUM
+    recent_ns: tuple[Whole, ...] = ()
+    is_parallel: bool = False
+
+
+class _Gauge(msgspec.Struct):
+    value: _Real
+    low: _Real
+    high: _Real
+    count: Whole
+
+
+class _Tree(msgspec.Struct):
+    timings: Annotated[list[_Row], msgspec.Meta(min_length=1)]
+    gauges: dict[str, _Gauge] = {}
+    metadata: dict[str, str] = {}
+    workers: list[_Tree] = []
+
+
+class _File(msgspec.Struct):
+    trees: list[_Tree]
 
 
 def recognises(document: Document) -> bool:
@@ -29,18 +81,10 @@ def recognises(document: Document) -> bool:
 
 def read(document: Document) -> list[TimerTree]:
     """Return the trees of our own JSON."""
-    assert document.item is not None
-    _check_version(document.item.need("version"))
-    return [_tree(item) for item in document.item.need("trees").each()]
-
-
-def _check_version(version: Item) -> None:
-    """Raise Malformed for a version that this module does not know."""
-    number = version.whole()
-    if number > VERSION:
-        raise Malformed(f"{version.place} is {number}, this reads up to {VERSION}", "upgrade pytest-rlperf")
-    if number < 1:
-        version.wrong("a version, of which 1 is the first")
+    version = converted(document.value, _Head).version
+    if version > VERSION:
+        raise Malformed(f"its version is {version}, this reads up to {VERSION}", "upgrade pytest-rlperf")
+    return list(map(_tree, converted(document.value, _File).trees))
 
 
 def write(trees: Sequence[TimerTree]) -> str:
@@ -85,60 +129,61 @@ def _number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _tree(item: Item) -> TimerTree:
-    timings = item.need("timings")
-    root = planted(_rows(timings))
-    if root is None:
-        timings.wrong("at least the root")
-    workers = item.get("workers")
-    return TimerTree(
-        root,
-        _gauges(item.get("gauges")),
-        read_metadata(item.get("metadata")),
-        () if workers is None else tuple(_tree(worker) for worker in workers.each()),
-    )
-
-
-def _rows(timings: Item) -> Iterator[tuple[int, Draft, str]]:
-    for item in timings.each():
-        yield item.need("depth").whole(), _draft(item), item.place
-
-
-def _draft(item: Item) -> Draft:
-    """Return a path with the figures that :func:`figures` wrote."""
-    mode, recent, parallel = item.get("mode"), item.get("recent_ns"), item.get("is_parallel")
-    low, high, last = (item.get(key) for key in ("min_ns", "max_ns", "last_ns"))
-    if mode is not None and mode.value not in [known.value for known in Mode]:
-        mode.wrong(f"one of {', '.join(known.value for known in Mode)}")
-    return Draft(
-        item.need("name").text(),
-        item.need("count").whole(),
-        item.need("total_ns").whole(),
-        None if low is None else low.whole(),
-        None if high is None else high.whole(),
-        None if last is None else last.whole(),
-        Mode.SUM if mode is None else Mode(mode.value),
-        () if recent is None else tuple(entry.whole() for entry in recent.each()),
-        False if parallel is None else parallel.flag(),
-    )
-
-
-def _gauges(item: Item | None) -> Mapping[str, Gauge]:
-    """Return gauges by name."""
-    if item is None:
-        return {}
-    return {
-        name: Gauge(
-            _real(gauge.need("value")), _real(gauge.need("low")), _real(gauge.need("high")), gauge.need("count").whole()
-        )
-        for name, gauge in item.pairs()
+def _tree(tree: _Tree) -> TimerTree:
+    gauges = {
+        name: Gauge(float(each.value), float(each.low), float(each.high), each.count)
+        for name, each in tree.gauges.items()
     }
+    workers = tuple(map(_tree, tree.workers))
+    return TimerTree(planted(_rows(tree.timings)), gauges, tree.metadata, workers)
 
 
-def _real(item: Item) -> float:
-    return _NO_NUMBERS[item.value] if isinstance(item.value, str) and item.value in _NO_NUMBERS else item.real()
+def _rows(rows: Iterable[_Row]) -> Iterator[tuple[int, Draft]]:
+    for row in rows:
+        figures = row.count, row.total_ns, row.min_ns, row.max_ns, row.last_ns, row.mode, row.recent_ns, row.is_parallel
+        yield row.depth, Draft(row.name, *figures)
 
 
-def read_metadata(item: Item | None) -> Mapping[str, str]:
-    """Return texts by name."""
-    return {} if item is None else {name: text.text() for name, text in item.pairs()}
+# --------------------------------------------------------------------------- ML-Agents' JSON
+
+_S = 1_000_000_000
+
+
+class _Node(msgspec.Struct):
+    total: Annotated[float, msgspec.Meta(ge=0, le=LARGEST / _S)]
+    count: Whole
+    is_parallel: bool = False
+    children: dict[str, Any] = {}
+
+
+class _MlagentsGauge(msgspec.Struct):
+    value: float
+    min: float
+    max: float
+    count: Whole
+
+
+class _Top(msgspec.Struct):
+    name: str = "root"
+    gauges: dict[str, _MlagentsGauge] = {}
+    metadata: dict[str, str] = {}
+
+
+def recognises_mlagents(document: Document) -> bool:
+    """Whether this looks like a tree of ML-Agents: an object with a total and a count."""
+    return {"total", "count"} <= document.top.keys()
+
+
+def read_mlagents(document: Document) -> list[TimerTree]:
+    """Return ML-Agents' one tree."""
+    top = converted(document.value, _Top)
+    root = Draft(top.name)
+    waiting: list[tuple[int, Draft, Any, str]] = [(0, root, document.value, "")]
+    for depth, draft, value, place in waiting:  # grows as it goes
+        check_depth(depth, place)
+        node = converted(value, _Node, place)
+        draft.count, draft.total_ns, draft.is_parallel = node.count, round(node.total * _S), node.is_parallel
+        for name, child in node.children.items():
+            waiting.append((depth + 1, draft.child(name), child, f"{place} / {shown(name)}" if place else shown(name)))
+    gauges = {name: Gauge(each.value, each.min, each.max, each.count) for name, each in top.gauges.items()}
+    return [TimerTree(root.frozen(), gauges, top.metadata)]

@@ -1,26 +1,28 @@
-"""Untrusted bytes read as checked values, each of which knows its place in the document."""
+"""Untrusted bytes read as checked values, each of which knows its place in the document; and the trees made of them."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
-import math
 import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from decimal import Decimal, DecimalException
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from pytest_rlperf.model.timing import Mode, Timing
 
 LARGEST = 2**63 - 1  # of a count or a number of nanoseconds: 292 years
 LARGEST_FILE = 2**29  # bytes, also once unpacked; a few bytes of gzip can hold terabytes
 _SAVE_AGAIN = "save it again with the tool that wrote it"
 _CUT_OFF = "it was cut off, or is still being written: save it again"
-_LONGEST_SHOWN = 40
+_LONGEST_SHOWN = 200
 _JSON = re.compile(r"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[\[{\]\"]|\Z))")
 _CUT_WORD = re.compile(r"[\w.+-]{0,9}")  # what is left of a number, a null or an escape
-_PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*", re.ASCII)
+T = TypeVar("T")
 
 
 class Malformed(Exception):  # noqa: N818 - a finding about a document, turned into TimerFileError where its file is known
@@ -31,110 +33,16 @@ class Malformed(Exception):  # noqa: N818 - a finding about a document, turned i
         self.way_out = way_out
 
 
-class _Repeating(dict[str, Any]):
-    """An object with a repeated key, an error only where the object is read."""
-
-    repeated = ""
+Whole = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+"""A count, or a number of nanoseconds."""
 
 
-class Item:
-    """One value of a JSON document; each method returns it as one type, or raises Malformed with its place."""
-
-    __slots__ = ("_above", "_key", "value")
-
-    def __init__(self, value: Any, key: str | int = "", above: Item | None = None) -> None:
-        self.value = value
-        self._key = key
-        self._above = above
-
-    @property
-    def place(self) -> str:
-        """The way from the top of the document: ``children.run.total``."""
-        keys: list[str | int] = []
-        here: Item = self
-        while here._above is not None:
-            keys.append(here._key)
-            here = here._above
-        return "".join(_step(key) for key in reversed(keys)).removeprefix(".") or "the document"
-
-    def wrong(self, expected: str) -> NoReturn:
-        """Raise Malformed: this is not ``expected``."""
-        raise Malformed(f"{self.place} is {_shown(self.value)}, expected {expected}")
-
-    def members(self) -> dict[str, Any]:
-        """Return an object's members by name."""
-        if not isinstance(self.value, dict):
-            self.wrong("an object")
-        if isinstance(self.value, _Repeating):
-            raise Malformed(f"{self.place} has the key {_shown(self.value.repeated)} twice")
-        return self.value
-
-    def get(self, name: str) -> Item | None:
-        """Return an object's member, None where there is none, or null."""
-        value = self.members().get(name)
-        return None if value is None else Item(value, name, self)
-
-    def need(self, name: str) -> Item:
-        """Return an object's member."""
-        members = self.members()
-        if name not in members:
-            raise Malformed(f"{self.place} has no {name!r}")
-        return Item(members[name], name, self)
-
-    def pairs(self) -> Iterator[tuple[str, Item]]:
-        """Yield an object's members with their names."""
-        for name, value in self.members().items():
-            yield name, Item(value, name, self)
-
-    def each(self) -> Iterator[Item]:
-        """Yield a list's values."""
-        if not isinstance(self.value, list):
-            self.wrong("a list")
-        for index, value in enumerate(self.value):
-            yield Item(value, index, self)
-
-    def text(self) -> str:
-        """Return a text."""
-        if not isinstance(self.value, str):
-            self.wrong("a text")
-        return self.value
-
-    def flag(self) -> bool:
-        """Return true or false."""
-        if not isinstance(self.value, bool):
-            self.wrong("true or false")
-        return self.value
-
-    def whole(self) -> int:
-        """Return a count or a number of nanoseconds: an integer that is not negative."""
-        if not isinstance(self.value, int) or isinstance(self.value, bool):
-            self.wrong("an integer")
-        if not 0 <= self.value <= LARGEST:
-            self.wrong(f"an integer from 0 to {LARGEST}")
-        return self.value
-
-    def ns(self, unit_ns: int) -> int:
-        """Return a time given in units of ``unit_ns`` in whole nanoseconds."""
-        value = self._number()
-        if not value.is_finite() or value.adjusted() > 19 or abs(value * unit_ns) > LARGEST:
-            self.wrong(f"a number of at most {LARGEST / unit_ns:.3g}")
-        if value < 0:
-            self.wrong("a time that is not negative")
-        return int((value * unit_ns).to_integral_value())
-
-    def real(self) -> float:
-        """Return a number, which may be infinite."""
-        value = self._number()
-        if value.is_nan():
-            self.wrong("a number")
-        return float(value)
-
-    def _number(self) -> Decimal:
-        if isinstance(self.value, Decimal):
-            return self.value
-        if not isinstance(self.value, int) or isinstance(self.value, bool):
-            self.wrong("a number")
-        return Decimal(self.value)
+def converted(value: object, kind: type[T], place: str = "") -> T:
+    """Return the JSON value found at ``place`` as one of a class; Malformed where it is none."""
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise Malformed(f"{place}{': ' if place else ''}{shown(str(error))}") from None
 
 
 @dataclass(frozen=True)
@@ -142,12 +50,12 @@ class Document:
     """A file's content: its text, and its values where it is JSON."""
 
     text: str
-    item: Item | None
+    value: Any = None
 
     @property
     def top(self) -> dict[str, Any]:
         """The members of the outermost object, none where there is no such thing."""
-        return self.item.value if self.item is not None and isinstance(self.item.value, dict) else {}
+        return self.value if isinstance(self.value, dict) else {}
 
 
 def opened(data: bytes) -> Document:
@@ -155,7 +63,7 @@ def opened(data: bytes) -> Document:
     text = _decoded(_unpacked(data))
     if not text.strip():
         raise Malformed("it is empty", _CUT_OFF)
-    return Document(text, Item(_parsed(text)) if is_like_json(text) else None)
+    return Document(text, _parsed(text) if is_like_json(text) else None)
 
 
 def is_like_json(text: str) -> bool:
@@ -193,55 +101,157 @@ def _decoded(data: bytes) -> str:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_float=_decimal,
-            parse_int=_integer,
-            parse_constant=Decimal,  # NaN and Infinity matter only where a number is read
-        )
+        return json.loads(text)
     except json.JSONDecodeError as error:
         rest = text[error.pos :].strip()
         ended = error.msg.startswith("Unterminated") or (error.msg != "Extra data" and _CUT_WORD.fullmatch(rest))
         where = f"line {error.lineno}, column {error.colno}"
         finding = "the JSON ends early" if ended else f"this is not JSON: {error.msg}"
         raise Malformed(f"{where}: {finding}", _CUT_OFF if ended else _SAVE_AGAIN) from None
+    except ValueError:
+        raise Malformed("it holds a number of thousands of digits") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeating = _Repeating(found)
-    seen: set[str] = set()
-    repeating.repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-    return repeating
+def shown(text: str) -> str:
+    """Return text of a file as a message shows it: short, and harmless to a terminal."""
+    harmless = ascii(text)[1:-1]
+    return harmless if len(harmless) <= _LONGEST_SHOWN else f"{harmless[:_LONGEST_SHOWN]}…"
 
 
-def _decimal(text: str) -> Decimal:
-    try:
-        return Decimal(text)  # exact: whole nanoseconds are made of it
-    except DecimalException:
-        return Decimal(math.inf)
+# --------------------------------------------------------------------------- trees under construction
+# Walks through finished ones, and trees as bars.
+
+# Python's stack holds about a thousand calls; callers may walk a tree recursively.
+DEEPEST = 500
 
 
-def _integer(text: str) -> int | Decimal:
-    return int(text) if len(text) <= 40 else _decimal(text)
+@dataclass
+class Draft:
+    """A timing that still grows."""
+
+    name: str
+    count: int = 0
+    total_ns: int = 0
+    min_ns: int | None = None
+    max_ns: int | None = None
+    last_ns: int | None = None
+    mode: Mode = Mode.SUM
+    recent_ns: tuple[int, ...] = ()
+    is_parallel: bool = False
+    children: list[Draft] = field(default_factory=list)
+    _by_name: dict[str, Draft] = field(default_factory=dict)
+
+    def child(self, name: str) -> Draft:
+        """Return the one child called ``name``, made where there is none."""
+        known = self._by_name.get(name)
+        if known is None:
+            known = self._by_name[name] = Draft(name)
+            self.children.append(known)
+        return known
+
+    def frozen(self) -> Timing:
+        """Return this timing and everything below it, as of now."""
+        order = [self]
+        for draft in order:
+            order.extend(draft.children)
+        done: dict[int, Timing] = {}
+        for draft in reversed(order):
+            done[id(draft)] = Timing(
+                draft.name,
+                draft.count,
+                draft.total_ns,
+                draft.min_ns,
+                draft.max_ns,
+                draft.last_ns,
+                tuple(done.pop(id(child)) for child in draft.children),
+                draft.mode,
+                draft.recent_ns,
+                draft.is_parallel,
+            )
+        return done[id(self)]
 
 
-def _step(key: str | int) -> str:
-    if isinstance(key, int):
-        return f"[{key}]"
-    return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{_shown(key)}]"
+def check_depth(depth: int, place: str) -> None:
+    """Raise Malformed where ``depth`` is more than DEEPEST."""
+    if depth > DEEPEST:
+        raise Malformed(f"{place}: the tree is nested more than {DEEPEST} deep", "keep fewer levels")
 
 
-def _shown(value: Any) -> str:
-    """Return a value as a message shows it: short, and harmless to a terminal."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    shown = ascii(value) if isinstance(value, str) else str(value)
-    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
+def planted(rows: Iterable[tuple[int, Draft]]) -> Timing:
+    """Return the tree of drafts given parents first, each with its depth; Malformed where these make no one tree."""
+    above: list[Draft] = []
+    root: Draft | None = None
+    for number, (depth, draft) in enumerate(rows):
+        place = f"timing {number}"
+        if (depth == 0) != (root is None) or depth > len(above):
+            raise Malformed(f"{place}: a depth of {depth} does not follow one of {len(above) - 1}")
+        check_depth(depth, place)
+        del above[depth:]
+        if above:
+            above[-1].children.append(draft)
+        root = root or draft
+        above.append(draft)
+    assert root is not None
+    return root.frozen()
+
+
+def levels(root: Timing) -> Iterator[tuple[int, Timing]]:
+    """Yield a timing and all below it with their depths, parents first."""
+    waiting = [(0, root)]
+    while waiting:
+        depth, timing = waiting.pop()
+        yield depth, timing
+        waiting.extend((depth + 1, child) for child in reversed(timing.children))
+
+
+# --------------------------------------------------------------------------- a tree as bars on a time line
+
+
+@dataclass
+class Bar:
+    """One path of a tree; it is as long as its total or as its children together, whichever is longer."""
+
+    timing: Timing
+    depth: int
+    above: int | None
+    length_ns: int
+    start_ns: int = 0
+    track: int = 0
+
+
+def laid_out(root: Timing) -> list[Bar]:
+    """Return a bar for every path, parents first, children one after the other from their parent's start on.
+
+    Bars of one track nest. A parallel path begins with its parent, on a track of its own; tracks count from 0.
+    """
+    bars: list[Bar] = []
+    open_: list[int] = []
+    for depth, timing in levels(root):
+        del open_[depth:]
+        bars.append(Bar(timing, depth, open_[-1] if open_ else None, 0))
+        open_.append(len(bars) - 1)
+    _stretch(bars)
+    _place(bars)
+    return bars
+
+
+def _stretch(bars: list[Bar]) -> None:
+    """Give every bar its length, the last and deepest first."""
+    for bar in reversed(bars):
+        bar.length_ns = max(bar.timing.total_ns, bar.length_ns)
+        if bar.above is not None and not bar.timing.is_parallel:
+            bars[bar.above].length_ns += bar.length_ns
+
+
+def _place(bars: list[Bar]) -> None:
+    """Give every bar its start and its track, parents first."""
+    ends_ns: list[int] = []  # where the next child of each bar begins
+    tracks = 0
+    for bar in bars:
+        if bar.above is not None and bar.timing.is_parallel:
+            tracks += 1
+            bar.start_ns, bar.track = bars[bar.above].start_ns, tracks
+        elif bar.above is not None:
+            bar.start_ns, bar.track = ends_ns[bar.above], bars[bar.above].track
+            ends_ns[bar.above] += bar.length_ns
+        ends_ns.append(bar.start_ns)

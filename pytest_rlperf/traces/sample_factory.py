@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_rlperf.model.timing import TimerTree
-from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
-from pytest_rlperf.traces.trees import Draft, check_depth
+from pytest_rlperf.traces.reading import LARGEST, Document, Draft, Malformed, check_depth
 
 _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)?\](?:\[\d+\])? ")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
@@ -32,9 +31,8 @@ _CUT_OFF = "it was cut off, or is still being written: save it again"
 
 def recognises(document: Document) -> bool:
     """Whether some line heads a tree, or is a flat one."""
-    if document.item is not None:
-        return False
-    return any(line.text.endswith(_HEADING) or line.text.startswith(_FLAT) for line in _lines(document.text))
+    heads = (line.text.endswith(_HEADING) or line.text.startswith(_FLAT) for line in _lines(document.text))
+    return document.value is None and any(heads)
 
 
 def read(document: Document) -> list[TimerTree]:

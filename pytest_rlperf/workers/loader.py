@@ -222,7 +222,7 @@ def serve() -> None:
             fork_pair(order["starts"], descriptors)
         else:
             answer = load(order["modules"], order["packages"])
-            _connection.send_bytes(json.dumps(answer).encode())
+            _connection.send_bytes(json.dumps({"type": "Imported", **answer}).encode())
 
 
 if __name__ == "__main__":

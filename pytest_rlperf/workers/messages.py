@@ -3,7 +3,7 @@
 JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
 
 The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → any number
-of orders, each with its ``Answer`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point
+of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → ``Done``. At any point
 ``Done`` may come instead: the test skipped, failed or never called its fixture.
 """
 
@@ -17,7 +17,16 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from pytest_rlperf.model.counting import Share, Tally
-from pytest_rlperf.model.measured import Result, Shape, SliceKind, SliceRecord, Warm, out_of_range
+from pytest_rlperf.model.measured import (
+    OutputPart,
+    Result,
+    Shape,
+    SliceKind,
+    SliceRecord,
+    Usage,
+    Warm,
+    out_of_range,
+)
 from pytest_rlperf.model.spans import Span
 
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
@@ -78,6 +87,7 @@ class Ready(Message, frozen=True):
     """The stem has collected tests with these keys; ``loaded`` is the code under test that this loaded.
 
     ``variables`` are those of native libraries as collecting has left them. ``fault`` is why its copies cannot work.
+    ``import_s`` went by from the start of its work to the end of collecting.
     """
 
     protocol: int
@@ -86,12 +96,23 @@ class Ready(Message, frozen=True):
     loaded: Loaded = Loaded()
     variables: dict[str, str] = {}
     fault: str = ""
+    import_s: float = 0.0
 
 
 class Started(Message, frozen=True):
     """A copy of a stem has begun its work."""
 
     pid: int
+
+
+class Imported(Message, frozen=True):
+    """A loader has imported modules; ``dirty`` is the first that it should not have, with which it is of no more use.
+
+    ``changes`` are those that imports have made to the variables, None for one that is gone.
+    """
+
+    dirty: str | None
+    changes: dict[str, str | None] = {}
 
 
 class Answer(Message, frozen=True):
@@ -152,7 +173,7 @@ class Done(Message, frozen=True):
     dropped: int = 0
 
 
-FromWorker: TypeAlias = Ready | Started | Reported | Warned | Called | Answer | Done
+FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called | Answer | Done
 
 
 # ------------------------------------------------------------------ answers
@@ -163,7 +184,7 @@ class Checked(msgspec.Struct, frozen=True):
 
     ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded;
     ``others`` are the modules beside it that were loaded since the worker's stem began. ``variables`` are those of
-    native libraries.
+    native libraries. ``output`` is what it returned.
     """
 
     first_call_s: float
@@ -172,6 +193,7 @@ class Checked(msgspec.Struct, frozen=True):
     children: bool
     others: list[str] = []
     variables: dict[str, str] = {}
+    output: tuple[OutputPart, ...] = ()
 
 
 class Surveyed(msgspec.Struct, frozen=True):
@@ -209,18 +231,32 @@ class Order(Message, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, number=number)
 
 
-class Run(Message, frozen=True):
-    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept.
+class Load(Message, frozen=True):
+    """Have a loader import ``modules``, of which none may want one of ``packages``."""
 
-    A stem that ``forks`` has a copy of itself do that; the copy's connection follows this message.
-    """
+    modules: list[str]
+    packages: list[str]
+
+
+class ForkPair(Message, frozen=True):
+    """Have a loader fork a pair's stems; the connections of these follow this message."""
+
+    starts: list[Start]
+
+
+class Fork(Message, frozen=True):
+    """Have a copy of the stem run a test, with files in ``scratch``; the copy's connection follows this message."""
+
+    scratch: str
+
+
+class Run(Message, frozen=True):
+    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept."""
 
     key: str
     next_key: str | None
     seed: int
     reporter: bool
-    forks: bool = False
-    scratch: str = ""
 
 
 class Check(Order, frozen=True):
@@ -277,6 +313,19 @@ class Take(Order, frozen=True):
     kind: SliceKind
 
 
+class ReadUsage(Order, frozen=True):
+    """Read the resources that the process holds."""
+
+    answer: ClassVar[Any] = Usage
+
+
+class FindAllocations(Order, frozen=True):
+    """Find the lines that allocate ``least_bytes`` or more a call that stay, once all timed slices are taken."""
+
+    answer: ClassVar[Any] = list[str]
+    least_bytes: float
+
+
 class Explain(Order, frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
@@ -296,21 +345,16 @@ class Failure(msgspec.Struct, frozen=True):
     regression: bool
 
 
-class Conclude(Message, frozen=True):
-    """The verdict is in: return ``result``, or raise ``failure`` at the user's line."""
+class Leave(Message, frozen=True):
+    """Leave the call: raise ``failure`` at the user's line or return ``result``; without both, leave the test there."""
 
-    result: Result | None
-    failure: Failure | None
-
-
-class Unwind(Message, frozen=True):
-    """Leave the test at the call."""
+    result: Result | None = None
+    failure: Failure | None = None
 
 
-class Reap(Order, frozen=True):
-    """Wait for a copy of the stem to end, and answer with the status of its end; None where it does not."""
+class Reap(Message, frozen=True):
+    """Wait for a copy of the stem, which has ended."""
 
-    answer: ClassVar[Any] = int | None
     pid: int
 
 
@@ -318,12 +362,28 @@ class Quit(Message, frozen=True):
     """End the session."""
 
 
+ToLoader: TypeAlias = Load | ForkPair
 ToWorker: TypeAlias = (
-    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Reap | Quit
+    Fork
+    | Run
+    | Check
+    | Count
+    | WarmUp
+    | Survey
+    | Slow
+    | Place
+    | Take
+    | ReadUsage
+    | FindAllocations
+    | Explain
+    | TraceCall
+    | Leave
+    | Reap
+    | Quit
 )
 
 
-def send(connection: Connection, message: FromWorker | ToWorker) -> None:
+def send(connection: Connection, message: FromWorker | ToWorker | ToLoader) -> None:
     """Send one message; OSError where the other side is gone or does not read it."""
     connection.send_bytes(json.dumps(as_json(message)).encode())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import random
 import signal
@@ -24,16 +23,18 @@ import psutil
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.worker import WorkerStoppedError
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.workers import loader as loader_program
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.guardian import Guardian
 
 _POLL_S = 0.2
+_POLL_END_S = 0.002
 _DYING_S = 5.0  # from the end of a process's connection to its own
 _HALF_MESSAGE_S = 30  # from the first byte of a message to its last
 _LOAD_S = 120.0
+_LOAD_HINT = "it imports what both sides load alike"
 _LAST_LINES = 30  # of a lost worker's output
 _LAST_BYTES = 1 << 20
 _SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
@@ -59,6 +60,11 @@ class WorkerLostError(WorkerStoppedError):
         super().__init__(text)
         self.worker = worker
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a new interpreter may do what this process failed to do."""
+        return self.worker.is_forked and not self.worker.is_cancelled
+
 
 class LeftEarlyError(WorkerStoppedError):
     """A test ended in a worker before its measurement did: it was skipped, failed, or called nothing."""
@@ -67,6 +73,11 @@ class LeftEarlyError(WorkerStoppedError):
         super().__init__(done.text)
         self.worker = worker
         self.done = done
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the test may pass in a new interpreter."""
+        return self.worker.is_forked and self.done.outcome == "failed"
 
 
 class Process:
@@ -94,18 +105,29 @@ class Process:
         self.is_cancelled = False
         self._has_ended = False
         self._quit_s: float | None = None
-        self._fork_due_s = math.inf  # when a copy is to have begun
         self._descendants: list[psutil.Process] = []
         if started is not None:
             self._is_known_as(started.pid)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy of another process, not a new interpreter."""
+        return self._started is None
 
     def _is_known_as(self, pid: int) -> None:
         self.pid = pid
         self._guardian.watch(pid)
 
+    def wait_begun(self) -> None:
+        """Wait until a copy of a process has begun."""
+        message = self.receive(time.monotonic() + _FORK_LIMIT_S, _FORK_LIMIT_S, _FORK_HINT)
+        if not isinstance(message, m.Started):
+            raise self._unexpected(message)
+        self._is_known_as(message.pid)
+
     # ------------------------------------------------------------------ messages
 
-    def send(self, message: m.ToWorker) -> None:
+    def send(self, message: m.ToWorker | m.ToLoader) -> None:
         """Send a message; WorkerLostError where the process is gone."""
         try:
             m.send(self.connection, message)
@@ -114,22 +136,26 @@ class Process:
         except OSError:
             raise self.lost(self._how_it_ended()) from None
 
+    def hand_over(self, there: Connection) -> None:
+        """Send the end of a connection, which is closed here, after the message that it belongs to."""
+        with there:
+            try:
+                send_handle(self.connection, there.fileno(), self.pid)
+            except OSError:
+                raise self.lost(self._how_it_ended()) from None
+
     def receive(self, due_s: float, limit_s: float, hint: str) -> m.FromWorker:
         """Return the next message; a process that sends none until ``due_s``, after ``limit_s``, is ended.
 
-        A message that has come before is read, also where this process looks for it later. A copy has to begin sooner.
+        A message that has come before is read, also where this process looks for it later.
         """
         while True:
             if self.is_cancelled:
                 raise WorkerLostError(self, f"{self.name} was stopped with the run")
-            has_begun = self.pid or due_s < self._fork_due_s
             try:
-                left_s = (due_s if has_begun else self._fork_due_s) - time.monotonic()
+                left_s = due_s - time.monotonic()
                 if self.connection.poll(max(0.0, min(_POLL_S, left_s))):
-                    message = m.receive_from_worker(self.connection)
-                    if not isinstance(message, m.Started):
-                        return message
-                    self._is_known_as(message.pid)
+                    return m.receive_from_worker(self.connection)
             except BlockingIOError:
                 error = m.UnreadableError(f"the rest of a message did not come within {_HALF_MESSAGE_S} s")
                 raise self._unreadable(error) from None
@@ -137,8 +163,6 @@ class Process:
                 raise self._unreadable(error) from None
             except (EOFError, OSError):
                 raise self.lost(self._how_it_ended()) from None
-            if left_s <= 0 and not has_begun:
-                raise self.lost(self._abort("did not begin", _FORK_LIMIT_S, _FORK_HINT))
             if left_s <= 0:
                 raise self.lost(self._abort("did not answer", limit_s, hint))
 
@@ -150,6 +174,11 @@ class Process:
         """End a process whose messages cannot be read, and return the error."""
         self.end(0)
         return self.lost(f"{self.name} sent a message that cannot be read: {error}.\n{self._last_output()}")
+
+    def _unexpected(self, message: m.FromWorker) -> WorkerLostError:
+        """End a process that sends another message than the one that is due, and return the error."""
+        self.end(0)
+        return self.lost(f"{self.name} sent {type(message).__name__} where the answer to an order was due")
 
     def lost(self, text: str) -> WorkerLostError:
         """Return the error of a process that is of no use any more."""
@@ -179,7 +208,7 @@ class Process:
             found = psutil.Process(self.pid).memory_info()
         except psutil.Error:
             return 0
-        return int(found.rss - getattr(found, "shared", 0)) if self._started is None else int(found.rss)
+        return int(found.rss - getattr(found, "shared", 0)) if self.is_forked else int(found.rss)
 
     def interrupt_call(self, limit_s: float) -> None:
         """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
@@ -205,16 +234,24 @@ class Process:
                     self.connection.recv_bytes()  # of no use any more
                     continue
             except (EOFError, OSError):
-                return self._exit_code(max(left_s, 1.0)) is not None or self._started is None
+                return self._exit_code(max(left_s, 1.0)) is not None or self.is_forked
             if left_s <= 0:
                 return False
 
     def _exit_code(self, limit_s: float) -> int | None:
-        """Return how the process ended, None where that is not known."""
-        if self._started is None:
-            return None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._started.wait(limit_s)
+        """Return how the process ended, None where that is not known; a copy keeps that until its stem waits for it."""
+        due_s = time.monotonic() + limit_s
+        if self._started is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._started.wait(limit_s)
+        while self.is_forked and self.pid and time.monotonic() < due_s:
+            try:
+                state, *_, status = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:
+                return None
+            if state == b"Z":
+                return os.waitstatus_to_exitcode(int(status))
+            time.sleep(_POLL_END_S)
         return None
 
     def end(self, limit_s: float) -> None:
@@ -236,10 +273,14 @@ class Process:
             for descendant in self._descendants:
                 with contextlib.suppress(psutil.Error):
                     descendant.kill()
-            self._guardian.forget(self.pid)
+            self._forget()
         if self._started is not None:
             self._started.wait()
         self.connection.close()
+
+    def _forget(self) -> None:
+        """Let the number of the process, which has ended, be another's."""
+        self._guardian.forget(self.pid)
 
     def _find_descendants(self) -> None:
         """Find what a process that has to be ended by force has started, in sessions of their own too."""
@@ -305,35 +346,22 @@ class Loader(Process):
         WorkerLostError where that ends the process, or takes too long.
         """
         with self._lock:
-            try:
-                self.connection.send_bytes(json.dumps({"modules": modules, "packages": packages}).encode())
-                due_s = time.monotonic() + _LOAD_S
-                while not self.connection.poll(_POLL_S):
-                    if self.is_cancelled or time.monotonic() > due_s:
-                        raise self.lost(self._abort("did not import", _LOAD_S, "it imports what both sides load alike"))
-                answer = json.loads(self.connection.recv_bytes())
-            except (EOFError, OSError):
-                raise self.lost(self._how_it_ended()) from None
-        if answer["dirty"] is not None:
+            self.send(m.Load(list(modules), list(packages)))
+            answer = self.receive(time.monotonic() + _LOAD_S, _LOAD_S, _LOAD_HINT)
+        if not isinstance(answer, m.Imported):
+            raise self._unexpected(answer)
+        self.changes |= answer.changes
+        if answer.dirty is not None:
             self.end(0)
-            return str(answer["dirty"])
-        self.changes |= answer["changes"]
-        return None
+        return answer.dirty
 
     def fork(self, starts: Sequence[m.Start]) -> list[Connection]:
         """Have the stems of a pair forked, and return the connections to them."""
         ends = [connected() for _ in starts]
-        order = json.dumps({"starts": [m.as_json(start) for start in starts]}).encode()
         with self._lock:
-            try:
-                self.connection.send_bytes(order)
-                for _, there in ends:
-                    send_handle(self.connection, there.fileno(), self.pid)
-            except OSError:
-                raise self.lost(self._how_it_ended()) from None
-            finally:
-                for _, there in ends:
-                    there.close()
+            self.send(m.ForkPair(list(starts)))
+            for _, there in ends:
+                self.hand_over(there)
         return [here for here, _ in ends]
 
 
@@ -352,27 +380,21 @@ class Stem(Process):
     ) -> None:
         self.number = start.number
         self.forks = start.forks
-        self.keys: frozenset[str] = frozenset()
-        self.errors = ""
-        self.fault = ""
-        self.variables: Mapping[str, str] = {}
-        self.loaded: dict[str, str] = {}
-        self.importers: dict[str, str] = {}
-        self.lock = threading.Lock()
+        self.collected = m.Ready(PROTOCOL)
+        self.lock = threading.RLock()
         self.kept: Worker | None = None  # the copy that has set up what tests share, at length
         self._limit_s = setup_s
         self._due_s = time.monotonic() + setup_s
-        self._orders = 0
         process = None
         if connection is None:
             process, connection = _new_interpreter(start)
         super().__init__(name, connection, Path(start.scratch), guardian, process)
         self.is_base = is_base
-        if start.forks:
-            self._fork_due_s = time.monotonic() + _FORK_LIMIT_S
 
     def wait_ready(self) -> None:
         """Wait until the stem has collected."""
+        if self.forks:
+            self.wait_begun()
         ready = self.receive(self._due_s, self._limit_s, _SETUP_HINT)
         if not isinstance(ready, m.Ready) or ready.protocol != PROTOCOL:
             self.end(0)
@@ -381,58 +403,38 @@ class Stem(Process):
                 f"{self.name} has another version of pytest-rlperf: it uses {theirs}, this process {PROTOCOL}. "
                 "Both sides are measured by one version"
             )
-        self.keys, self.errors, self.fault = frozenset(ready.keys), ready.errors, ready.fault
-        self.variables = ready.variables
-        self.loaded, self.importers = dict(ready.loaded.files), dict(ready.loaded.importers)
+        self.collected = ready
 
     def worker(self) -> Worker:
         """Return a worker for the next test: a copy of this process, or this process itself."""
         if not self.forks:
-            self.kept = self.kept or Worker(self, self.connection, self._scratch, self._guardian, self._started)
+            self.kept = self.kept or Worker(self, self.connection, self._scratch)
             return self.kept
         kept, self.kept = self.kept, None  # one test has it at a time
         if kept is not None and kept.alive:
             return kept
         here, there = connected()
         scratch = self._guardian.new_directory()
-        worker = Worker(self, here, scratch, self._guardian)
-        worker.descriptor = there
-        return worker
-
-    def fork(self, order: m.Run, there: Connection) -> None:
-        """Have a copy run a test, at the other end of the connection ``there``."""
-        with self.lock, there:
+        with self.lock:
             if self._quit_s is not None:
                 raise self.lost(f"{self.name} has ended")
-            self.send(order)
-            try:
-                send_handle(self.connection, there.fileno(), self.pid)
-            except OSError:
-                raise self.lost(self._how_it_ended()) from None
+            self.send(m.Fork(str(scratch)))
+            self.hand_over(there)
+        return Worker(self, here, scratch)
 
-    def reap(self, pid: int) -> int | None:
-        """Return how a copy ended, None where that cannot be found out."""
-        with self.lock:
-            self._orders += 1
-            order = m.Reap(pid, number=self._orders)
-            try:
-                self.send(order)
-                limit_s = 2 * _DYING_S
-                while True:
-                    answer = self.receive(time.monotonic() + limit_s, limit_s, _SETUP_HINT)
-                    if isinstance(answer, m.Answer) and answer.order == order.number:
-                        code: int | None = m.answer_to(order, answer)
-                        return code
-            except (WorkerStoppedError, m.UnreadableError):
-                return None
+    def reap(self, pid: int) -> None:
+        """Have the stem wait for a copy that has ended."""
+        with self.lock, contextlib.suppress(WorkerLostError):
+            if self.alive and self._quit_s is None:  # else it ends, and leaves its copies to another process
+                self.send(m.Reap(pid))
 
     def start_quitting(self) -> None:
         """Begin to end the session, with all teardowns."""
-        if self._quit_s is None:
-            self._quit_s = time.monotonic()
-            if self.kept is not None and self.forks:
-                self.kept.start_quitting()
-            with contextlib.suppress(WorkerLostError):
+        with self.lock, contextlib.suppress(WorkerLostError):  # not between an order to fork and its connection
+            if self._quit_s is None:
+                self._quit_s = time.monotonic()
+                if self.kept is not None and self.forks:
+                    self.kept.start_quitting()
                 self.send(m.Quit())
 
 
@@ -444,27 +446,20 @@ class Worker(Process):
     waited for one limit, not several.
     """
 
-    def __init__(
-        self,
-        stem: Stem,
-        connection: Connection,
-        scratch: Path,
-        guardian: Guardian,
-        started: subprocess.Popen[bytes] | None = None,
-    ) -> None:
-        super().__init__(stem.name, connection, scratch, guardian, started)
+    def __init__(self, stem: Stem, connection: Connection, scratch: Path) -> None:
+        super().__init__(stem.name, connection, scratch, stem._guardian, None if stem.forks else stem._started)
         self.stem = stem
         self.is_base = stem.is_base
-        self.was_called: m.Called | None = None  # also once the test is left
         self.number = stem.number
-        self.seed = 1000 + self.number  # both workers of a pair have the same
-        self.descriptor: Connection | None = None
-        self.loaded = dict(stem.loaded)
-        self.importers = dict(stem.importers)
+        self.seed = 1000 + self.number // 2  # both workers of a pair have the same, and so has every second pair
+        self.loaded = dict(stem.collected.loaded.files)
+        self.importers = dict(stem.collected.loaded.importers)
         self.others: list[str] = []
         self.variables: Mapping[str, str] = {}
+        self.output: tuple[OutputPart, ...] = ()
         self.running = False
         self.called: m.Called | None = None
+        self.shared_setup_s = 0.0  # of all tests that it has run
         self.checked_s: float | None = None
         self.tally: Tally | None = None
         self.has_children = False
@@ -485,7 +480,6 @@ class Worker(Process):
         key: str,
         next_key: str | None,
         *,
-        reporter: bool,
         setup_s: float,
         patience_s: float,
         forward: Forward | None = None,
@@ -493,7 +487,7 @@ class Worker(Process):
         """Begin a test, in which any answer may take ``patience_s`` once it has called its fixture.
 
         Its own fixtures may take ``setup_s`` to get there, and as long to be torn down. ``forward`` receives the
-        reports and warnings that come between answers.
+        reports and warnings that come between answers, of a worker that is to send them.
         """
         self.forward = forward
         self._setup_s = setup_s
@@ -503,25 +497,18 @@ class Worker(Process):
         self.called = None
         self.checked_s = None
         self.tally = None
+        if self.stem.forks and not self.pid:
+            self.wait_begun()
         self._begin_limit(setup_s, _SETUP_HINT)
-        if self.descriptor is None:
-            self.send(m.Run(key, next_key, self.seed, reporter))
-        else:
-            order = m.Run(key, next_key, self.seed, reporter, forks=True, scratch=str(self._scratch))
-            there, self.descriptor = self.descriptor, None
-            try:
-                self.stem.fork(order, there)
-                self._fork_due_s = time.monotonic() + _FORK_LIMIT_S
-            except WorkerLostError as lost:
-                self.end(0)
-                raise self.lost(str(lost)) from None
+        self.send(m.Run(key, next_key, self.seed, reporter=forward is not None))
 
     def wait_called(self) -> m.Called:
         """Wait until the test calls an rlperf fixture."""
         message = self._next()
         if not isinstance(message, m.Called):
             raise self._unexpected(message)
-        self.called = self.was_called = message
+        self.called = message
+        self.shared_setup_s = message.shared_setup_s
         return message
 
     def start_check(self) -> None:
@@ -535,6 +522,7 @@ class Worker(Process):
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
         self.others, self.variables = checked.others, checked.variables
+        self.output = checked.output
         return checked.first_call_s, checked.items
 
     def start_count(self, repetitions: int, limit_s: float) -> None:
@@ -566,42 +554,37 @@ class Worker(Process):
         record: SliceRecord = self.ask(m.Take(kind))
         return record
 
+    def usage(self) -> Usage:
+        """Return the resources that the process holds by now."""
+        usage: Usage = self.ask(m.ReadUsage())
+        return usage
+
     def ask(self, order: m.Order) -> Any:
         """Give an order and return its answer, of the order's type."""
         self._start(order)
         return self._answer()
 
-    def conclude(self, order: m.Conclude) -> m.Done:
-        """Give the reporter its result, and wait for the end of its test."""
-        self.called = None
-        self._is_leaving = True
-        self._begin_limit(self._setup_s, _SETUP_HINT)
-        self.send(order)
-        return self._wait_done()
-
-    def start_unwinding(self) -> None:
-        """Begin to leave the test at its call, which it may yet have to reach."""
+    def start_leaving(self, order: m.Leave | None = None) -> None:
+        """Begin to leave the test at its call, which it may yet have to reach; the call ends as ``order`` has it."""
         if self.running and not self._is_leaving:
-            self.called = None
             self._is_leaving = True
             self._begin_limit(self._setup_s, _SETUP_HINT)
-            self.send(m.Unwind())  # before the call, the worker reads it when it gets there
+            self.send(order or m.Leave())  # before the call, the worker reads it when it gets there
 
-    def unwind(self) -> m.Done | None:
-        """Leave the test at the call, and wait for its end."""
-        if not self.running:
-            return None
-        self.start_unwinding()
-        return self._wait_done()
-
-    def _wait_done(self) -> m.Done:
-        """Wait for the end of the test; answers to earlier orders are of no use any more."""
-        while True:
+    def leave(self, order: m.Leave | None = None) -> m.Done | None:
+        """Leave the test at its call, and return how it ended; None where it is over already."""
+        self.start_leaving(order)
+        while self.running:
             message = self._message()
-            if isinstance(message, m.Done):
+            if isinstance(message, m.Done):  # and no answer to an earlier order, which is of no use any more
                 self.running = False
-                self.called = None
                 return message
+        return None
+
+    @property
+    def sets_variables(self) -> bool:
+        """Whether the test has set variables that native libraries read when they are loaded."""
+        return self.variables != self.stem.collected.variables
 
     def _note(self, loaded: m.Loaded) -> None:
         self.loaded |= loaded.files
@@ -637,7 +620,6 @@ class Worker(Process):
         message = self._message()
         if isinstance(message, m.Done):
             self.running = False
-            self.called = None
             raise LeftEarlyError(self, message)
         return message
 
@@ -650,10 +632,6 @@ class Worker(Process):
             if self.forward is not None:
                 self.forward(message)
 
-    def _unexpected(self, message: m.FromWorker) -> WorkerLostError:
-        self.end(0)
-        return self.lost(f"{self.name} sent {type(message).__name__} where the answer to an order was due")
-
     def lost(self, text: str) -> WorkerLostError:
         """Return the error of a worker that is of no use any more."""
         self.running = False
@@ -661,17 +639,17 @@ class Worker(Process):
 
     # ------------------------------------------------------------------ the process
 
-    def _exit_code(self, limit_s: float) -> int | None:
+    def _forget(self) -> None:
+        super()._forget()
         if self.stem.forks:
-            return self.stem.reap(self.pid) if self.pid and self.stem.alive else None
-        return super()._exit_code(limit_s)
+            self.stem.reap(self.pid)
 
     def start_quitting(self) -> None:
         """Begin to leave the test and end the process, with its teardowns."""
         if self._quit_s is None:
             self._quit_s = time.monotonic()
             with contextlib.suppress(WorkerLostError):
-                self.start_unwinding()
+                self.start_leaving()
                 self.send(m.Quit())
 
 

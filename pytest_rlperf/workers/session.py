@@ -62,7 +62,6 @@ _DROPPED = {
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
-_DYING_S = 5.0  # from the end of a worker's connection to its own
 
 
 class Unwound(Failed):
@@ -200,10 +199,8 @@ class RemoteEngine:
         try:
             while True:
                 order = self.receive()
-                if isinstance(order, m.Conclude):
-                    return _conclude(order)
-                if isinstance(order, m.Unwind):
-                    raise Unwound
+                if isinstance(order, m.Leave):
+                    return _leave(order)
                 if not isinstance(order, m.Order):
                     raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
                 answer = self._answer(order, meter, ended)
@@ -221,7 +218,8 @@ class RemoteEngine:
                 self._seed_loaded()  # modules that the test's fixtures were the first to import
                 first_call_s, items = meter.check(), meter.workload.processed(1)
                 loaded, children = self.loaded(), _had_children(ended)
-                return m.Checked(first_call_s, items, loaded, children, self._others(loaded), library_variables())
+                others, variables = self._others(loaded), library_variables()
+                return m.Checked(first_call_s, items, loaded, children, others, variables, meter.output)
             case m.Count():
                 return count(meter.workload, order.repetitions, order.limit_s)
             case m.WarmUp():
@@ -236,6 +234,10 @@ class RemoteEngine:
                 return place(order.cpus)
             case m.Take():
                 return meter.take(order.kind)
+            case m.ReadUsage():
+                return meter.usage()
+            case m.FindAllocations():
+                return meter.allocations(order.least_bytes)
             case m.Explain():
                 return m.Explained(*meter.explain())
             case m.TraceCall():
@@ -283,19 +285,21 @@ def _had_children(ended_before: int) -> bool:
     return running > 0 or ended > ended_before
 
 
-def _conclude(order: m.Conclude) -> Result:
+def _leave(order: m.Leave) -> Result:
     __tracebackhide__ = True
-    if order.failure is None and order.result is not None:
-        return order.result
-    assert order.failure is not None
-    raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
+    if order.failure is not None:
+        raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
+    if order.result is None:
+        raise Unwound
+    return order.result
 
 
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int) -> None:
+    def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int, began_s: float = 0.0) -> None:
         self._start = start
+        self._began_s = self._collected_s = began_s
         self._terminal = terminal
         self._engine = engine
         self._errors: dict[str, str] = {}
@@ -303,7 +307,6 @@ class Session:
         self._reporting = False
         self._last: pytest.TestReport | None = None
         self._nameless: set[str] = set()
-        self._copies: set[int] = set()
         self._is_copy = False
 
     @pytest.hookimpl(trylast=True)
@@ -360,61 +363,45 @@ class Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of the orders, until the order to quit."""
+        self._collected_s = time.monotonic()
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
         fault = fault_of_forks() if self._start.probe else ""
         loaded = self._engine.loaded()
-        self._engine.send(m.Ready(PROTOCOL, list(self._items), _encodable(errors), loaded, variables, fault))
+        import_s = self._collected_s - self._began_s
+        keys, text = list(self._items), _encodable(errors)
+        self._engine.send(m.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
         if self._start.forks:
             gc.collect()
             gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
         while True:
             match self._engine.receive():  # an order to leave may have crossed with the end of its test
-                case m.Run(forks=True) as order:
-                    self._fork(session, order)
+                case m.Fork(scratch):
+                    self._fork(session, Path(scratch))
                 case m.Run() as order:
                     self._run(session, order)
-                case m.Reap() as order:
-                    self._engine.send(m.Answer(order.number, self._reap(order.pid)))
+                case m.Reap(pid):
+                    with contextlib.suppress(ChildProcessError):  # a test's plugin has waited for it
+                        os.waitpid(pid, 0)
                 case m.Quit():
                     if self._is_copy:
                         self._leave(session)
                     _collect_before_the_end()
                     return True
 
-    def _fork(self, session: pytest.Session, order: m.Run) -> None:
-        """Have a copy of this process run a test."""
+    def _fork(self, session: pytest.Session, scratch: Path) -> None:
+        """Have a copy of this process go on with orders of its own."""
         descriptor = recv_handle(self._engine.connection)
         os.set_inheritable(descriptor, False)
-        pid = fork()
-        if pid:
+        if fork():
             os.close(descriptor)
-            self._copies.add(pid)
             return
         self._is_copy = True
-        self._copies = set()
         os.setsid()  # what it starts ends with it
-        self._engine.move(Connection(descriptor), Path(order.scratch))
-        _be_a_process_of_its_own(session.config, Path(order.scratch))
+        self._engine.move(Connection(descriptor), scratch)
+        _be_a_process_of_its_own(session.config, scratch)
         self._engine.send(m.Started(os.getpid()))
-        self._run(session, order)
-
-    def _reap(self, pid: int) -> int | None:
-        """Return how a copy has ended; None where it has not, or is none."""
-        if pid not in self._copies:
-            return None
-        deadline_s = time.monotonic() + _DYING_S
-        while time.monotonic() < deadline_s:
-            try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:  # a test's plugin has waited for it
-                return None
-            if ended:
-                self._copies.discard(pid)
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.002)
-        return None
 
     def _leave(self, session: pytest.Session) -> None:
         """End a copy with its own fixtures and exit handlers, and none of the session's."""
@@ -649,12 +636,12 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     collector = Collector()
     collector.be_rare()
     _end_on_sigterm()
-    terminal = os.dup(1)  # before pytest captures it
+    terminal, began_s = os.dup(1), time.monotonic()  # before pytest captures it
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
     engine = RemoteEngine(start, connection, collector)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    config.pluginmanager.register(Session(start, engine, terminal), "rlperf-worker")
+    config.pluginmanager.register(Session(start, engine, terminal, began_s), "rlperf-worker")
     _end_process(int(config.hook.pytest_cmdline_main(config=config)))

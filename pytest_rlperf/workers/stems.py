@@ -15,8 +15,9 @@ from pathlib import Path
 
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.measure.placement import usable_memory
+from pytest_rlperf.measure.worker import wait_all
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.probes import arm_ranges
+from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.timers.process import VARIABLE
@@ -26,12 +27,14 @@ from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
 
+PAIR_NAMES = ("base worker", "head worker")
 QUIT_LIMIT_S = 10.0
 TERMINATING_LIMIT_S = 2.0
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 KEPT_LEAST = 3  # pairs of stems that are kept from test to test; more of them while memory allows
 KEPT_SHARE = 0.5  # of the memory that this process may use, for all the stems
 LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
+_OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
 _ASKED_FOR = "new interpreters are asked for"
 _LEARNED_LEAST = 10  # modules that a first call loads, from which on loaders import them, too
 _LONG_LOAD_S = 0.3  # of that, from which on stems are forked anew: it takes as long to fork and collect
@@ -71,24 +74,11 @@ class Processes:
         self._stems: list[Stems] = []
         self._is_cancelled = False
 
-    def stems(
-        self, base: Side | None, head: Side, sides: Sides | None = None, *, names: tuple[str, str], reports: bool = True
-    ) -> Stems:
-        """Return the stems of a comparison, one of ``sides`` where code is compared; workers are called ``names``.
-
-        The user sees the tests of head's first worker where it ``reports``.
-        """
-        parts = [(names[0], base), (names[1], head)] if base is not None else [(names[1], head)]
-        return self.add(Stems(self, parts, sides, reports=reports))
-
-    def add(self, stems: Stems) -> Stems:
-        """Have stems end with the run."""
+    def stems(self, sides: Sides, *names: str, fresh: str = "") -> Stems:
+        """Return stems of ``sides``, which end with the run; base's workers and head's, or head's alone, have names."""
+        stems = Stems(self, sides, names, fresh)
         self._stems.append(stems)
         return stems
-
-    def guarding_commands(self) -> contextlib.AbstractContextManager[None]:
-        """Have programs that the body starts end with the run, however it ends."""
-        return self.guardian.guarding_commands()
 
     def check_running(self) -> None:
         """Raise MeasurementError where the run has been stopped."""
@@ -137,34 +127,49 @@ class Stems:
     def __init__(
         self,
         processes: Processes,
-        parts: Sequence[tuple[str, Side]],
-        sides: Sides | None,
-        *,
-        reports: bool,
+        sides: Sides,
+        names: Sequence[str],
         fresh: str = "",
     ) -> None:
+        self.sides = sides
         self.fresh = fresh or ("" if processes.surroundings.forks else _ASKED_FOR)
         self._twin: Stems | None = None
         self._processes = processes
-        self._parts = parts  # what workers of base and of head are called, and the sides
-        self._sides = sides
-        self._reports = reports
-        self._stems: dict[tuple[int, int], tuple[int, list[Stem]]] = {}
-        self._retired: list[Stem] = []
-        self._workers: list[Worker] = []
+        self._names = names  # of base's workers, where there are any, and of head's
+        self._stems: dict[tuple[int, int], list[Stem]] = {}
+        self._living: list[Process] = []
         self._loaders: dict[int, Loader] = {}
         self._modules: list[str] | None = None
         self._left_out: set[str] = set()
-        self._generation = 0
-        self._probed = -1
+        self._has_probed = False
         self._claims: Counter[int] = Counter()
         self._keeps = False
         self._lock = threading.Lock()
         self._locks: dict[tuple[int, int], threading.Lock] = {}
         self._loading = threading.Lock()
-        self._probing = threading.Lock()
-        packages = set() if sides is None else set(sides.packages)
-        self._differing = packages | (dependents(packages) if sides is not None and sides.changed is None else set())
+        packages = set(sides.packages)
+        self._differing = packages | (dependents(packages) if sides.changed is None else set())
+
+    @property
+    def is_same_code(self) -> bool:
+        """Whether both trees are equal."""
+        return self.sides.changed is not None and not self.sides.changed
+
+    def check_collected(self, keys: Collection[str]) -> None:
+        """Raise SideError, with base's own message, where base's first stem has collected none of ``keys``."""
+        first = self.ready(0)[0].collected
+        if {*keys}.isdisjoint(first.keys):
+            lacks = ", ".join(not_installed(first.errors))
+            hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
+            raise SideError(
+                f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
+                f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
+            )
+
+    def may_differ(self, base: Worker, head: Worker) -> bool:
+        """Whether the files that a pair has loaded so far may differ; SideError where one is the other side's."""
+        differs = check_loaded(self.sides, base.loaded, head.loaded, base.importers | head.importers)
+        return differs or base.has_children or head.has_children  # files of child processes are unknown
 
     def new_interpreters(self) -> Stems:
         """Return the stems of the same comparison that are new interpreters."""
@@ -172,8 +177,7 @@ class Stems:
             return self
         with self._lock:
             if self._twin is None:
-                twin = Stems(self._processes, self._parts, self._sides, reports=self._reports, fresh=_ASKED_FOR)
-                self._twin = self._processes.add(twin)
+                self._twin = self._processes.stems(self.sides, *self._names, fresh=_ASKED_FOR)
         return self._twin
 
     # ------------------------------------------------------------------ numbers
@@ -200,27 +204,41 @@ class Stems:
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            generation, stems = self._stems.get(key, (-1, []))
-            is_old = generation < self._generation or any(stem.forks and self.fresh for stem in stems)
+            stems = self._stems.get(key, [])
+            is_old = any(stem.forks and self.fresh for stem in stems)
             if not stems or is_old or not all(stem.alive for stem in stems):
                 self._retire(stems)
-                generation, stems = self._generation, self._started(*key)
-                self._stems[key] = generation, stems
+                stems = self._stems[key] = self._started(*key)
         return stems
 
     def _started(self, number: int, loader: int) -> list[Stem]:
         """Start the stems of a number; new interpreters where copies of a loader cannot be had."""
-        if not self.fresh:
-            try:
-                stems = self._forked(number, self._loader(loader))
-                if stems:
-                    return stems
-            except WorkerLostError as lost:
-                self._processes.check_running()
-                self._be_fresh(str(lost).partition("\n")[0].rstrip("."))
-        stems = self._begun(number, None)
-        for stem in stems:
-            stem.wait_ready()
+        stems = [] if self.fresh else self._forked(number, loader)
+        if not stems:
+            stems = self._begun(number, None)
+            for stem in stems:
+                stem.wait_ready()
+        return stems
+
+    def _forked(self, number: int, loader: int) -> list[Stem]:
+        """Return stems forked from a loader, none where copies of them cannot work as new processes do."""
+        stems: list[Stem] = []
+        try:
+            found, probe = self._loader(loader), not self._has_probed
+            if found is not None:
+                stems = self._begun(number, found, probe=probe)
+                for stem in stems:
+                    stem.wait_ready()
+            fault = next((stem.collected.fault for stem in stems if stem.collected.fault), "") or self._unequal(stems)
+        except WorkerLostError as lost:
+            self._processes.check_running()
+            fault = str(lost).partition("\n")[0].rstrip(".")
+        if fault:
+            self._be_fresh(fault)
+        if self.fresh:
+            end_all(stems, 0)
+            return []
+        self._has_probed |= probe
         return stems
 
     def _begun(self, number: int, loader: Loader | None, *, probe: bool = False) -> list[Stem]:
@@ -230,8 +248,9 @@ class Stems:
         """
         guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
         starts: dict[str, m.Start] = {}
-        for name, side in self._parts:
-            reports = self._reports and number == 0 and name == self._parts[-1][0]
+        sides = (self.sides.base, self.sides.head)[-len(self._names) :]
+        for name, side in zip(self._names, sides, strict=True):
+            reports = number == 0 and name == self._names[-1]  # the user sees the tests of head's first worker
             starts[f"{name} {number}"] = self._start(number, side, loader, reports=reports, probe=probe)
         connections: dict[str, Connection] = {}
         if loader is not None:
@@ -241,42 +260,15 @@ class Stems:
             Stem(name, start, guardian, limit_s, connections.get(name), is_base=len(starts) > 1 and index == 0)
             for index, (name, start) in enumerate(starts.items())
         ]
-        self._retired += stems  # to be ended with the run, whatever comes of them
-        self._processes.check_running()
-        return stems
-
-    def _forked(self, number: int, loader: Loader | None) -> list[Stem] | None:
-        """Return stems forked from a loader, None where copies of them cannot work as new processes do."""
-        if loader is None:
-            return None
-        with self._probing if self._probed < self._generation else contextlib.nullcontext():
-            return None if self.fresh else self._forked_from(loader, number)
-
-    def _forked_from(self, loader: Loader, number: int) -> list[Stem] | None:
-        generation = self._generation
-        probe = self._probed < generation
-        stems = self._begun(number, loader, probe=probe)
-        try:
-            for stem in stems:
-                stem.wait_ready()
-        except WorkerLostError as lost:
-            self._be_fresh(str(lost).partition("\n")[0].rstrip("."))
-        fault = next((stem.fault for stem in stems if stem.fault), "") or self._unequal(stems)
-        if fault:
-            self._be_fresh(fault)
-        if self.fresh:
-            end_all(stems, 0)
-            return None
-        self._probed = max(self._probed, generation)
+        self._end_with_run(stems)
         return stems
 
     def _unequal(self, stems: Sequence[Stem]) -> str:
         """Return the variable that collecting leaves otherwise than the loader began with: libraries read it before."""
         expected = library_variables()
         for stem in stems:
-            differing = sorted(
-                name for name in {*expected, *stem.variables} if expected.get(name) != stem.variables.get(name)
-            )
+            found = stem.collected.variables
+            differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
             if differing:
                 return f"{differing[0]} is set while tests are collected in {stem.name}, after libraries have read it"
         return ""
@@ -287,11 +279,15 @@ class Stems:
             if self.fresh:  # the stems that are there by now may be new interpreters at work
                 return
             self.fresh = reason
-            old = [stem for _, stems in self._stems.values() for stem in stems]
-            self._stems.clear()
             loaders, self._loaders = list(self._loaders.values()), {}
-        self._retire(old)
+        self._retire_all()
         end_all(loaders, 0)
+
+    def _retire_all(self) -> None:
+        with self._lock:
+            old, self._stems = list(self._stems.values()), {}
+        for stems in old:
+            self._retire(stems)
 
     def _retire(self, stems: Sequence[Stem]) -> None:
         """Have stems end that no new test needs; copies at work go on."""
@@ -301,9 +297,9 @@ class Stems:
     def _start(self, number: int, side: Side, loader: Loader | None, *, reports: bool, probe: bool) -> m.Start:
         """Return the settings of a side's stem."""
         forks, changes = (False, {}) if loader is None else (True, loader.changes)
-        surroundings, sides = self._processes.surroundings, self._sides
+        surroundings, sides = self._processes.surroundings, self.sides
         scratch = self._processes.guardian.new_directory()
-        homes = side.homes if sides is None else (*sides.base.homes, *sides.head.homes)
+        homes = (*sides.base.homes, *sides.head.homes)
         prefix, sites = sites_of(side.python) if forks else ("", [])
         environment = self._environment({**side.environment, **changes})
         return m.Start(
@@ -315,8 +311,8 @@ class Stems:
             markup=surroundings.markup,
             reports=reports,
             watched=[str(home) for home in dict.fromkeys((*homes, surroundings.top))],
-            packages=[] if sides is None else list(sides.packages),
-            foreign=[] if sides is None else list(_homes_of_other(side, sides)),
+            packages=list(sides.packages),
+            foreign=[str(home) for home in homes if home not in side.homes],
             output=str(scratch / "output"),
             share_terminal=surroundings.share_terminal and reports,
             directory=str(side.directory),
@@ -333,17 +329,10 @@ class Stems:
 
         Collecting the tests may have changed this process's variables since, for one side alone.
         """
+        changed = {**self._processes.surroundings.variables, **changes}
         environment = {
-            name: value
-            for name, value in self._processes.surroundings.variables.items()
-            if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_"))
-            and name not in ("PYTEST_CURRENT_TEST", "PYTHONHASHSEED")
+            name: value for name, value in changed.items() if value is not None and not name.startswith(_OF_THE_RUN)
         }
-        for name, setting in changes.items():
-            if setting is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = setting
         # Before any scope is bound; traced slices switch both on: a library's ranges, and our scopes.
         arm_ranges(environment)
         environment[VARIABLE] = "standby"
@@ -376,6 +365,7 @@ class Stems:
         for _ in range(_LOADS_MOST):
             environment = padded(self._environment(before))
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
+            self._end_with_run([loader])
             dirty = loader.load([name for name in self._modules if not _is_within(name, self._left_out)], packages)
             found = {**environment, **loader.changes}
             own = {name: value for name, value in library_variables().items() if found.get(name) != value}
@@ -390,8 +380,8 @@ class Stems:
         raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
 
     def _alike(self) -> list[str]:
-        sides, surroundings = self._sides, self._processes.surroundings
-        homes = () if sides is None else (*sides.base.homes, *sides.head.homes)
+        sides, surroundings = self.sides, self._processes.surroundings
+        homes = (*sides.base.homes, *sides.head.homes)
         return modules_alike([*homes, surroundings.top], self._differing, surroundings.ours, surroundings.fixtures)
 
     def learn(self, workers: Sequence[Worker]) -> None:
@@ -399,7 +389,7 @@ class Stems:
 
         Stems that are there already are of no more use where that takes long.
         """
-        if self.fresh or not workers or any(worker.variables != worker.stem.variables for worker in workers):
+        if self.fresh or not workers or any(worker.sets_variables for worker in workers):
             return
         new = learned(workers[0].others, workers[-1].others, self._differing)
         with self._loading:
@@ -419,8 +409,9 @@ class Stems:
                 if dirty is not None:
                     self._left_out.add(dirty)
                     del self._loaders[number]
-            self._generation += time.monotonic() - began_s > _LONG_LOAD_S
-            self._probed = self._generation - 1
+            self._has_probed = False
+            if time.monotonic() - began_s > _LONG_LOAD_S:
+                self._retire_all()
 
     # ------------------------------------------------------------------ workers
 
@@ -433,19 +424,24 @@ class Stems:
         with self._lock:
             if self._claims[number] > 1 and not stems[0].forks:
                 raise DoubtfulError(self.fresh)
-        workers = [stem.worker() for stem in stems]
-        self._processes.check_running()
-        with self._lock:
-            self._workers = [worker for worker in self._workers if worker.alive]
-            self._workers += [worker for worker in workers if worker not in self._workers]
+        order = stems if number % 2 else stems[::-1]  # neither side is always the first to be forked
+        made = {stem: stem.worker() for stem in order}
+        workers = [made[stem] for stem in stems]
+        self._end_with_run(workers)
         return workers
+
+    def _end_with_run(self, processes: Sequence[Process]) -> None:
+        """Have processes end with the run, whatever comes of them; MeasurementError where that has been stopped."""
+        with self._lock:
+            self._living = [process for process in dict.fromkeys([*self._living, *processes]) if process.alive]
+        self._processes.check_running()
 
     def let_go(self, worker: Worker) -> None:
         """End a worker that has left its test, unless it has set up at length what the next test can use."""
-        stem, called = worker.stem, worker.was_called
+        stem = worker.stem
         if not worker.alive or not stem.forks:
             return
-        is_dear = called is not None and called.shared_setup_s > LONG_SETUP_S and not self.fresh
+        is_dear = worker.shared_setup_s > LONG_SETUP_S and not self.fresh
         with self._lock:
             if is_dear and not worker.running and stem.kept in (None, worker):
                 stem.kept, self._keeps = worker, True
@@ -456,34 +452,19 @@ class Stems:
     def trim(self) -> None:
         """End stems of high numbers, which no test has claimed, where memory gets scarce."""
         with self._lock:
-            kept = {key: stems for key, (_, stems) in self._stems.items()}
-            excess = sum(stem.memory() for stems in kept.values() for stem in stems)
-            excess -= int(KEPT_SHARE * usable_memory())
-            spare = sorted((key for key in kept if key[0] >= KEPT_LEAST and not self._claims[key[0]]), reverse=True)
-            ended: list[Stem] = []
-            for key in spare:
-                if excess <= 0:
-                    break
-                excess -= sum(stem.memory() for stem in kept[key])
-                ended += kept[key]
-                del self._stems[key]
-        self._retire(ended)
+            most = int(KEPT_SHARE * usable_memory())
+            spare = sorted(key for key in self._stems if key[0] >= KEPT_LEAST and not self._claims[key[0]])
+            while spare and sum(stem.memory() for stems in self._stems.values() for stem in stems) > most:
+                self._retire(self._stems.pop(spare.pop()))
 
     def all(self) -> list[Process]:
         """Return every process that may be alive: workers before stems, and those before loaders."""
         with self._lock:
-            stems = dict.fromkeys([*(stem for _, found in self._stems.values() for stem in found), *self._retired])
-            return [*self._workers, *stems, *self._loaders.values()]
+            return sorted(self._living, key=lambda process: (Worker, Stem, Loader).index(type(process)))
 
 
 def _is_within(name: str, packages: Collection[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
-
-
-def _homes_of_other(side: Side, sides: Sides) -> tuple[str, ...]:
-    """Return the homes of the other side that are not this one's too."""
-    other = sides.head if side is sides.base else sides.base
-    return tuple(str(home) for home in other.homes if home not in side.homes)
 
 
 class WorkerGroup:
@@ -528,11 +509,16 @@ class WorkerGroup:
     def open(self, workers: Sequence[Worker]) -> None:
         """Have the test at its call in all of ``workers``, which set up at the same time."""
         for worker in workers:
-            self._begin(worker)
+            self.reports_by(worker)
+            with self._lock:
+                self.workers.append(worker)
+            forward = self._forward if worker is self.reporter else None
+            worker.start_run(
+                self.key, self._next_key, setup_s=self._setup_s, patience_s=self._patience_s, forward=forward
+            )
         try:
             for worker in workers:
-                if worker.called is None:
-                    worker.wait_called()
+                worker.wait_called()
         except WorkerLostError as lost:
             for worker in workers:  # one that hangs on its way to the call is enough; a cancelled one is alive
                 if not lost.worker.alive and worker.running and worker.called is None:
@@ -544,78 +530,29 @@ class WorkerGroup:
         with self._lock:
             self.reporter = self.reporter or worker
 
-    def _begin(self, worker: Worker) -> None:
-        """Begin the test in ``worker``, unless it is open there; do not wait for its call."""
-        self.reports_by(worker)
-        with self._lock:
-            if worker in self.workers:
-                return
-            self.workers.append(worker)
-            is_reporter = self.reporter is worker
-        worker.start_run(
-            self.key,
-            self._next_key,
-            reporter=is_reporter,
-            setup_s=self._setup_s,
-            patience_s=self._patience_s,
-            forward=self._forward if is_reporter else None,
-        )
-
     def leave(self, worker: Worker) -> None:
         """Let one worker leave the test, in which it has done its part."""
-        worker.unwind()
+        worker.leave()
         with self._lock:
             self.workers.remove(worker)
 
-    def conclude(self, order: m.Conclude) -> m.Done:
+    def conclude(self, order: m.Leave) -> m.Done | None:
         """Let every worker leave the test, the reporter last and with its result."""
-        reporter = self.reporter
-        assert reporter is not None
-        others = [worker for worker in self.workers if worker is not reporter]
-        for worker in others:
-            worker.start_unwinding()
-        for worker in others:
-            worker.unwind()
-        return reporter.conclude(order)
+        assert self.reporter is not None
+        self._release()
+        return self.reporter.leave(order)
 
     def release(self) -> None:
         """Let every worker but the reporter leave the test, if it still can."""
-        others = [worker for worker in self.workers if worker is not self.reporter]
+        with contextlib.suppress(WorkerLostError):  # the test has its error
+            self._release()
+
+    def _release(self) -> None:
+        """Let every worker but the reporter leave the test; WorkerLostError of the first that cannot."""
+        others = [worker for worker in self.workers if worker is not self.reporter and worker.alive]
         self.workers = [worker for worker in self.workers if worker is self.reporter]
-        for step in (Worker.start_unwinding, Worker.unwind):  # all of them leave in the time of one
-            for worker in others:
-                with contextlib.suppress(WorkerLostError):  # the test has its error
-                    if worker.alive:
-                        step(worker)
-
-
-class BaseSide:
-    """A base side, and the stems that the workers of its pairs come from."""
-
-    def __init__(self, sides: Sides, stems: Stems) -> None:
-        self.sides = sides
-        self.stems = stems
-
-    @property
-    def is_same_code(self) -> bool:
-        """Whether both trees are equal."""
-        return self.sides.changed is not None and not self.sides.changed
-
-    def check_collected(self, keys: Collection[str]) -> None:
-        """Raise SideError, with base's own message, where base's first stem has collected none of ``keys``."""
-        first = self.stems.ready(0)[0]
-        if first.keys.isdisjoint(keys):
-            lacks = ", ".join(not_installed(first.errors))
-            hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
-            raise SideError(
-                f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
-                f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
-            )
-
-    def may_differ(self, base: Worker, head: Worker) -> bool:
-        """Whether the files that a pair has loaded so far may differ; SideError where one is the other side's."""
-        differs = check_loaded(self.sides, base.loaded, head.loaded, base.importers | head.importers)
-        return differs or base.has_children or head.has_children  # files of child processes are unknown
+        for step in (Worker.start_leaving, Worker.leave):  # all of them leave in the time of one
+            wait_all(others, step)
 
 
 class BaseSides:
@@ -624,32 +561,28 @@ class BaseSides:
     def __init__(self, project: Project, processes: Processes) -> None:
         self._project = project
         self._processes = processes
-        self.lock = threading.Lock()  # for whoever calls of_commit
-        self._known: dict[str, BaseSide | SideError] = {}
+        self._lock = threading.Lock()
+        self._known: dict[str, Stems | SideError] = {}
 
-    def add(self, sides: Sides) -> BaseSide:
-        """Return the base side of ``sides``, with stems for both of them."""
-        names = ("base worker", "head worker")
-        return BaseSide(sides, self._processes.stems(sides.base, sides.head, sides, names=names))
+    def of_commit(self, sha: str, show: Callable[[str], None]) -> Stems:
+        """Return the stems of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
+        with self._lock:
+            if sha not in self._known:
+                from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
 
-    def of_commit(self, sha: str, show: Callable[[str], None]) -> BaseSide:
-        """Return the base side with the code of ``sha``; SideError, every time, where it cannot be had."""
-        if sha not in self._known:
-            from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
-
-            try:
-                with self._processes.guarding_commands():
-                    sides = commit_sides(sha, self._project, show)
-                self._known[sha] = self.add(sides)
-            except SideError as error:
-                self._known[sha] = error
-        found = self._known[sha]
+                try:
+                    with self._processes.guardian.guarding_commands():
+                        sides = commit_sides(sha, self._project, show)
+                    self._known[sha] = self._processes.stems(sides, *PAIR_NAMES)
+                except SideError as error:
+                    self._known[sha] = error
+            found = self._known[sha]
         if isinstance(found, SideError):
             raise found
         return found
 
-    def give_up(self, base_side: BaseSide, error: SideError) -> None:
-        """Answer with ``error`` from now on where ``base_side`` is wanted."""
+    def give_up(self, stems: Stems, error: SideError) -> None:
+        """Answer with ``error`` from now on where ``stems`` are wanted."""
         for sha, known in self._known.items():
-            if known is base_side:
+            if known is stems:
                 self._known[sha] = error

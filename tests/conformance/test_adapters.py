@@ -15,7 +15,7 @@ import pytest
 from library_checks import assert_counts, builder, harvested, libraries_with
 from wording import Wording
 
-from pytest_rlperf.components.arrays import arrays_in
+from pytest_rlperf.components.checks import arrays_in
 from pytest_rlperf.components.contracts import Roller, Updater
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import adapter_for
@@ -69,7 +69,7 @@ def _one_thread() -> Iterator[None]:
 def envs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return the steps and resets of all synthetic envs from now on; their episodes are short."""
     pytest.importorskip("gymnasium")
-    from pytest_rlperf.components.reference.envs import SyntheticEnv
+    from pytest_rlperf.components.reference.ppo import SyntheticEnv
 
     seen = SimpleNamespace(steps=0, resets=0)
     step, reset = SyntheticEnv.step, SyntheticEnv.reset

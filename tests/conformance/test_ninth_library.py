@@ -66,7 +66,7 @@ def test_it_is_measured(gridlab: Any) -> None:
 def test_its_steps_are_counted(gridlab: Any) -> None:
     """A step of its envs is a step of each, whatever the method is called."""
     pytest.importorskip("gymnasium")
-    from pytest_rlperf.components.reference.envs import SyntheticEnv
+    from pytest_rlperf.components.reference.ppo import SyntheticEnv
 
     workload = vecenv_workload(gridlab.Grids(SyntheticEnv, 3))
     workload.check()

@@ -16,7 +16,9 @@ import pytest
 
 from gpu.devices import Gpu
 from pytest_rlperf.counters import tally
-from pytest_rlperf.devices import EventClock, Tape, clock_for, devices_of
+from pytest_rlperf.devices import clock_for, devices_of
+from pytest_rlperf.devices.clocks import EventClock
+from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.counting import Count

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from virtual_gpu import VirtualGPU
 
-from pytest_rlperf.devices import Driver
+from pytest_rlperf.devices.clocks import Driver
 from pytest_rlperf.measure.device_state import ConditionReader, DeviceLibrary, Torch
 from pytest_rlperf.model.device import Conditions
 

@@ -8,7 +8,10 @@ import pytest
 
 from gpu.bench import iteration
 from gpu.conftest import CUDA_MARKS, skip_without_cuda
-from pytest_rlperf.devices import CudaDriver, DeviceClockError, EventClock, Tape, clock_for, devices_of
+from pytest_rlperf.devices import clock_for, devices_of
+from pytest_rlperf.devices.clocks import DeviceClockError, EventClock
+from pytest_rlperf.devices.tape import Tape
+from pytest_rlperf.devices.torch import CudaDriver
 from pytest_rlperf.model.device import Bound, DeviceTimes
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.timers import hierarchical_timer as timer

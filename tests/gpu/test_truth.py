@@ -16,7 +16,9 @@ from virtual_gpu import VirtualGPU
 
 from gpu.bench import REPETITIONS, WITHIN, Bench, change, iteration, meter_of, percent
 from gpu.devices import Virtual, VirtualLibrary
-from pytest_rlperf.devices import DeviceClockError, HostClock, Tape, devices_of, driving
+from pytest_rlperf.devices import devices_of, driving
+from pytest_rlperf.devices.clocks import DeviceClockError, HostClock
+from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model.device import Bound
 from pytest_rlperf.model.measured import SliceKind, SliceRecord
 from pytest_rlperf.report.wording import disturbances_text

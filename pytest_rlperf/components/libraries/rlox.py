@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.checks import leaves
 from pytest_rlperf.components.contracts import (
     ACTIONS,
     Cuts,
@@ -27,9 +27,8 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes import probes_for
 from pytest_rlperf.probes.attach import Undo, put, together
-from pytest_rlperf.probes.functions import replace_method
+from pytest_rlperf.probes.functions import probes_for, replace_method
 from pytest_rlperf.timers import hierarchical_timer
 
 _CHECKED_STEPS = 256  # at most, until an episode has ended: Pendulum's are 200 steps long
@@ -104,15 +103,11 @@ class RloxGae(GaeCall):
     """Calls ``compute_gae`` of one env for each env in turn, on float64 rows made ready beforehand."""
 
     def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        self._function = function
         rewards, values, ends = (_env_major(rollout[name], np.float64) for name in ("rewards", "values", "ends"))
         discounts = rollout["gamma"], rollout["lam"]
         last_values = map(float, rollout["last_values"])
-        self._calls = [(*env, *discounts) for env in zip(rewards, values, ends, last_values, strict=True)]
-
-    def call(self) -> list[Any]:
-        """Compute advantages and returns, env by env."""
-        return [self._function(*arguments) for arguments in self._calls]
+        calls = [(*env, *discounts) for env in zip(rewards, values, ends, last_values, strict=True)]
+        self.call = lambda: [function(*arguments) for arguments in calls]
 
     def advantages(self, output: list[Any]) -> Any:
         """Return the advantages."""
@@ -129,12 +124,8 @@ class RloxBatchedGae(GaeCall):
         n_steps, _ = rollout["rewards"].shape
         arrays = [_env_major(rollout[name], dtype).ravel() for name in ("rewards", "values", "ends")]
         arguments = (*arrays, rollout["last_values"].astype(dtype), n_steps, rollout["gamma"], rollout["lam"])
-        self._function = partial(function, *arguments)
+        self.call = partial(function, *arguments)
         self._n_steps = n_steps
-
-    def call(self) -> Any:
-        """Compute advantages and returns."""
-        return self._function()
 
     def advantages(self, output: Any) -> Any:
         """Return the advantages."""

@@ -25,11 +25,7 @@ class SampleFactoryGae(GaeCall):
         arrays = rollout["rewards"], rollout["ends"] > 0, np.vstack([rollout["values"], rollout["last_values"]])
         rewards, dones, values = (torch.from_numpy(np.ascontiguousarray(array.T)) for array in arrays)
         valids = torch.ones_like(values, dtype=torch.bool)
-        self._function = partial(function, rewards, dones, values, valids, rollout["gamma"], rollout["lam"])
-
-    def call(self) -> Any:
-        """Compute advantages."""
-        return self._function()
+        self.call = partial(function, rewards, dones, values, valids, rollout["gamma"], rollout["lam"])
 
     def advantages(self, output: Any) -> Any:
         """Return the advantages."""

@@ -6,9 +6,10 @@ skrl has no call that collects a rollout: its trainers have the loop. A thunk me
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_rlperf.components.arrays import check_device, to_numpy
+from pytest_rlperf.components.checks import check_device, to_numpy
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,
@@ -25,7 +26,7 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes import probes_for
+from pytest_rlperf.probes.functions import probes_for
 
 if TYPE_CHECKING:
     from skrl.agents.torch.ppo import PPO
@@ -171,8 +172,7 @@ class SkrlGae(GaeCall):
         rewards, values, ends = (
             torch.from_numpy(rollout[name]).unsqueeze(-1) for name in ("rewards", "values", "ends")
         )
-        self._function = function
-        self._arguments = {
+        arguments = {
             "rewards": rewards,
             "values": values,
             "terminated": ends.bool(),
@@ -181,16 +181,14 @@ class SkrlGae(GaeCall):
             "discount_factor": rollout["gamma"],
             "lambda_coefficient": rollout["lam"],
         }
-
-    def call(self) -> Any:
-        """Compute returns and advantages."""
-        return self._function(**self._arguments)
+        self._values = values
+        self.call = partial(function, **arguments)
 
     def advantages(self, output: Any) -> Any:
         """Return the advantages as they were before they were normalised."""
         __tracebackhide__ = True
         returns, normalised = output
-        advantages = returns - self._arguments["values"]
+        advantages = returns - self._values
         expected = (advantages - advantages.mean()) / advantages.std()
         if normalised.shape != expected.shape or not normalised.allclose(expected, atol=_TOLERANCE):
             raise ComponentError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,8 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes import probes_for
 from pytest_rlperf.probes.attach import put
+from pytest_rlperf.probes.functions import probes_for
 
 if TYPE_CHECKING:
     from stable_baselines3 import PPO, SAC
@@ -118,12 +119,9 @@ class RolloutGae(GaeCall):
         for name in ("rewards", "values", "episode_starts"):
             getattr(self._buffer, name)[:] = rollout[name]
         self._buffer.pos, self._buffer.full = self._buffer.buffer_size, True
-        self._last_values = self._buffer.to_torch(rollout["last_values"][:, None])
-        self._last_dones = rollout["last_dones"].astype(bool)
-
-    def call(self) -> None:
-        """Compute advantages and returns, into the buffer."""
-        self._buffer.compute_returns_and_advantage(self._last_values, self._last_dones)
+        last_values = self._buffer.to_torch(rollout["last_values"][:, None])
+        last_dones = rollout["last_dones"].astype(bool)
+        self.call = partial(self._buffer.compute_returns_and_advantage, last_values, last_dones)
 
     def advantages(self, output: None) -> Any:
         """Return the advantages."""

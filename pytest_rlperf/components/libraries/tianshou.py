@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.components.checks import leaves, to_numpy
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,
@@ -28,13 +29,13 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes import probes_for
 from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes.functions import probes_for
 from pytest_rlperf.timers import hierarchical_timer
 
 if TYPE_CHECKING:
     from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
-    from tianshou.data import ReplayBuffer, VectorReplayBuffer
+    from tianshou.data import ReplayBuffer
     from tianshou.env import BaseVectorEnv
     from tianshou.trainer import OffPolicyTrainer, OnPolicyTrainer
 
@@ -143,25 +144,16 @@ class TianshouGae(GaeCall):
         none, never = np.zeros(n_envs, np.float32), np.zeros(n_envs, np.bool_)
         for rewards, ends in zip(rollout["rewards"], rollout["ends"].astype(np.bool_), strict=True):
             buffer.add(Batch(obs=none, act=none, rew=rewards, terminated=ends, truncated=never, obs_next=none))
-        self._function = function
-        self._data = (*self._in_order(buffer), *self._values(rollout, backend))
-        self._gamma, self._lam = rollout["gamma"], rollout["lam"]
+        batch, indices = buffer.sample(0)  # all there is, as PPO's update takes it
+        data = batch, buffer, indices, *self._values(rollout, backend)
+        # Returns and advantages, one row an env after the other's.
+        self.call = partial(function, *data, gamma=rollout["gamma"], gae_lambda=rollout["lam"])
         self.call()  # Numba compiles what it has not met before
-
-    def call(self) -> Any:
-        """Compute returns and advantages, one row an env after the other's."""
-        batch, buffer, indices, next_values, values = self._data
-        return self._function(batch, buffer, indices, next_values, values, gamma=self._gamma, gae_lambda=self._lam)
 
     def advantages(self, output: Any) -> Any:
         """Return the second array, with a row a step."""
         n_steps, n_envs = self._shape
         return output[1].reshape(n_envs, n_steps).T
-
-    @staticmethod
-    def _in_order(buffer: VectorReplayBuffer) -> tuple[Any, VectorReplayBuffer, Any]:
-        batch, indices = buffer.sample(0)  # all there is, as PPO's update takes it
-        return batch, buffer, indices
 
     @staticmethod
     def _values(rollout: Mapping[str, Any], backend: str) -> list[Any]:

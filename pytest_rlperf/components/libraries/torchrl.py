@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.checks import leaves
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,
@@ -165,8 +165,7 @@ class TorchRLGae(GaeCall):
     """
 
     def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        self._function = function
-        self._arguments = {
+        arguments = {
             "gamma": rollout["gamma"],
             "lmbda": rollout["lam"],
             "state_value": _envs_first(rollout["values"]),
@@ -175,10 +174,7 @@ class TorchRLGae(GaeCall):
             "done": _envs_first(rollout["ends"]).bool(),
             "terminated": _envs_first(rollout["ends"]).bool(),
         }
-
-    def call(self) -> Any:
-        """Compute advantages and value targets."""
-        return self._function(**self._arguments)
+        self.call = partial(function, **arguments)
 
     def advantages(self, output: Any) -> Any:
         """Return the advantages by step and env."""
@@ -203,11 +199,7 @@ class TorchRLGaeModule(GaeCall):
         self._module.__dict__["value_network"] = None  # as its own __init__ does it: a network is none of its modules
         self.is_normalised = module.average_gae
         self._is_time_first = module.time_dim in (0, -2)
-        self._rollout = self._batch(rollout)
-
-    def call(self) -> Any:
-        """Compute advantages and value targets, into the TensorDict."""
-        return self._module(self._rollout)
+        self.call = partial(self._module, self._batch(rollout))
 
     def advantages(self, output: Any) -> Any:
         """Return the advantages by step and env."""

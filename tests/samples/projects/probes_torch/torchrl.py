@@ -1,6 +1,8 @@
 import sys
 from pytest_rlperf.timers import recording, hierarchical_timer
-from pytest_rlperf.probes import attached, quieten_ranges, standing_probes
+from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes.torch import quieten_ranges
+from pytest_rlperf.probes import standing_probes
 import torch
 from torchrl import _utils
 from torchrl.envs import GymEnv

@@ -1,0 +1,27 @@
+"""An update that compiles its kernel when it is first called."""
+
+from __future__ import annotations
+
+import numpy as np
+
+REGRESSED = False
+
+
+class Agent:
+    """A compiled update; compiling is a search over schedules."""
+
+    def __init__(self) -> None:
+        self.compiled = False
+        self.weights = np.random.rand(64, 64)
+
+    def compile(self) -> None:
+        tried = 200 if REGRESSED else 10
+        for _ in range(tried):
+            np.linalg.svd(np.random.rand(100, 100))
+        self.compiled = True
+
+    def update(self) -> np.ndarray:
+        if not self.compiled:
+            self.compile()
+        self.weights = np.tanh(self.weights @ self.weights / 64)
+        return self.weights

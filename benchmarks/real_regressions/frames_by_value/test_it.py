@@ -1,0 +1,6 @@
+from library import Writer
+
+
+def test_step(rlperf):
+    writer = Writer()
+    rlperf(writer.step, unit="env step", phases={"write": "write"})

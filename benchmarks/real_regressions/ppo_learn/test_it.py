@@ -1,0 +1,6 @@
+from library import PPO
+
+
+def test_learn(rlperf):
+    agent = PPO()
+    rlperf(agent.learn, items=512, unit="env step")

@@ -1,0 +1,121 @@
+"""Measure thousands of tests in one session, and see whether anything grows.
+
+::
+
+    python benchmarks/soak.py                # 2,000 tests by themselves
+    python benchmarks/soak.py 500 --against  # 500 tests in live pairs with an earlier commit
+
+The run's own process notes its memory and what it holds every few tests. The table has the means of each quarter of the
+run. The exit code is 1 where the last quarter has more than the second: more descriptors, threads, processes, scratch
+or cache, or over ``--kilobytes`` of memory a test, which keeps its outcome and its reports for the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from statistics import fmean
+
+from shared import ROOT, commit, print_table, python, write
+
+CONFTEST = """
+    import os
+    from pathlib import Path
+
+    import psutil
+
+    OWN, EVERY = psutil.Process(), 10
+    tests = 0
+
+
+    def kilobytes(place):
+        return sum(path.lstat().st_size for path in Path(place).rglob("*") if path.is_file()) / 1e3
+
+
+    def pytest_runtest_logfinish():
+        global tests
+        tests += 1
+        if tests % EVERY or "PYTEST_RLPERF_RUN" in os.environ:
+            return
+        children = OWN.children(recursive=True)
+        memory = [child.memory_info().rss / 1e6 for child in children]
+        figures = (
+            tests, OWN.memory_info().rss / 1e6, OWN.num_fds(), OWN.num_threads(), len(children), max(memory, default=0),
+            kilobytes(os.environ["TMPDIR"]), kilobytes(os.environ["XDG_CACHE_HOME"]),
+        )
+        with open(os.environ["SOAK"], "a") as file:
+            print(*figures, file=file)
+"""
+TEST = """
+    import pytest
+
+    from work import work
+
+
+    @pytest.mark.parametrize("number", range({tests}))
+    def test_it(rlperf, number):
+        rlperf(work)
+"""
+FIGURES = ("memory, MB", "descriptors", "threads", "processes", "largest worker, MB", "scratch, kB", "cache, kB")
+# By how much the last quarter may have more than the second: a sample may fall on a moment when workers start or end.
+SLACK = {"descriptors": 1.0, "threads": 0.5, "processes": 0.5, "scratch, kB": 100.0, "cache, kB": 10.0}
+
+
+def main() -> int:
+    """Run, print the table, and return 1 where something grows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", type=int, nargs="?", default=2000)
+    parser.add_argument("--against", action="store_true", help="in live pairs with an earlier commit")
+    parser.add_argument("--kilobytes", type=float, default=30.0, help="of memory that a test may add")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        summary, samples = soak(Path(place), given.tests, against=given.against)
+    print(summary)
+    return show(samples, given.kilobytes)
+
+
+def soak(place: Path, tests: int, *, against: bool) -> tuple[str, list[list[float]]]:
+    """Return the last line of pytest's output, and the samples."""
+    project = place / "project"
+    write(project, {"pytest.ini": "[pytest]\n", "conftest.py": CONFTEST, "test_it.py": TEST.format(tests=tests)})
+    for name in ("tmp", "cache"):
+        (place / name).mkdir()
+    for size in (100, 101):  # two commits
+        write(project, {"work.py": f"def work():\n    return sum(range({size}))\n"})
+        commit(project, f"{size}")
+    variables = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "SOAK": str(place / "samples"),
+        "TMPDIR": str(place / "tmp"),
+        "XDG_CACHE_HOME": str(place / "cache"),
+    }
+    options = ["--rlperf", "--rlperf-max-time=0.000001", *(["--rlperf-against=HEAD~1"] if against else [])]
+    command = ["-m", "pytest", "-p", "rlperf", "-p", "no:cacheprovider", "-q", *options]
+    ended = python(command, project, PYTHONPATH=str(ROOT), **variables)
+    if not (place / "samples").exists():
+        raise SystemExit(ended.output)
+    last = ended.output.rstrip().rpartition("\n")[2].strip("= ")
+    return last, [[float(field) for field in line.split()] for line in (place / "samples").read_text().splitlines()]
+
+
+def show(samples: list[list[float]], kilobytes: float) -> int:
+    """Print the means of each quarter; return 1 where the last one has more than the second."""
+    quarters = [samples[number * len(samples) // 4 : (number + 1) * len(samples) // 4] for number in range(4)]
+    tests = fmean(sample[0] for sample in quarters[3]) - fmean(sample[0] for sample in quarters[1])
+    rows, is_grown = [], False
+    for index, name in enumerate(FIGURES, 1):
+        means = [fmean(sample[index] for sample in quarter) for quarter in quarters]
+        growth = means[3] - means[1]
+        is_memory = name.endswith("MB")
+        grows = growth > (tests * kilobytes / 1e3 if is_memory else SLACK[name])
+        is_grown = is_grown or grows
+        note = f"{1e3 * growth / tests:+.1f} kB a test" if is_memory else ""
+        rows.append([name, *(f"{mean:.1f}" for mean in means), f"{note}{' GROWS' if grows else ''}"])
+    print_table(["", "1st quarter", "2nd", "3rd", "4th", ""], rows)
+    return int(is_grown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,528 @@
+"""Where a call's time goes: the shares of Python, PyTorch, native extensions and environments.
+
+Calls of two kinds are made in turns: with environments timed and nothing else, which gives the length of a call and
+its environments' part, and under cProfile with environments left out, which gives the time in native functions. Python
+has the rest. So an operator of an extension, which is no function call and which cProfile does not see, counts as
+Python. It does not see JAX's compiled functions either, so where JAX runs, Python is not told apart from it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import cProfile
+import inspect
+import os
+import re
+import statistics
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import repeat
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeVar
+
+from pytest_rlperf.model.counting import Share
+from pytest_rlperf.probes.attach import Undo, attached, put, put_variable, together
+from pytest_rlperf.probes.objects import reached, variables_of
+
+# --------------------------------------------------------------------------- the owners of functions
+
+PYTHON = "python"
+PYTORCH = "pytorch"
+PYTORCH_PYTHON = "pytorch (Python)"
+JAX = "jax"
+PYTHON_OR_JAX = "python or jax"
+"""Python functions of calls that run on JAX: no profiler sees a compiled function of JAX's that they call."""
+ENVIRONMENT = "environment"
+DEVICE_WAIT = "device wait"
+WAITING = "waiting"
+OTHER_NATIVE = "other native"
+UNATTRIBUTED = "unattributed"
+HARNESS = "(harness)"
+"""Functions that run only while shares are found; they are no part of a call."""
+
+ALWAYS = frozenset({PYTHON, PYTORCH, PYTORCH_PYTHON, JAX, PYTHON_OR_JAX, ENVIRONMENT, DEVICE_WAIT, WAITING})
+"""Owners that are no extensions, shown however small."""
+
+ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
+
+_PACKAGE = Path(__file__).parent
+_MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # measured by users, though it is in this package
+_HARNESS_NATIVES = ("_lsprof.Profiler", "register_callback", "sys.setprofile")
+_FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")
+_METHOD = re.compile(r"<(?:method|slot wrapper) '(\w+)' of '([\w.]+)' objects>")
+# The types of None, functions and generators have no name in builtins, but have one in types.
+_BUILTIN_TYPES = tuple(value for home in (builtins, types) for value in vars(home).values() if isinstance(value, type))
+_LIBRARIES = {"torch": PYTORCH_PYTHON, "jax": JAX}
+_WAITS = frozenset(
+    {
+        *("time.sleep", "_thread.lock.acquire", "_thread.RLock.acquire", "_queue.SimpleQueue.get"),
+        *("select.select", "select.poll.poll", "select.epoll.poll", "posix.read", "posix.waitpid"),
+        *("_socket.socket.recv", "_socket.socket.recv_into", "_socket.socket.accept"),
+        *("_multiprocessing.SemLock.acquire", "_multiprocessing.SemLock.__enter__"),
+    }
+)
+
+
+def owner_of_code(code: CodeType) -> str:
+    """Return the owner of a Python function: Python, PyTorch's Python, JAX with XLA's work in it, or this package."""
+    path = code.co_filename
+    if path == __file__:
+        return HARNESS
+    if path.startswith(str(_PACKAGE) + os.sep) and not path.startswith(_MEASURED):
+        return UNATTRIBUTED  # the fixtures' own thunks and timers
+    for name, owner in _LIBRARIES.items():
+        home = getattr(sys.modules.get(name), "__file__", None)
+        if home is not None and path.startswith(str(Path(home).parent) + os.sep):
+            return owner
+    return PYTHON
+
+
+class NativeOwners:
+    """Finds the owners of native functions among the extensions that are loaded."""
+
+    def __init__(self) -> None:
+        self._extensions: dict[str, list[ModuleType]] = {}
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").endswith(tuple(EXTENSION_SUFFIXES)):
+                self._extensions.setdefault(name.partition(".")[0], []).append(module)
+
+    def of_text(self, text: str) -> str:
+        """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
+
+        A function without a module is Python's where a built-in type has such a method, else unattributed.
+        """
+        if any(name in text for name in _HARNESS_NATIVES):
+            return HARNESS
+        method = _METHOD.fullmatch(text)
+        if method is not None:
+            name, type_name = method.groups()
+            owner = self._of_name(f"{type_name}.{name}") if "." in type_name else PYTHON
+            is_env = name in ENV_METHODS and owner not in {PYTHON, PYTORCH, UNATTRIBUTED, "numpy"}
+            return ENVIRONMENT if is_env else owner
+        function = _FUNCTION.fullmatch(text)
+        return self._of_name(function[1].partition(" ")[0]) if function is not None else UNATTRIBUTED
+
+    def _of_name(self, name: str) -> str:
+        """Return the owner of a dotted name; some compiled types give ``builtins`` as their module."""
+        top, dot, rest = name.partition(".")
+        if name in _WAITS:
+            return WAITING
+        if not dot:
+            return PYTHON if any(hasattr(kind, name) for kind in (*_BUILTIN_TYPES, builtins)) else UNATTRIBUTED
+        if top == "builtins" and not hasattr(builtins, rest.partition(".")[0]):
+            return self._owner_of_builtin(rest.partition(".")[0])
+        return self._owner(top)
+
+    def _owner_of_builtin(self, type_name: str) -> str:
+        """Return the extension that has a type of that name with ``builtins`` as its module.
+
+        The name alone is not enough: PyTorch, too, has a type called NoneType.
+        """
+        for package, modules in self._extensions.items():
+            for kind in (vars(module).get(type_name) for module in modules):
+                if isinstance(kind, type) and kind.__module__ == "builtins" and kind not in _BUILTIN_TYPES:
+                    return self._owner(package)
+        return UNATTRIBUTED
+
+    def _owner(self, package: str) -> str:
+        if package in sys.stdlib_module_names or package == "builtins":
+            return PYTHON
+        return {"torch": PYTORCH, "functorch": PYTORCH, "jaxlib": JAX}.get(package, package)
+
+
+# --------------------------------------------------------------------------- environments
+
+Place = tuple[object, str]
+
+
+def is_environment(kind: type) -> bool:
+    """Whether a class is one of environments: it steps by actions and can be reset, or is an EnvBase."""
+    if any(base.__name__ == "EnvBase" for base in kind.__mro__):
+        return True
+    for step, reset in (("step", "reset"), ("step_all", "reset_all")):
+        function = inspect.unwrap(getattr(kind, step, None) or _nothing)
+        if hasattr(kind, reset) and isinstance(function, FunctionType):
+            code = function.__code__
+            if any(name.startswith("action") for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+                return True
+    return False
+
+
+def _nothing() -> None:
+    """Stand in for a method or setup that is missing."""
+
+
+def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
+    """Run a call, and return the steps and resets of environments that it enters, each with its class and name.
+
+    Environments within another one's step are part of it and not returned.
+    """
+    entered: dict[type, dict[FunctionType, Place]] = {}
+    inside: FrameType | None = None
+
+    def see(frame: FrameType, event: str, _: object) -> None:
+        nonlocal inside
+        if inside is not None:
+            if event == "return" and frame is inside:
+                inside = None
+            return
+        if event != "call" or frame.f_code.co_name not in ENV_METHODS or not frame.f_code.co_argcount:
+            return
+        kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
+        if kind not in entered:
+            entered[kind] = _methods(kind) if is_environment(kind) else {}
+        if any(getattr(inspect.unwrap(function), "__code__", None) is frame.f_code for function in entered[kind]):
+            inside = frame
+
+    sys.setprofile(see)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return {function: place for methods in entered.values() for function, place in methods.items()}
+
+
+def _methods(kind: type) -> dict[FunctionType, Place]:
+    """Return an environment class's steps and resets, its bases' too, each with its class and name."""
+    return {
+        member: (base, name)
+        for base in kind.__mro__
+        for name in ENV_METHODS
+        if isinstance(member := vars(base).get(name), FunctionType)
+    }
+
+
+def places_of(methods: Mapping[FunctionType, Place], call: object) -> list[Place]:
+    """Return where a call finds some methods: in their classes, and bound in variables and attributes of its own."""
+    if not methods:
+        return []
+    known = set(map(id, methods))
+    places = list(methods.values())
+    for _, holder in reached("call", call):
+        members = variables_of(holder) if isinstance(holder, FunctionType) else _attributes(holder)
+        for name, member in members.items():
+            if type(member) is MethodType and id(member.__func__) in known:
+                places.append((holder, name))
+    return places
+
+
+def _attributes(holder: object) -> dict[str, object]:
+    with suppress(Exception):  # a proxy may raise anything
+        own = holder.__dict__
+        if isinstance(own, dict):
+            return own
+    return {}
+
+
+class Aside:
+    """A probe that adds up the nanoseconds in the functions at ``places``, with a profiler paused while they run.
+
+    ``pause`` and ``resume`` are the profiler's.
+    """
+
+    def __init__(
+        self,
+        places: list[Place],
+        clock_ns: Callable[[], int],
+        pause: Callable[[], object] = _nothing,
+        resume: Callable[[], object] = _nothing,
+    ) -> None:
+        self.spent_ns = 0
+        self._places = places
+        self._clock_ns = clock_ns
+        self._pause, self._resume = pause, resume
+        self._thread = threading.get_ident()
+        self._is_inside = False
+
+    def attach(self) -> Undo:
+        """Time them from now on, and return what puts everything back."""
+        return together(self._put(holder, name) for holder, name in self._places)
+
+    def _put(self, holder: object, name: str) -> Undo:
+        if isinstance(holder, FunctionType):
+            return put_variable(holder, name, self._around(variables_of(holder)[name]))
+        try:
+            return put(holder, name, self._around(vars(holder)[name]))
+        except (AttributeError, TypeError):
+            return _nothing  # an object that refuses attributes keeps its own
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that times ``function``, unless it runs within another environment or thread."""
+        clock_ns, pause, resume = self._clock_ns, self._pause, self._resume
+
+        def aside(*args: Any, **kwargs: Any) -> Any:
+            if self._is_inside or threading.get_ident() != self._thread:
+                return function(*args, **kwargs)
+            self._is_inside = True
+            pause()
+            start_ns = clock_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.spent_ns += clock_ns() - start_ns
+                self._is_inside = False
+                resume()
+
+        return aside
+
+
+# --------------------------------------------------------------------------- shares
+
+ClockNs = Callable[[], int]
+_BLOCK_S = 0.001  # short calls are watched many at a time
+_SMALLEST = 0.01  # of a call: extensions that take less are shown together
+_MOST_SLOWDOWN = 10.0  # under cProfile, of functions that do next to nothing
+_CALIBRATION_CALLS = 2000
+_CALIBRATION_RUNS = 7
+_MONITORING: Any = getattr(sys, "monitoring", None)  # cProfile uses it from Python 3.12 on
+_Kept = TypeVar("_Kept")
+
+
+class ProfilerBusyError(Exception):
+    """A tool traces or profiles this thread already; the text names it."""
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """Seconds of one call: all of it, its environments, and as profiled each owner's native and Python functions."""
+
+    whole_s: float
+    environment_s: float
+    native_s: Mapping[str, float]
+    interpreted_s: Mapping[str, float]
+
+
+def shares(
+    call: Callable[[], object],
+    *,
+    setup: Callable[[], None] | None,
+    calls: int,
+    device_wait_s: float = 0.0,
+    clock_ns: ClockNs = time.perf_counter_ns,
+) -> tuple[Share, ...]:
+    """Return how much of a call's time each owner takes; they add up to 1, the last is ``unattributed``.
+
+    It makes ``2 * calls + 1`` calls, with ``setup`` before each. Without a setup, as many calls as fit in a millisecond
+    are made together. ``device_wait_s`` is how long the host waits for the device in a call, which must then wait for
+    all its work. ProfilerBusyError where a profiler or debugger is active, ValueError for fewer than one call.
+    """
+    refuse_company()
+    if calls < 1:
+        raise ValueError(f"calls must be at least 1: got {calls}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        watched = _watch(call, setup or _nothing, calls, 1 if setup is not None else calls, clock_ns)
+    spent_s = _attribute(watched)
+    waited_s = min(device_wait_s, spent_s.get(PYTORCH, 0.0))  # PyTorch's functions wait for the device
+    _add(spent_s, PYTORCH, -waited_s)
+    _add(spent_s, DEVICE_WAIT, waited_s)
+    return _as_shares(spent_s, watched.whole_s)
+
+
+def refuse_company() -> None:
+    """Raise ProfilerBusyError where this thread is traced or profiled already."""
+    hooks = [hook for hook in (sys.gettrace(), sys.getprofile()) if hook is not None]
+    names = [getattr(hook, "__qualname__", None) or type(hook).__qualname__ for hook in hooks]
+    if sys.version_info >= (3, 12):
+        tool = sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
+        names += [tool] if tool is not None else []
+    if names:
+        raise ProfilerBusyError(
+            f"where the time goes was not measured: {' and '.join(names)} already profiles or traces this process; "
+            "run without coverage, profiler or debugger to see it"
+        )
+
+
+# --------------------------------------------------------------------------- watching calls
+
+
+def _watch(
+    call: Callable[[], object], prepare: Callable[[], None], calls: int, most_at_once: int, clock_ns: ClockNs
+) -> _Watched:
+    """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts."""
+    if isinstance(call, MethodType) and getattr(call.__self__, call.__name__, None) == call:
+        call = partial(_call_attribute, call.__self__, call.__name__)  # finds the method that replaces it
+    prepare()
+    methods: dict[FunctionType, Place] = {}
+    first_ns = _ns_of(lambda: methods.update(entered_by(call)), clock_ns)
+    places = places_of(methods, call)
+    size = max(1, min(most_at_once, round(_BLOCK_S * 1e9 / max(first_ns, 100))))
+
+    def block() -> None:
+        for _ in repeat(None, size):
+            call()
+
+    timed: list[tuple[int, int]] = []  # with nanoseconds in environments
+    profiled: list[tuple[int, Profiler]] = []
+    for _ in repeat(None, max(1, round(calls / size))):
+        prepare()
+        aside = Aside(places, clock_ns)
+        with attached([aside]):
+            timed.append((_ns_of(block, clock_ns), aside.spent_ns))
+        prepare()
+        profiler = Profiler(clock_ns)
+        with attached([Aside(places, clock_ns, profiler.pause, profiler.resume)]):
+            profiled.append((_ns_of(partial(profiler.run, block), clock_ns), profiler))
+    kept = _quieter_half([(ns, (ns, inside_ns)) for ns, inside_ns in timed])
+    native_s, interpreted_s = _own_times(_quieter_half(profiled), size, _event_cost_s(clock_ns))
+    return _Watched(
+        whole_s=statistics.fmean(ns for ns, _ in kept) / 1e9 / size,
+        environment_s=statistics.fmean(inside_ns for _, inside_ns in kept) / 1e9 / size,
+        native_s=native_s,
+        interpreted_s=interpreted_s,
+    )
+
+
+def _call_attribute(holder: object, name: str) -> object:
+    return getattr(holder, name)()
+
+
+def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
+    start_ns = clock_ns()
+    call()
+    return clock_ns() - start_ns
+
+
+def _quieter_half(blocks: Sequence[tuple[int, _Kept]]) -> list[_Kept]:
+    """Return the shorter half of blocks: other work on the machine only ever makes them longer."""
+    ordered = sorted(blocks, key=lambda block: block[0])
+    return [kept for _, kept in ordered[: (len(ordered) + 1) // 2]]
+
+
+class Profiler:
+    """cProfile, which can be paused while the functions that are running go on."""
+
+    def __init__(self, clock_ns: ClockNs) -> None:
+        own = clock_ns is time.perf_counter_ns  # cProfile's own timer, which costs no call of Python's
+        self._profile = cProfile.Profile() if own else cProfile.Profile(clock_ns, 1e-9)
+        self._callbacks: list[tuple[int, object]] = []
+        # Not disable(), which ends all functions that are running. cProfile keeps a stack, which must be right
+        # afterwards: it sees neither of these two called, or the beginning of one and the end of the other.
+        self.pause: Callable[[], object] = partial(sys.setprofile, None)
+        self.resume: Callable[[], object] = self._profile.enable
+        if _MONITORING is not None:
+            self.pause, self.resume = self._take_callbacks_away, self._put_callbacks_back
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Make a call under the profiler."""
+        self._profile.enable()
+        try:
+            call()
+        finally:
+            self._profile.disable()
+
+    def _take_callbacks_away(self) -> None:
+        tool, events = _MONITORING.PROFILER_ID, _MONITORING.events
+        # Calls come first both times, so that the calls of register_callback() are seen whole or not at all.
+        kinds = (
+            *(events.CALL, events.C_RETURN, events.C_RAISE, events.PY_START, events.PY_RESUME, events.PY_THROW),
+            *(events.PY_RETURN, events.PY_YIELD, events.PY_UNWIND),
+        )
+        self._callbacks = [(kind, _MONITORING.register_callback(tool, kind, None)) for kind in kinds]
+
+    def _put_callbacks_back(self) -> None:
+        for kind, callback in self._callbacks:
+            _MONITORING.register_callback(_MONITORING.PROFILER_ID, kind, callback)
+
+    def stats(self) -> list[Any]:
+        """Return cProfile's entries."""
+        return list(self._profile.getstats())
+
+
+def _event_cost_s(clock_ns: ClockNs) -> float:
+    """Measure the seconds that profiling adds to a native function's own time for each call.
+
+    That is by calls of native functions that do next to nothing; half of a plain call's time is taken to be within it.
+    """
+    runs = range(_CALIBRATION_RUNS)
+    plain_ns = min(_ns_of(_call_natives, clock_ns) for _ in runs) - min(_ns_of(_call_none, clock_ns) for _ in runs)
+    profiled_s = min(_native_s_of(_call_natives, clock_ns) for _ in runs)
+    return max(0.0, profiled_s - plain_ns / 2e9) / _CALIBRATION_CALLS
+
+
+def _native_s_of(call: Callable[[], object], clock_ns: ClockNs) -> float:
+    """Return the seconds in native functions that a function calls, as profiled."""
+    profiler = Profiler(clock_ns)
+    profiler.run(call)
+    entry = next(entry for entry in profiler.stats() if entry.code is getattr(call, "__code__", None))
+    return float(entry.totaltime - entry.inlinetime)
+
+
+def _call_natives() -> None:
+    nothing: dict[object, object] = {}
+    for _ in repeat(None, _CALIBRATION_CALLS // 2):
+        id(None)
+        nothing.get(None)  # methods may cost more
+
+
+def _call_none() -> None:
+    for _ in repeat(None, _CALIBRATION_CALLS // 2):
+        pass
+
+
+# --------------------------------------------------------------------------- from watched calls to shares
+
+
+def _own_times(
+    profilers: Iterable[Profiler], size: int, event_cost_s: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the seconds of each owner's native functions in a call, less what profiling adds, and of Python's."""
+    natives = NativeOwners()
+    native_s: dict[str, float] = {}
+    interpreted_s: dict[str, float] = {}
+    runs = [profiler.stats() for profiler in profilers]
+    for entry in (entry for stats in runs for entry in stats):
+        is_native = isinstance(entry.code, str)
+        owner = natives.of_text(entry.code) if is_native else owner_of_code(entry.code)
+        own_s = entry.inlinetime / size / len(runs)
+        if owner == HARNESS:
+            continue
+        if not is_native or owner == PYTHON:
+            _add(interpreted_s, owner, own_s)
+        else:
+            _add(native_s, owner, max(0.0, own_s - entry.callcount * event_cost_s / size / len(runs)))
+    if JAX in interpreted_s and PYTHON in interpreted_s:
+        interpreted_s[PYTHON_OR_JAX] = interpreted_s.pop(PYTHON)
+    return native_s, interpreted_s
+
+
+def _attribute(watched: _Watched) -> dict[str, float]:
+    """Return the seconds of each owner.
+
+    Interpreted code runs slower under the profiler by an unknown factor, so its functions share what native ones and
+    environments leave of a call, and no less than the most that a profiler slows code down.
+    """
+    spent_s = {ENVIRONMENT: watched.environment_s}
+    for owner, seconds in watched.native_s.items():
+        _add(spent_s, owner, seconds)  # an environment may be native, too
+    rest_s = max(0.0, watched.whole_s - sum(spent_s.values()))
+    interpreted_s = sum(watched.interpreted_s.values())
+    scale = min(1.0, max(rest_s / interpreted_s, 1.0 / _MOST_SLOWDOWN)) if interpreted_s > 0 else 0.0
+    for owner, seconds in watched.interpreted_s.items():
+        _add(spent_s, owner, scale * seconds)
+    return spent_s
+
+
+def _add(spent_s: dict[str, float], owner: str, seconds: float) -> None:
+    spent_s[owner] = spent_s.get(owner, 0.0) + seconds
+
+
+def _as_shares(spent_s: Mapping[str, float], call_s: float) -> tuple[Share, ...]:
+    """Return shares, the largest first; small extensions as one, and the rest of a call at the end."""
+    known_s = {owner: seconds for owner, seconds in spent_s.items() if owner != UNATTRIBUTED and seconds > 0}
+    whole_s = max(call_s, sum(known_s.values()))
+    found: dict[str, float] = {}
+    for owner, seconds in known_s.items():
+        is_small = owner not in ALWAYS and seconds < _SMALLEST * whole_s
+        _add(found, OTHER_NATIVE if is_small else owner, seconds / whole_s)
+    ordered = sorted((Share(name, share) for name, share in found.items()), key=lambda one: -one.share)
+    return (*ordered, Share(UNATTRIBUTED, max(0.0, 1.0 - sum(found.values()))))

@@ -1,0 +1,28 @@
+"""The kinds of findings beside time and counts: each is a module with one pure function, its thresholds and its line.
+
+A kind looks at the pairs of a live comparison and returns a finding, or None where it finds nothing. ``scale`` looks
+at all tests that differ in a number alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_rlperf.judge.findings import drift, first_call, growth, outputs, phases, threads
+from pytest_rlperf.model.judged import OFF, Finding, Policy
+from pytest_rlperf.model.live import Live
+
+KINDS: Mapping[str, Callable[[Live, Policy], Finding | None]] = {
+    "growth": growth.find,
+    "threads": threads.find,
+    "drift": drift.find,
+    "first_call": first_call.find,
+    "phases": phases.find,
+    "outputs": outputs.find,
+}
+
+
+def find_all(live: Live, policy: Policy) -> tuple[Finding, ...]:
+    """Return what every kind finds that is not off, those that gate first."""
+    found = [find(live, policy) for kind, find in KINDS.items() if policy.findings[kind] != OFF]
+    return tuple(sorted(filter(None, found), key=lambda finding: not finding.gates))

@@ -1,0 +1,31 @@
+"""Drift: calls of head get slower, compared with base's, the more of them were made."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from pytest_rlperf import units
+from pytest_rlperf.judge.stats import student_quantile
+from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.live import Live
+
+_PAIRS_LEAST = 3
+_READINGS_LEAST = 4  # the first is before all slices, so that these bound three stretches
+_LEAST = 0.1  # slower at the end of a pair than at its start
+_SURELY = 0.05
+
+
+def find(live: Live, policy: Policy) -> Finding | None:
+    """Return how much slower head gets within a pair, where that is sure."""
+    runs = [pair.readings for pair in live.pairs if len(pair.readings) >= _READINGS_LEAST]
+    if len(runs) < max(_PAIRS_LEAST, len(live.pairs)):
+        return None
+    rises = [readings[-1].log_ratio - readings[1].log_ratio for readings in runs]
+    mean, error = statistics.fmean(rises), statistics.stdev(rises) / math.sqrt(len(rises))
+    bound = mean - student_quantile(1 - policy.alpha / policy.tests, len(rises) - 1) * error
+    if mean < math.log1p(_LEAST) or bound < math.log1p(_SURELY):
+        return None
+    calls = round(statistics.fmean(readings[-1].head.calls - readings[0].head.calls for readings in runs))
+    line = f"gets slower while it runs: {units.change(math.exp(mean))} within {units.counted(calls, 'call')}"
+    return Finding("drift", line, {"ratio": math.exp(mean), "calls": calls}, policy.findings["drift"] == GATE)

@@ -1,0 +1,147 @@
+"""Growth: a process of head keeps more with every call than one of base: memory, objects, open files, threads.
+
+Equal code grows, too, while caches fill, but less from stretch to stretch, and alike on both sides. So growth is what
+continues in every stretch of every pair and is more than base's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from pytest_rlperf import units
+from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.live import Live, Reading
+from pytest_rlperf.model.measured import Usage
+
+_PAIRS_LEAST = 2
+_STRETCHES_LEAST = 3
+_ABATES = 0.5  # of the first stretch's growth a call: the last one has less where a cache fills
+_OF_BASE = 1.25  # times base's growth, where that grows too
+
+
+class Resource(NamedTuple):
+    """What may grow: ``least`` a call, and ``least_in_all`` within one pair, are worth failing for."""
+
+    name: str
+    of: Callable[[Usage], float]
+    least: float
+    least_in_all: float
+    line: Callable[[float], str]
+
+
+def _bytes(text: str) -> Callable[[float], str]:
+    return lambda size: f"{units.quantity(size)}B of {text}"
+
+
+def _number(text: str) -> Callable[[float], str]:
+    return lambda number: f"{number:.2g} {text}"
+
+
+KEPT = (
+    Resource("objects", lambda usage: usage.objects, 0.1, 200, _number("Python objects")),
+    Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10, _bytes("memory")),
+    Resource("device_bytes", lambda usage: usage.device_bytes, 64, 1, _bytes("device memory")),
+    Resource("open_files", lambda usage: usage.open_files, 0, 3, _number("open files")),
+    Resource("threads", lambda usage: usage.threads, 0, 3, _number("threads")),
+    Resource("processes", lambda usage: usage.processes, 0, 3, _number("child processes")),
+)
+_WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees
+_WAITING_TIMES = 2.0  # base's
+
+
+class Growth(NamedTuple):
+    """How much more a call leaves in head than in base, by pair, and how much it leaves in base."""
+
+    resource: Resource
+    more: tuple[float, ...]  # a call
+    base: tuple[float, ...]
+
+    @property
+    def least(self) -> float:
+        """The least of the pairs."""
+        return min(self.more)
+
+
+def find(live: Live, policy: Policy) -> Finding | None:
+    """Return what grows in every pair, or in the one that went on for longer."""
+    runs = [live.longer] if live.longer else [pair.readings for pair in live.pairs]
+    if not live.longer and len(runs) < _PAIRS_LEAST:
+        return None
+    kept = [growth for growth in _growths(runs) if _is_enough(growth, runs)]
+    waiting = _waiting(runs)
+    if not kept and waiting is None:
+        return None
+    figures = {growth.resource.name: growth.least for growth in kept}
+    parts = [growth.resource.line(growth.least) for growth in kept]
+    if waiting is not None:
+        figures["waiting_bytes"] = waiting
+        parts.append(f"{units.quantity(waiting)}B that wait for the garbage collector")
+    places = f"; allocated at {', '.join(live.places)}" if live.places else ""
+    line = f"each call leaves {', '.join(parts)} more than on base{places}"
+    return Finding("growth", line, figures, policy.findings["growth"] == GATE)
+
+
+def hints(live: Live) -> bool:
+    """Whether pairs are too short to tell growth, and something grows in each of them as far as they go."""
+    runs = [pair.readings for pair in live.pairs]
+    return len(runs) >= _PAIRS_LEAST and any(not _is_enough(growth, runs) for growth in _growths(runs))
+
+
+def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:
+    """Yield the resources of which head keeps more with every call, in every run, and more than base."""
+    for resource in KEPT:
+        found = [_more_a_call(readings, resource) for readings in runs]
+        known = [each for each in found if each is not None]
+        if known and len(known) == len(found):
+            yield Growth(resource, tuple(more for more, _ in known), tuple(base for _, base in known))
+
+
+def _more_a_call(readings: Sequence[Reading], resource: Resource) -> tuple[float, float] | None:
+    """Return how much more a call of head keeps than one of base, and base's; None where head does not steadily."""
+    if len(readings) <= _STRETCHES_LEAST:
+        return None
+    steps = [
+        (resource.of(after.head) - resource.of(before.head)) / max(1, after.head.calls - before.head.calls)
+        for before, after in itertools.pairwise(readings)
+    ]
+    head, base = _slope(readings, "head", resource.of), _slope(readings, "base", resource.of)
+    is_whole = not resource.least  # a count of few things does not grow in every stretch
+    is_steady = min(steps) >= 0 and max(steps[len(steps) // 2 :]) > 0
+    if not is_whole:
+        is_steady = min(steps) > 0 and steps[-1] >= _ABATES * steps[0]
+    if not is_steady or head <= max(base, _OF_BASE * base):
+        return None
+    return head - base, base
+
+
+def _slope(readings: Sequence[Reading], side: str, of: Callable[[Usage], float]) -> float:
+    first, last = getattr(readings[0], side), getattr(readings[-1], side)
+    calls: int = last.calls - first.calls
+    return (of(last) - of(first)) / max(1, calls)
+
+
+def _is_enough(growth: Growth, runs: Sequence[Sequence[Reading]]) -> bool:
+    """Whether growth is worth failing for, and clear of what allocators do by themselves."""
+    calls = [readings[-1].head.calls - readings[0].head.calls for readings in runs]
+    in_all = [more * count for more, count in zip(growth.more, calls, strict=True)]
+    return growth.least >= growth.resource.least and min(in_all) >= growth.resource.least_in_all
+
+
+def _waiting(runs: Sequence[Sequence[Reading]]) -> float | None:
+    """Return the bytes a call, beyond base's, that wait for the collector in every stretch; None where few do."""
+    more = []
+    for readings in runs:
+        if len(readings) <= _STRETCHES_LEAST:
+            return None
+        head, base = min(_waiting_a_call(readings, "head")), max(_waiting_a_call(readings, "base"))
+        if head < max(_WAITING_LEAST, _WAITING_TIMES * base):
+            return None
+        more.append(head - base)
+    return min(more)
+
+
+def _waiting_a_call(readings: Sequence[Reading], side: str) -> list[float]:
+    usages: list[Usage] = [getattr(reading, side) for reading in readings]
+    return [after.waiting_bytes / max(1, after.calls - before.calls) for before, after in itertools.pairwise(usages)]

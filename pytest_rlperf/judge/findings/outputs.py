@@ -1,0 +1,78 @@
+"""Outputs: head returns other numbers than base under equal seeds, in the first call of the component."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.live import Live, OutputComparison, Outputs
+from pytest_rlperf.model.measured import OutputPart
+
+_RELATIVE = 1e-4  # of a value: rounding, also of many float32 operations in another order
+_ABSOLUTE = 1e-6
+
+Seeded = tuple[int, Sequence[OutputPart], Sequence[OutputPart]]
+"""A pair's seed, base's output and head's."""
+
+
+def find(live: Live, policy: Policy) -> Finding | None:
+    """Return how outputs differ: beyond rounding, or in any bit where the test asks for the same bits."""
+    compared, level = live.output, policy.findings["outputs"]
+    bits = level == "bits"
+    if compared.outputs is not Outputs.DIFFERENT and not (bits and compared.outputs is Outputs.CLOSE):
+        return None
+    line = f"returns other numbers from the first call on: {compared.path} {compared.what}"
+    return Finding("outputs", line, {}, bits or level == GATE)
+
+
+def compare(pairs: Sequence[Seeded]) -> OutputComparison:
+    """Compare the outputs of pairs, of which some have equal seeds.
+
+    Where two processes of base returned different things under one seed, nothing can be said of head.
+    """
+    by_seed: dict[int, Sequence[OutputPart]] = {}
+    is_repeated = False
+    for seed, base, _ in pairs:
+        if seed in by_seed:
+            is_repeated = True
+            if _first_difference(by_seed[seed], base)[0] is not Outputs.EQUAL:
+                return OutputComparison(Outputs.VARIED)
+        by_seed[seed] = base
+    if not is_repeated or not any(by_seed.values()):
+        return OutputComparison()
+    found = [_first_difference(base, head) for _, base, head in pairs]
+    order = [Outputs.EQUAL, Outputs.CLOSE, Outputs.DIFFERENT]
+    # Of several pairs the mildest: what differs under some seeds alone differs in them all where code is to blame.
+    outputs, path, what = min(found, key=lambda each: order.index(each[0]))
+    return OutputComparison(outputs, path, what)
+
+
+def _first_difference(base: Sequence[OutputPart], head: Sequence[OutputPart]) -> tuple[Outputs, str, str]:
+    """Return how two outputs compare, the first part that differs the most, and what differs about it."""
+    ours, theirs = _by_path(head), _by_path(base)
+    for path in dict.fromkeys((*theirs, *ours)):
+        if path not in ours or path not in theirs:
+            return Outputs.DIFFERENT, path, "is there on one side alone"
+        if ours[path].kind != theirs[path].kind:
+            return Outputs.DIFFERENT, path, f"is {ours[path].kind}, {theirs[path].kind} on base"
+    found = [_compared(theirs[path], ours[path]) for path in ours if ours[path].bits != theirs[path].bits]
+    different = [each for each in found if each[0] is Outputs.DIFFERENT]
+    return next(iter([*different, *found]), (Outputs.EQUAL, "", ""))
+
+
+def _by_path(parts: Sequence[OutputPart]) -> Mapping[str, OutputPart]:
+    return {part.path: part for part in parts}
+
+
+def _compared(base: OutputPart, head: OutputPart) -> tuple[Outputs, str, str]:
+    """Compare two parts whose bits differ."""
+    if not base.sample or len(base.sample) != len(head.sample):
+        return Outputs.DIFFERENT, head.path, "differs"
+    differences = [abs(one - other) for one, other in zip(base.sample, head.sample, strict=True)]
+    is_close = "float" in head.kind and all(
+        math.isclose(one, other, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+        for one, other in zip(base.sample, head.sample, strict=True)
+    )
+    kind = Outputs.CLOSE if is_close else Outputs.DIFFERENT
+    return kind, head.path, f"by up to {max(differences):.2g} of {max(map(abs, base.sample)):.3g}"

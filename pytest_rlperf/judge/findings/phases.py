@@ -1,0 +1,77 @@
+"""Phases: a part of the call got slower for certain, whatever the whole call shows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytest_rlperf import units
+from pytest_rlperf.judge.stats import squared_deviations, student_quantile
+from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.live import Live
+
+_PAIRS_LEAST = 3
+_SURELY = 0.2  # slower, for certain
+_OF_CALL = 0.003  # of the call, added by a phase that is worth a line
+_NAMED_MOST = 3
+# Pairs' ratios of one phase differ by about so much; as much is known of it as so many more pairs would show.
+_USUAL_SD = 0.05
+_USUAL_PAIRS = 6.0
+
+
+class _Slower(NamedTuple):
+    """A phase, its change and the least that is certain, as logarithms, and what it adds to a call, as a share."""
+
+    path: str
+    change: float
+    certain: float
+    adds: float
+
+
+def find(live: Live, policy: Policy) -> Finding | None:
+    """Return the phases that are surely slower, of those that add the most; Holm's rule over all phases of a test."""
+    by_path: dict[str, list[tuple[float, float]]] = {}
+    for pair in live.pairs:
+        for phase in pair.phases:
+            by_path.setdefault(phase.path, []).append((phase.log_ratio, phase.share))
+    known = {path: found for path, found in by_path.items() if len(found) == len(live.pairs) >= _PAIRS_LEAST}
+    slower = _surely_slower(known, policy)
+    # Where a phase within it is slower, the phase around it only shows the same.
+    deepest = [each for each in slower if not any(other.path.startswith(f"{each.path}/") for other in slower)]
+    deepest.sort(key=lambda each: -each.adds)
+    if not deepest:
+        return None
+    parts = [
+        f"{each.path} {units.change(math.exp(each.change))}, at least {units.change(math.exp(each.certain))}"
+        for each in deepest[:_NAMED_MOST]
+    ]
+    figures = {each.path: math.exp(each.change) for each in deepest}
+    return Finding("phases", f"slower in a phase: {'; '.join(parts)}", figures, policy.findings["phases"] == GATE)
+
+
+def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) -> list[_Slower]:
+    ranked = []
+    for path, found in known.items():
+        ratios, share = [ratio for ratio, _ in found], statistics.fmean(share for _, share in found)
+        mean, error, freedom = _estimate(ratios)
+        ranked.append(((mean - math.log1p(_SURELY)) / error, path, mean, error, freedom, share))
+    ranked.sort(reverse=True)
+    slower: list[_Slower] = []
+    for rank, (_, path, mean, error, freedom, share) in enumerate(ranked):
+        level = policy.alpha / policy.tests / (len(ranked) - rank)
+        certain = mean - student_quantile(1 - level, freedom) * error
+        if certain <= math.log1p(_SURELY):
+            break
+        adds = share * math.expm1(mean)
+        if adds >= _OF_CALL:
+            slower.append(_Slower(path, mean, certain, adds))
+    return slower
+
+
+def _estimate(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean, its standard error and degrees of freedom, the variance shrunken towards the usual one."""
+    freedom = _USUAL_PAIRS + len(ratios) - 1
+    variance = (_USUAL_PAIRS * _USUAL_SD**2 + squared_deviations(ratios)) / freedom
+    return statistics.fmean(ratios), math.sqrt(variance / len(ratios)), freedom

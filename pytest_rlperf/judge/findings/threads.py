@@ -1,0 +1,25 @@
+"""Threads: head works with more threads or processes than base, which takes CPUs from whatever runs beside it."""
+
+from __future__ import annotations
+
+from pytest_rlperf import units
+from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.live import Live
+
+_PAIRS_LEAST = 2
+
+
+def find(live: Live, policy: Policy) -> Finding | None:
+    """Return how many threads and processes head has more, where every pair agrees exactly."""
+    ends = [pair.readings[-1] for pair in live.pairs if pair.readings]
+    if len(ends) < _PAIRS_LEAST:
+        return None
+    parts, figures = [], {}
+    for name, unit in (("threads", "thread"), ("processes", "process")):
+        was, now = ({getattr(getattr(end, side), name) for end in ends} for side in ("base", "head"))
+        if len(was) == len(now) == 1 and min(now) > max(was):
+            parts.append(f"{units.counted(min(now), unit)}, {max(was)} on base")
+            figures[name] = float(min(now) - max(was))
+    if not parts:
+        return None
+    return Finding("threads", f"works with {'; '.join(parts)}", figures, policy.findings["threads"] == GATE)

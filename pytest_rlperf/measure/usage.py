@@ -1,0 +1,112 @@
+"""The resources that this process holds between two slices: memory, objects, files, threads and child processes."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from pytest_rlperf import units
+from pytest_rlperf.model.measured import Usage
+
+
+def read_usage(calls: int) -> Usage:
+    """Return what this process holds after so many calls; collects garbage, which takes under a millisecond.
+
+    Objects are those of this process alone; memory, files and threads those of its child processes, too.
+    """
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    objects, private = sys.getallocatedblocks(), _private_bytes(processes)
+    gc.collect()
+    kept, kept_private = sys.getallocatedblocks(), _private_bytes(processes)
+    return Usage(
+        calls=calls,
+        objects=kept,
+        private_bytes=kept_private,
+        waiting_objects=max(0, objects - kept),
+        waiting_bytes=max(0, private - kept_private),
+        device_bytes=_device_bytes(),
+        open_files=_sum(processes, "num_fds"),
+        threads=_sum(processes, "num_threads"),
+        processes=len(processes),
+    )
+
+
+def _private_bytes(processes: list[psutil.Process]) -> int:
+    """Return the resident memory of processes that no file backs, where the system tells it apart."""
+    found = 0
+    for process in processes:
+        try:
+            memory = process.memory_info()
+        except psutil.Error:  # it has just ended
+            continue
+        found += memory.rss - getattr(memory, "shared", 0)
+    return found
+
+
+def _sum(processes: list[psutil.Process], name: str) -> int:
+    """Return the sum of one count over processes; 0 where this system does not have it."""
+    found = 0
+    for process in processes:
+        try:
+            found += getattr(process, name, int)()
+        except psutil.Error:
+            continue
+    return found
+
+
+def _device_bytes() -> int:
+    """Return the bytes of live tensors on CUDA devices, where PyTorch is at work there."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return sum(int(torch.cuda.memory_allocated(device)) for device in range(torch.cuda.device_count()))
+
+
+_CALLS_MOST, _CALLS_LEAST, _TIME_S = 1000, 4, 1.0
+_LINES_MOST = 3
+
+
+def find_allocations(
+    call: Callable[[], object], setup: Callable[[], object] | None, call_s: float, least_bytes: float
+) -> list[str]:
+    """Return the lines whose allocations calls keep, the largest first: ``buffer.py:42 (200B a call)``.
+
+    Python's own allocations and NumPy's are seen, those of native libraries are not.
+    """
+    calls = max(_CALLS_LEAST, min(_CALLS_MOST, int(_TIME_S / max(call_s, 1e-9) / 4)))
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        _repeat(call, setup, _CALLS_LEAST)
+        before = _traced()
+        _repeat(call, setup, calls)
+        after = _traced()
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    kept = [each for each in after.compare_to(before, "lineno") if each.size_diff > 0]
+    kept.sort(key=lambda each: -each.size_diff)
+    return [
+        f"{Path(each.traceback[0].filename).name}:{each.traceback[0].lineno} "
+        f"({units.quantity(each.size_diff / calls)}B a call)"
+        for each in kept[:_LINES_MOST]
+        if each.size_diff >= least_bytes * calls
+    ]
+
+
+def _repeat(call: Callable[[], object], setup: Callable[[], object] | None, calls: int) -> None:
+    for _ in range(calls):
+        if setup is not None:
+            setup()
+        call()
+
+
+def _traced() -> tracemalloc.Snapshot:
+    gc.collect()
+    own = [tracemalloc.__file__, __file__]
+    return tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, name) for name in own])

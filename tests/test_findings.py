@@ -1,0 +1,285 @@
+"""Findings beside time and counts: growth, threads, drift, phases and outputs, by made readings and in a whole run."""
+
+from __future__ import annotations
+
+import math
+import random
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import builders
+import numpy as np
+import pytest
+from example import FAILED, Example
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_rlperf.components.outputs import output_parts
+from pytest_rlperf.judge.findings import find_all, growth, scale
+from pytest_rlperf.judge.findings.outputs import compare
+from pytest_rlperf.judge.verdict import with_findings
+from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
+from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PhaseRatio, Reading
+from pytest_rlperf.model.measured import Usage
+
+CALLS = (0, 100, 200, 400, 800)
+NOTHING = Usage(0, 100_000, 50 << 20, 120, 0, 0, 9, 3, 1)
+
+
+def usage(calls: int, **more: float) -> Usage:
+    """Return what a process holds after so many calls that each leave ``more`` behind."""
+    return replace(
+        NOTHING, calls=calls, **{name: getattr(NOTHING, name) + int(calls * each) for name, each in more.items()}
+    )
+
+
+def live_of(runs: Sequence[Sequence[Reading]]) -> Live:
+    """Return a live comparison of pairs with these readings."""
+    pairs = tuple(replace(builders.pair(0.0), readings=tuple(readings)) for readings in runs)
+    return Live("main", "HEAD", builders.result(), pairs, ())
+
+
+def growing(head: dict[str, float], base: dict[str, float] | None = None, pairs: int = 3) -> Live:
+    """Return a comparison in which every call leaves something behind, on head and perhaps on base."""
+    readings = [Reading(usage(calls, **(base or {})), usage(calls, **head)) for calls in CALLS]
+    return live_of([readings] * pairs)
+
+
+def lines(live: Live, **levels: str) -> list[str]:
+    """Return the lines of all findings, each with whether it gates."""
+    findings = find_all(live, Policy(findings={**FINDINGS, **levels}))
+    return [f"{finding.kind}{'!' if finding.gates else ''}: {finding.line}" for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("live", "expected"),
+    [
+        pytest.param(growing({}), [], id="nothing grows"),
+        pytest.param(
+            growing({"objects": 1.0}), ["growth!: each call leaves 1 Python objects more than on base"], id="an object"
+        ),
+        pytest.param(growing({"objects": 10.0}, {"objects": 10.0}), [], id="both sides grow alike"),
+        pytest.param(growing({"objects": 10.4}, {"objects": 10.0}), [], id="head grows a little more than base"),
+        pytest.param(growing({"objects": 1.0}, pairs=1), [], id="one pair proves nothing"),
+        pytest.param(growing({"private_bytes": 100.0}), [], id="less memory in all than an allocator takes at once"),
+        pytest.param(
+            growing({"private_bytes": 4096.0, "device_bytes": 512.0}),
+            ["growth!: each call leaves 4.10kB of memory, 512B of device memory more than on base"],
+            id="memory",
+        ),
+        pytest.param(
+            growing({"open_files": 0.01}),
+            ["growth!: each call leaves 0.01 open files more than on base"],
+            id="a file in 100",
+        ),
+        pytest.param(
+            live_of(
+                [[Reading(usage(0), usage(0)), *(Reading(usage(n), replace(usage(n), threads=6)) for n in CALLS[1:])]]
+                * 3
+            ),
+            ["threads!: works with 6 threads, 3 on base"],
+            id="more threads from the start",
+        ),
+    ],
+)
+def test_what_calls_leave_behind(live: Live, expected: list[str]) -> None:
+    """Growth in every stretch of every pair, beyond base's, is found and gates."""
+    assert lines(live) == expected
+
+
+def test_a_cache_that_fills_is_no_growth() -> None:
+    """What grows less from stretch to stretch is a cache, however large."""
+    kept = [0, 900, 1500, 1700, 1710]
+    readings = [
+        Reading(usage(calls), replace(usage(calls), objects=NOTHING.objects + more))
+        for calls, more in zip(CALLS, kept, strict=True)
+    ]
+    assert lines(live_of([readings] * 4)) == []
+
+
+def test_a_pair_that_is_too_short_hints_at_growth() -> None:
+    """Few calls that each keep something ask for a longer look, whose readings then decide."""
+    short = [Reading(usage(calls), usage(calls, objects=2.0)) for calls in (0, 4, 8, 16)]
+    live = live_of([short] * 3)
+    assert lines(live) == []
+    assert growth.hints(live)
+    longer = tuple(Reading(usage(calls), usage(calls, objects=2.0)) for calls in CALLS)
+    assert lines(replace(live, longer=longer)) == ["growth!: each call leaves 2 Python objects more than on base"]
+    assert not growth.hints(growing({}))
+
+
+@given(st.integers(min_value=0, max_value=2**32 - 1))
+def test_memory_that_comes_and_goes_is_no_growth(seed: int) -> None:
+    """Equal code whose memory jumps at random has no growth."""
+    generator = random.Random(seed)
+
+    def reading(calls: int) -> Reading:
+        jumps = (generator.randrange(-1 << 20, 1 << 20) for _ in range(4))
+        base, head = (
+            replace(usage(calls), private_bytes=(50 << 20) + next(jumps), objects=100_000 + next(jumps) % 50)
+            for _ in range(2)
+        )
+        return Reading(base, head)
+
+    runs = [[reading(calls) for calls in CALLS] for _ in range(5)]
+    assert lines(live_of(runs)) == []
+
+
+def test_calls_that_get_slower_drift() -> None:
+    """A ratio that rises within every pair is a drift; one that is large from the start is none."""
+
+    def run(ratios: Sequence[float]) -> list[Reading]:
+        return [Reading(usage(calls), usage(calls), ratio) for calls, ratio in zip(CALLS, ratios, strict=True)]
+
+    rising = live_of([run((0.0, 0.1, 0.15, 0.2, 0.4 + 0.01 * number)) for number in range(4)])
+    assert lines(rising) == ["drift!: gets slower while it runs: +37.0 % within 800 calls"]
+    assert lines(live_of([run((0.0, 0.4, 0.41, 0.4, 0.4 + 0.01 * number)) for number in range(4)])) == []
+
+
+def test_a_phase_is_slower_though_the_call_is_not() -> None:
+    """A small phase that got slower for certain is named, its parent and phases of no weight are not."""
+
+    def pairs(*phases: tuple[str, float, float]) -> Live:
+        found = tuple(PhaseRatio(path, math.log(ratio), share) for path, ratio, share in phases)
+        return replace(live_of([[]] * 4), pairs=(replace(builders.pair(0.01), phases=found),) * 4)
+
+    assert lines(pairs(("update", 1.02, 0.9), ("update/critic", 1.5, 0.05), ("update/tiny", 3.0, 0.0001))) == [
+        "phases: slower in a phase: update/critic +50.0 %, at least +40.4 %"
+    ]
+    assert lines(pairs(("update", 1.02, 0.9), ("update/critic", 1.1, 0.05))) == []
+
+
+def point(size: float, ratio: float, peak: int) -> scale.Point:
+    """Return a test at a size whose time on head is ``ratio`` times base's, and whose memory on head is ``peak``."""
+    ratios = [math.log(ratio) + noise for noise in (-0.01, 0.0, 0.01)]
+    return scale.Point(size, ratios, 1e-3, {"tensor_peak_bytes": 1000}, {"tensor_peak_bytes": peak})
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([point(1e3, 1.0, 1000), point(1e5, 1.29, 1000), point(1e6, 3.5, 1000)], "time ∝ size^0.43 (base ^0.00)"),
+        (
+            [point(1e3, 1.0, 1000), point(1e5, 1.0, 1000), point(1e6, 1.02, 10000)],
+            "tensor_peak_bytes ∝ size^1.00 (base ^0.00)",
+        ),
+        ([point(1e3, 1.5, 1000), point(1e5, 1.5, 1000), point(1e6, 1.5, 1000)], None),
+        ([point(1e5, 1.0, 1000), point(1e6, 10.0, 1000)], None),  # two sizes show no law
+        ([point(1e5, 1.0, 1000), point(2e5, 1.0, 1000), point(2.1e5, 2.0, 1000)], None),  # sizes too near each other
+    ],
+)  # fmt: skip
+def test_a_law_grows_faster(points: list[scale.Point], expected: str | None) -> None:
+    """A larger exponent of time or of an exact count, by the two largest of three sizes or more, is found."""
+    found = scale.find(points, Policy())
+    assert (found.line.partition(": ")[2] if found else None) == expected
+
+
+def test_a_slow_start_is_found() -> None:
+    """A first call, or an import, that takes longer by half a second and by half in every pair is found."""
+    pairs = [replace(builders.pair(0.0), first_call_s=(0.4, 1.6 + 0.1 * n), import_s=(1.0, 1.6)) for n in range(3)]
+    slow = replace(live_of([]), pairs=tuple(pairs))
+    assert lines(slow) == [
+        "first_call!: the first call takes 1.60 s, 400 ms on base; importing the tests takes 1.60 s, 1.00 s on base"
+    ]
+    assert (
+        lines(replace(slow, pairs=tuple(replace(pair, first_call_s=(1.0, 1.4), import_s=(2.0, 2.6)) for pair in pairs)))
+        == []
+    )
+
+
+VALUES = np.linspace(-1, 1, 200, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        pytest.param({"a": VALUES, "n": 3}, OutputComparison(Outputs.EQUAL), id="equal"),
+        pytest.param({"a": VALUES * np.float32(1 + 1e-6), "n": 3}, Outputs.CLOSE, id="rounding"),
+        pytest.param({"a": -VALUES, "n": 3}, Outputs.DIFFERENT, id="another sign"),
+        pytest.param({"a": VALUES.astype(np.float64), "n": 3}, Outputs.DIFFERENT, id="another type"),
+        pytest.param({"a": VALUES, "n": 4}, Outputs.DIFFERENT, id="another number"),
+        pytest.param({"a": VALUES}, Outputs.DIFFERENT, id="one is missing"),
+        pytest.param({"a": np.where(VALUES > 0, np.nan, VALUES), "n": 3}, Outputs.DIFFERENT, id="NaN"),
+    ],
+)
+def test_outputs_are_compared(head: object, expected: OutputComparison | Outputs) -> None:
+    """Outputs are equal in every bit, within rounding, or different; NaN equals NaN."""
+    base = output_parts({"a": VALUES, "n": 3})
+    found = compare([(7, base, output_parts(head)), (7, base, output_parts(head))])
+    assert expected in (found, found.outputs)
+    with_nan = output_parts([np.array([np.nan, 1.0])])
+    assert compare([(7, with_nan, with_nan)] * 2).outputs is Outputs.EQUAL
+
+
+def test_outputs_that_vary_are_not_compared() -> None:
+    """Where two processes of base differ under one seed, or none had the same seed, nothing is said of head."""
+    one, other = output_parts(1.0), output_parts(2.0)
+    assert compare([(7, one, other), (7, other, one)]).outputs is Outputs.VARIED
+    assert compare([(7, one, other), (8, one, other)]).outputs is Outputs.UNKNOWN
+    assert compare([(7, (), ()), (7, (), ())]).outputs is Outputs.UNKNOWN
+    assert output_parts(object()) == ()
+
+
+@pytest.mark.parametrize(
+    ("level", "outputs", "expected"),
+    [
+        ("show", Outputs.DIFFERENT, Status.FASTER),
+        ("gate", Outputs.DIFFERENT, Status.SLOWER),
+        ("gate", Outputs.CLOSE, Status.FASTER),
+        ("bits", Outputs.CLOSE, Status.SLOWER),
+        ("off", Outputs.DIFFERENT, Status.FASTER),
+    ],
+)
+def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: Status) -> None:
+    """A finding that gates makes a test SLOWER whatever its time; one that is shown stands beside the verdict."""
+    live = replace(live_of([]), output=OutputComparison(outputs, "output", "differs"))
+    faster: Verdict = builders.verdict(Status.FASTER, 0.8)
+    found = with_findings(faster, find_all(live, Policy(findings={**FINDINGS, "outputs": level})))
+    assert found.status is expected
+    assert bool(found.findings) is (level != "off" and not (level == "gate" and outputs is Outputs.CLOSE))
+
+
+LIBRARY = """
+    KEPT = []
+
+    def plain(n=2000):
+        return sum(range(n))
+
+    def leaks(n=2000):
+        {leak}
+        return sum(range(n))
+
+    def differs(n=2000):
+        return sum(range(n)) + {more}
+"""
+TESTS = """
+    import pytest
+    import library
+
+    def test_plain(rlperf):
+        rlperf(library.plain)
+
+    def test_leaks(rlperf):
+        rlperf(library.leaks)
+
+    @pytest.mark.rlperf(findings={"outputs": "gate"})
+    def test_differs(rlperf):
+        rlperf(library.differs)
+"""
+
+
+def test_a_run_names_what_grows_and_what_differs(tmp_path: Path) -> None:
+    """A leak fails its test with the line that allocates; other numbers fail theirs where the marker says so."""
+    example = Example(tmp_path)
+    sides: Callable[..., str] = lambda **parts: textwrap.dedent(LIBRARY).format(**parts)  # noqa: E731
+    example.write({"library.py": sides(leak="pass", more=0), "test_it.py": textwrap.dedent(TESTS), "conftest.py": ""})
+    example.commit()
+    example.write({"library.py": sides(leak="KEPT.append(bytes(1000))", more=1)})
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-tolerance=50%", "--rlperf-max-time=20", code=FAILED)
+    assert run.statuses == {"test_plain": "SAME", "test_leaks": "SLOWER", "test_differs": "SLOWER"}
+    assert "Python objects" in run.failure("test_leaks")
+    assert "allocated at library.py:8" in run.failure("test_leaks")
+    assert "returns other numbers from the first call on: output" in run.failure("test_differs")
+    assert [finding["kind"] for finding in run.tests["test_leaks"]["verdict"]["findings"]] == ["growth"]
