@@ -35,6 +35,9 @@ CALLS = {
     "rlperf_gae": "rlperf_gae(compute_gae)",
     "rlperf_sac_update": "rlperf_sac_update(agent)",
     "rlperf_ppo_collect": "rlperf_ppo_collect(agent)",
+    "rlperf_ppo_update": "rlperf_ppo_update(agent)",
+    "rlperf_train": "rlperf_train(agent)",
+    "rlperf_import": 'rlperf_import("my_library")',
 }
 """The fixtures below, each with the call that a test makes."""
 
@@ -250,5 +253,63 @@ def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
     ) -> Result:
         __tracebackhide__ = True
         return _rlperf_measurement("ppo", agent, n_steps, items, phases=phases)
+
+    return measure
+
+
+@pytest.fixture
+def rlperf_ppo_update(_rlperf_measurement: _Measurement) -> Measure:
+    """Measure one PPO update: ``rlperf_ppo_update(agent, n_steps=128)``, or a thunk doing one.
+
+    An update is all epochs and minibatches. Calls ``agent.collect(n_steps)`` once, untimed, and then
+    ``agent.update(rollout)``, ``learn`` or ``train``, with the rollout or, where that takes none, without. Every call
+    begins with this rollout and with the parameters that collected it; ``setup`` runs untimed before it, for an update
+    that uses the rollout up. ComponentError where an update changes nothing that can be seen, or makes a parameter
+    NaN or infinite.
+    """
+
+    def measure(
+        agent: Any,
+        n_steps: int | None = None,
+        *,
+        setup: Callable[[], Any] | None = None,
+        phases: Phases | None = None,
+    ) -> Result:
+        __tracebackhide__ = True
+        return _rlperf_measurement("ppo_update", agent, n_steps, setup, phases=phases)
+
+    return measure
+
+
+@pytest.fixture
+def rlperf_train(_rlperf_measurement: _Measurement) -> Measure:
+    """Measure a whole iteration of training: ``rlperf_train(agent, n_steps=128)``, or a thunk with ``items=`` steps.
+
+    Collects ``n_steps`` steps of every env and updates, as the library's own training does, with its own threads and
+    processes; of an agent of your own by ``collect(n_steps)`` and ``update(rollout)``. It is measured with the machine
+    to itself, and fails from 10 % on, unless a marker sets another tolerance. ComponentError where an iteration changes
+    nothing that can be seen, or makes a parameter NaN or infinite.
+    """
+
+    def measure(
+        agent: Any, n_steps: int | None = None, items: float | None = None, *, phases: Phases | None = None
+    ) -> Result:
+        __tracebackhide__ = True
+        return _rlperf_measurement("train", agent, n_steps, items, phases=phases)
+
+    return measure
+
+
+@pytest.fixture
+def rlperf_import(_rlperf_measurement: _Measurement) -> Measure:
+    """Measure an import: ``rlperf_import("my_library")``, a new interpreter that imports the module, and its end.
+
+    The interpreter has the variables and the path of the side that is measured. Phases are the slowest of the modules
+    that the import loads, each within the one that imported it. ComponentError where the import fails.
+    """
+
+    def measure(module: str) -> Result:
+        __tracebackhide__ = True
+        return _rlperf_measurement("imports", module)
 
     return measure

@@ -31,6 +31,7 @@ _SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 ANCHOR = "anchor"  # the value of --rlperf-against for the baseline's own; git:anchor is a ref of that name
+TRAIN_TOLERANCE = 0.10  # of whole iterations, by many threads and processes, whose pairs differ by 4 to 18 %
 _SIZES = "_bytes"
 
 
@@ -352,13 +353,15 @@ class Config:
     findings: Mapping[str, str]
 
     def for_test(self, item: pytest.Item) -> Config:
-        """Return the settings with ``item``'s markers on top, the closest marker first."""
+        """Return the settings with ``item``'s markers on top, the closest marker first, and then its fixture's own."""
         overrides: dict[str, Any] = {}
         for node, marker in item.iter_markers_with_node(MARKER):
             for name, value in _marker_settings(marker, _place(node, item)).items():
                 if name == "findings":
                     value = {**value, **overrides.pop(name, {})}
                 overrides.setdefault(name, value)
+        if "rlperf_train" in getattr(item, "fixturenames", ()):
+            overrides.setdefault("tolerance", TRAIN_TOLERANCE)
         if "findings" in overrides:
             overrides["findings"] = {**self.findings, **overrides["findings"]}
         if not self.counters.are_counted:

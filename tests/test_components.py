@@ -2,25 +2,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from builders import ONE_CALL
-from library_checks import assert_counts
+from library_checks import assert_counts, harvested
 from numpy.typing import NDArray
 from wording import Wording
 
 from pytest_rlperf.components.gae import GAMMA, LAMBDA, gae_workload
+from pytest_rlperf.components.imports import imports_workload
 from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.ppo_update import ppo_update_workload
 from pytest_rlperf.components.reference import compute_gae, gae_float64
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.thunk import thunk_workload
+from pytest_rlperf.components.train import train_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
@@ -754,6 +761,160 @@ def test_arguments_that_make_no_sense(make: Callable[[], Any], says: str) -> Non
     """Sizes, counts, units and what should be callable are checked before anything runs."""
     with pytest.raises(ComponentError, match=says):
         make()
+
+
+# --------------------------------------------------------------------------- PPO updates and whole iterations
+
+
+def learner(method: str = "update", *, change: float = 0.1, given: bool = True, collects: bool = True) -> Any:
+    """Return an agent of one linear layer whose ``method`` adds ``change`` to its bias, and notes its rollout."""
+    torch = pytest.importorskip("torch")
+    agent: Any = SimpleNamespace(net=torch.nn.Linear(2, 2), seen=[], collected=0)
+
+    def collect(n_steps: int) -> Any:
+        agent.collected += 1
+        agent.rollout = {"rewards": np.zeros((n_steps, 3), np.float32)}
+        return agent.rollout
+
+    def update(rollout: Any) -> None:
+        agent.seen.append((rollout, float(agent.net.bias[0].detach())))
+        with torch.no_grad():
+            agent.net.bias.add_(change)
+
+    setattr(agent, method, update if given else lambda: update(agent.rollout))
+    if collects:
+        agent.collect = collect
+    return agent
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("method", ["update", "learn", "train"])
+def test_an_own_ppo_update(method: str, given: bool) -> None:
+    """A method of any of these names updates, on one rollout and from the same parameters every time."""
+    agent = learner(method, given=given)
+    workload = ppo_update_workload(agent, 8, None)
+    workload.check()
+    for _ in range(2):
+        assert workload.setup is not None
+        workload.setup()
+        assert phase_paths(workload) == ["ppo_update"]
+    rollouts, biases = zip(*agent.seen, strict=True)
+    assert (len(set(biases)), agent.collected) == (1, 1)
+    assert all(rollout is agent.rollout for rollout in rollouts)
+
+
+@pytest.mark.torch
+def test_a_ppo_update_of_a_filled_agent_and_a_thunk() -> None:
+    """An agent without a rollout of its own, and a function, get theirs from the test, and give it back by setup."""
+    given_back: list[int] = []
+    agent = learner(given=False, collects=False)
+    agent.rollout = None
+    for each in (agent, lambda: agent.update()):
+        workload = ppo_update_workload(each, None, lambda: given_back.append(1))
+        workload.check()
+        assert workload.setup is not None
+        workload.setup()
+        workload.call()
+    assert len(given_back) == 4
+    assert len({bias for _, bias in agent.seen[:2]}) == 1
+
+
+@pytest.mark.torch
+def test_an_own_iteration_and_a_thunk() -> None:
+    """Every call collects anew and goes on from where it was; a function says how many env steps it takes."""
+    agent = learner()
+    for workload, items in (
+        (train_workload(agent, 8, None), 24),
+        (train_workload(agent, 8, 16), 16),
+        (train_workload(lambda: agent.update(None), None, 5), 5),
+    ):
+        workload.check()
+        assert workload.processed(1) == items
+        workload.call()
+        assert workload.processed(1) == items
+        assert workload.whole_machine
+    assert agent.collected == 4
+    assert len({bias for _, bias in agent.seen}) == 6
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("change", [0.0, math.nan, math.inf])
+@pytest.mark.parametrize("workload", [ppo_update_workload, train_workload])
+def test_learning_that_is_wrong(workload: Callable[..., Workload], change: float, wording: Wording) -> None:
+    """A PPO update that moves nothing, or leaves NaN or infinity, is an error."""
+    with wording.raises(ComponentError):
+        workload(learner(change=change), 8, None).check()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ppo_update_workload(3, 8, None),
+        lambda: ppo_update_workload(learner("step"), 8, None),
+        lambda: ppo_update_workload(learner(), None, None),
+        lambda: ppo_update_workload(learner(collects=False), 8, None),
+        lambda: ppo_update_workload(learner(), 8, 3),  # type: ignore[arg-type]
+        lambda: train_workload(3, 8, None),
+        lambda: train_workload(lambda: None, None, None),
+        lambda: train_workload(learner(), 0, None),
+        lambda: train_workload(learner(), 8, -1),
+    ],
+)
+def test_what_does_not_learn(make: Callable[[], Workload], wording: Wording) -> None:
+    """An agent without an update is an error that names what to pass."""
+    with wording.raises(ComponentError):
+        make()
+
+
+# --------------------------------------------------------------------------- imports
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a package on this process's path alone, whose second module works as it is imported, and a third fails."""
+    place = tmp_path / "imported"
+    place.mkdir()
+    (place / "__init__.py").write_text("from imported import working\n", encoding="utf-8")
+    (place / "working.py").write_text("print('working')\nx = sum(range(1_000_000))\n", encoding="utf-8")
+    (place / "broken.py").write_text(
+        "import sys\nif sys.argv[0] == '-c':\n    raise OSError('no licence')\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield place
+    for name in [name for name in sys.modules if name.partition(".")[0] == "imported"]:
+        del sys.modules[name]
+
+
+def test_an_import(package: Path) -> None:
+    """Every call is a new interpreter with this process's path, whose slowest modules are phases."""
+    workload = imports_workload("imported")
+    workload.check()
+    assert "imported.working" in sys.modules  # so that the run verifies its file
+    assert (workload.items, workload.unit, workload.component) == (1.0, "import", "import")
+    assert phase_paths(workload, 2) == ["import"]
+    phases = harvested(workload, 2)
+    assert phases["import/imported/imported.working"].count == 1
+    assert phases["import"].total_s > phases["import/imported"].total_s > 0.002
+
+
+@pytest.mark.parametrize("module", [3, "", "my library", "os;print()"])
+def test_an_import_of_what_is_no_module(module: Any) -> None:
+    """Text that is no name of a module is never run."""
+    with pytest.raises(ComponentError, match="give the name of a module"):
+        imports_workload(module)
+
+
+def test_an_import_that_fails(package: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """One that fails in a new interpreter alone, or loads other files there, is an error."""
+    with wording.raises(ComponentError):
+        imports_workload("imported.broken").check()
+    monkeypatch.setattr(importlib.import_module("imported.working"), "__file__", "/elsewhere/working.py")
+    with pytest.raises(ComponentError, match=r"a new interpreter imports imported\.working from .*, and"):
+        imports_workload("imported").check()
+    with pytest.raises(ModuleNotFoundError, match=r"imported\.none"):
+        imports_workload("imported.none").check()
 
 
 # --------------------------------------------------------------------------- thunks

@@ -98,7 +98,7 @@ def test_with_one_library(project: Example, installed: Installed) -> None:
     installed("torch", "gymnasium")
     text = written(project)
     assert listed(text) == ["test_gymnasium_step", "test_gae"]
-    assert text.count("import torch\n") == text.count("\ntorch.set_num_threads(1)") == 1
+    assert text.count("import torch\n") == text.count("    torch.set_num_threads(1)") == 1
 
 
 def test_with_every_library(project: Example, installed: Installed) -> None:
@@ -133,15 +133,20 @@ def test_of_a_project(project: Example, installed: Installed) -> None:
 def test_two_classes_of_one_name(project: Example) -> None:
     """Each test imports its own class, a third by a number."""
     bodies = {"a": "def sample(self, batch_size): ...", "b": "def update(self, batch_size): ..."}
-    bodies["c"] = "def collect(self, n_steps): ..."
+    bodies |= {"c": "def collect(self, n_steps): ...", "d": "def update(self, rollout): ..."}
     agents = {f"mine/{name}.py": f"class Agent:\n    {body}\n" for name, body in bodies.items()}
     project.write({"mine/__init__.py": "", **agents})
     text = written(project, "--output=test_perf.py", at="test_perf.py")
     assert (
         "from mine.a import Agent\nfrom mine.b import Agent as OwnAgent\nfrom mine.c import Agent as OwnAgent1\n"
-        in text
+        "from mine.d import Agent as OwnAgent2\n" in text
     )
-    for call in ("replay_sample(Agent(...)", "sac_update(OwnAgent(...)", "ppo_collect(OwnAgent1(...)"):
+    for call in (
+        "replay_sample(Agent(...)",
+        "sac_update(OwnAgent(...)",
+        "ppo_collect(OwnAgent1(...)",
+        "ppo_update(OwnAgent2(...)",
+    ):
         assert f"    rlperf_{call}" in text
 
 

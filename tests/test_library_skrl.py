@@ -10,7 +10,8 @@ from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.replay import replay_workload
-from pytest_rlperf.components.sac import counted_steps, sac_workload
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.training import counted_steps
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 

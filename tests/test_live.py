@@ -138,6 +138,16 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
 
 
 @pytest.mark.slow  # test_live_judge: test_swapping_sides_mirrors_the_verdict; test_main_job: FASTER passes
+def test_an_import_is_each_sides_own(repository: Repository) -> None:
+    """New interpreters on base import base's code: what head's does more is found, and named."""
+    repository.write({"tests/test_it.py": 'def test_import(rlperf_import):\n    rlperf_import("mylib")\n'})
+    repository.commit()
+    repository.library("head", more="WORK = sum(i * i for i in range(3_000_000))")
+    run = repository.against("HEAD", code=FAILED)
+    assert run.statuses == {"test_import": "SLOWER"}
+    assert "import/mylib" in {phase["path"] for phase in run.tests["test_import"]["result"]["phases"]}
+
+
 def test_what_got_faster_passes(repository: Repository) -> None:
     """The mirror image is FASTER, and -k leaves the other test out."""
     repository.library("slow", times=5)

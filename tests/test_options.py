@@ -167,11 +167,13 @@ def test_rows_are_consistent(option: Option) -> None:
 # --------------------------------------------------------------------------- where a value comes from
 
 
-def settings_of(pytester: pytest.Pytester, *args: str, ini: str = "", marker: str = "") -> Config:
+def settings_of(
+    pytester: pytest.Pytester, *args: str, ini: str = "", marker: str = "", fixture: str = "rlperf"
+) -> Config:
     """Return the settings of a test in a run with these arguments, ini lines and marker keywords."""
     pytester.makeini(f"[pytest]\n{ini}")
     decorator = f"@pytest.mark.{MARKER}({marker})" if marker else ""
-    item = pytester.getitem(f"import pytest\n{decorator}\ndef test_it(rlperf): pass\n", "test_it")
+    item = pytester.getitem(f"import pytest\n{decorator}\ndef test_it({fixture}): pass\n", "test_it")
     config = pytester.parseconfig(*args)
     return read_config(config).for_test(item)
 
@@ -241,6 +243,13 @@ def test_where_a_setting_comes_from(
     found = settings_of(pytester, *args.split(), ini=ini, marker=marker)
     assert {name: getattr(found, name) for name in expected} == expected
     assert found.baseline_dir == pytester.path / ("elsewhere" if "elsewhere" in ini else "baselines")
+
+
+@pytest.mark.parametrize(("marker", "tolerance"), [("max_time=1", 0.1), ("tolerance='6%'", 0.06)])
+def test_a_whole_iteration_has_a_tolerance_of_its_own(pytester: pytest.Pytester, marker: str, tolerance: float) -> None:
+    """It is wider than what components are held to, and a marker wins over it."""
+    found = settings_of(pytester, "--rlperf-tolerance=5%", marker=marker, fixture="rlperf_train")
+    assert found.tolerance == tolerance
 
 
 def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from wording import Wording
 
 from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.ppo_update import ppo_update_workload
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.thunk import thunk_workload
+from pytest_rlperf.components.train import train_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import recording
@@ -245,6 +247,8 @@ def test_an_update_that_takes_a_batch(wording: Wording) -> None:
     [
         lambda thunk: sac_workload(thunk, None),
         lambda thunk: ppo_workload(thunk, None, 8),
+        lambda thunk: ppo_update_workload(thunk, None, None),
+        lambda thunk: train_workload(thunk, None, 8),
         lambda thunk: replay_workload(thunk, 8),
         lambda thunk: vecenv_workload(thunk),
         lambda thunk: vecenv_workload(thunk, 8),
@@ -548,4 +552,4 @@ def test_a_rollout_that_needs_its_env_steps(make: Callable[[Array], Any], items:
 def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
     """Every example passes as it stands, without PyTorch."""
     write_documented_tests(pytester, "your-own")
-    pytester.runpytest_subprocess("-p", "no:benchmark").assert_outcomes(passed=4)
+    pytester.runpytest_subprocess("-p", "no:benchmark").assert_outcomes(passed=6)

@@ -15,7 +15,7 @@ import pytest
 from builders import source
 from wording import Wording
 
-from pytest_rlperf.components.sac import counted_steps
+from pytest_rlperf.components.training import counted_steps
 from pytest_rlperf.probes import standing_probes
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.probes.functions import probes_for

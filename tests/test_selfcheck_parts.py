@@ -265,9 +265,14 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
         meter.thaw()
 
 
-@pytest.mark.parametrize("single", [True, False])
-def test_what_holds_up_a_single_thread_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch, single: bool) -> None:
-    """A call that got two thirds of a CPU is slowed by a share of its work, one of several threads of its time."""
+@pytest.mark.parametrize(("threads", "whole"), [(1, False), (2, False), (1, True)])
+def test_what_holds_up_a_single_thread_is_not_slowed_down(
+    monkeypatch: pytest.MonkeyPatch, threads: int, whole: bool
+) -> None:
+    """A call that got two thirds of a CPU is slowed by a share of its work, one of several threads of its time.
+
+    What is of the whole machine is never placed as one thread is.
+    """
     wall, cpu = FakeClock(), FakeClock()
 
     def call() -> None:
@@ -285,12 +290,13 @@ def test_what_holds_up_a_single_thread_is_not_slowed_down(monkeypatch: pytest.Mo
         return 0
 
     replace_work(monkeypatch, by_itself, beside)
-    activity = Activity(threads=1 if single else 2, children=0)
+    activity = Activity(threads=threads, children=0)
     monkeypatch.setattr("pytest_rlperf.measure.slices.ActivityWatch", lambda: SimpleNamespace(seen=lambda: activity))
-    meter = Meter(Workload("callable", call, 4.0, "thing", lambda: None), lambda: {}, Clocks(wall, cpu, 76.0))
+    workload = Workload("callable", call, 4.0, "thing", lambda: None, whole_machine=whole)
+    meter = Meter(workload, lambda: {}, Clocks(wall, cpu, 76.0))
     try:
-        assert meter.warm_up(None, 0.5, kernels=False).single is single
-        assert meter.slow_down(0.06, None) == (3000 if single else 4500)
+        assert meter.warm_up(None, 0.5, kernels=False).single is (threads == 1 and not whole)
+        assert meter.slow_down(0.06, None) == (3000 if threads == 1 else 4500)
     finally:
         meter.thaw()
 

@@ -41,11 +41,17 @@ Tests of libraries have the environment and the sizes of `rlperf suite`: put you
 """
 '''
 
-_ONE_THREAD = """
+_ONE_THREAD = '''
+import pytest
 import torch
 
-torch.set_num_threads(1)  # at the sizes of a benchmark more threads mostly add noise
-"""
+
+@pytest.fixture(autouse=True)
+def one_thread(request):
+    """At the sizes of a benchmark more threads mostly add noise; whole iterations keep the library's own."""
+    if "rlperf_train" not in request.fixturenames:
+        torch.set_num_threads(1)
+'''
 
 _EXAMPLE = '''
 import numpy as np
@@ -69,11 +75,12 @@ def test_gae(rlperf_gae):
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 # Of a class that a fixture measures: its method, the parameter that this takes, the fixture, the rest of the call.
-_METHODS = {
-    "sample": ("batch_size", "rlperf_replay_sample", ", batch_size=256"),
-    "update": ("batch_size", "rlperf_sac_update", ", batch_size=256"),
-    "collect": ("n_steps", "rlperf_ppo_collect", ", n_steps=128"),
-}
+_METHODS = (
+    ("sample", "batch_size", "rlperf_replay_sample", ", batch_size=256"),
+    ("update", "batch_size", "rlperf_sac_update", ", batch_size=256"),
+    ("collect", "n_steps", "rlperf_ppo_collect", ", n_steps=128"),
+    ("update", "rollout", "rlperf_ppo_update", ", n_steps=128"),
+)
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,7 @@ def _components(module: str, tree: ast.Module) -> Iterator[Found]:
                 yield Found(node.name, module, "rlperf_gae", backend, made=False)
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             methods = {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
-            for name, (parameter, fixture, rest) in _METHODS.items():
+            for name, parameter, fixture, rest in _METHODS:
                 if name in methods and _parameters(methods[name])[0][1:2] == [parameter]:
                     yield Found(node.name, module, fixture, rest)
             if {"reset", "step"} <= methods.keys() and "num_envs" in _text(node):
@@ -293,8 +300,7 @@ def _test_file(found: Iterable[Library], own: Iterable[Found]) -> str:
         sources.insert(0, _ONE_THREAD)
     imports, bodies = zip(*map(_divided, sources), strict=True)
     head = "\n".join(_sorted_imports({line for lines in imports for line in lines}))
-    first = "\n" if find_spec("torch") is not None else "\n\n"
-    return f"{_HEAD}\n{head}\n{first}" + "\n\n\n".join(bodies) + "\n"
+    return f"{_HEAD}\n{head}\n\n\n" + "\n\n\n".join(bodies) + "\n"
 
 
 def _with_names(own: Iterable[Found], taken: Iterable[str]) -> Iterator[tuple[Found, str]]:

@@ -1,1 +1,1 @@
-"""Components to measure: the five components of a reinforcement-learning library, made ready as workloads."""
+"""Components to measure: the components of a reinforcement-learning library, made ready as workloads."""

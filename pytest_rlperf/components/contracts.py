@@ -1,4 +1,4 @@
-"""The five contracts of components: what an adapter of a library does, and the checks that all adapters share."""
+"""The contracts of components: what an adapter of a library does, and the checks that all adapters share."""
 
 from __future__ import annotations
 
@@ -271,6 +271,44 @@ class Roller(ABC):
     def env_steps(self, rollout: Any) -> float:
         """Return how many env steps a rollout has: all of its rows, where envs reset within the step."""
         return float(self.n_steps * self.num_envs)
+
+
+# --------------------------------------------------------------------------- PPO updates and whole iterations
+
+
+class Learner(ABC):
+    """Does a library's PPO updates, and whole iterations of its training; made with the agent and a rollout's steps.
+
+    ``owner`` holds the modules and optimizers. ``probes`` time parts of an update from outside: ``forward``,
+    ``backward`` and ``step``; where there are none, modules, backward passes and optimizers are timed.
+    ``iteration_probes`` time the two parts of an iteration, ``collect`` and ``update``.
+    """
+
+    owner: object
+    probes: tuple[Probe, ...] = ()
+    iteration_probes: tuple[Probe, ...] = ()
+
+    @abstractmethod
+    def collect(self) -> None:
+        """Have the full rollout that every update is of; ComponentError where it is not full."""
+
+    @abstractmethod
+    def update(self) -> object:
+        """Do one update: all epochs and minibatches."""
+
+    def restore(self) -> None:  # noqa: B027 - most updates leave the rollout as it was
+        """Give back what an update has used up of the rollout."""
+
+    @abstractmethod
+    def iterate(self) -> object:
+        """Collect a rollout and update, as the agent's own training does."""
+
+    @abstractmethod
+    def env_steps(self) -> Any:
+        """Return how many env steps the last iteration took."""
+
+
+# --------------------------------------------------------------------------- what rollouts are checked by
 
 
 def check_finite(arrays: Iterable[tuple[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pytest_rlperf.components.checks import (
@@ -89,11 +90,6 @@ def _roller_workload(roller: Roller, items: float) -> Workload:
         counted[:] = [roller.env_steps(rollout)]
         return rollout
 
-    def count() -> float:
-        steps = sum(float(value) for value in counted)
-        counted.clear()
-        return steps
-
     return Workload(
         component="ppo_collect",
         call=call,
@@ -101,11 +97,18 @@ def _roller_workload(roller: Roller, items: float) -> Workload:
         unit="env step",
         check=check,
         setup=roller.setup,
-        count=count,
+        count=partial(counted_since, counted),
         # Also where the library has ranges of its own: those are other phases, or the same under other names.
         probes=roller.probes,
         holds=(roller.collect,),
     )
+
+
+def counted_since(counted: list[Any]) -> float:
+    """Return the sum of what calls have counted, and forget it."""
+    steps = sum(float(value) for value in counted)
+    counted.clear()
+    return steps
 
 
 def _thunk_workload(collect: Callable[[], Any], items: float) -> Workload:
@@ -158,14 +161,20 @@ class _AnyRoller(Roller):
     def env_steps(self, rollout: Any) -> Any:
         """Return how many env steps a rollout has, as a number of the library that made its mask."""
         __tracebackhide__ = True
-        if self._items is not None:
-            return self._items
-        valid, rewards = _field(rollout, "valid"), _field(rollout, "rewards")
-        if valid is not None:
-            return valid.sum()
-        if rewards is None:
-            raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
-        return math.prod(rewards.shape)
+        return env_steps(rollout, self._items)
+
+
+def env_steps(rollout: Any, items: float | None) -> Any:
+    """Return how many env steps a rollout holds, as a number of the library that made its mask."""
+    __tracebackhide__ = True
+    if items is not None:
+        return items
+    valid, rewards = _field(rollout, "valid"), _field(rollout, "rewards")
+    if valid is not None:
+        return valid.sum()
+    if rewards is None:
+        raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
+    return math.prod(rewards.shape)
 
 
 def _field(rollout: Any, name: str) -> Any:

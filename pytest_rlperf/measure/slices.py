@@ -220,7 +220,7 @@ class Meter:
             call_s=self._call_s,
             warm_up_s=warm_up_s,
             threads=psutil.Process().num_threads(),
-            single=self._single,
+            single=self._single and not self.workload.whole_machine,
             accelerated=self.device is not None,
         )
 

@@ -55,7 +55,8 @@ class Workload:
     then holds one call. ``count`` returns how many items were processed since it was last called, for components where
     a call does not always process the same number; it runs outside the timed region. ``close`` releases what the
     fixture itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of
-    its own. ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one.
+    its own. ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one. What is of the
+    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own.
     """
 
     component: str
@@ -70,6 +71,7 @@ class Workload:
     harvest: Harvest | None = None
     holds: tuple[object, ...] = ()
     pace: Pace = Pace.LATENCY
+    whole_machine: bool = False
 
     def processed(self, calls: int) -> float:
         """Return the items of the ``calls`` made since the last call of this; a check is one call."""

@@ -26,8 +26,9 @@ _ROWS = {
     "sac_update": ("sac_update", "batch 256"),
     "ppo_collect_synthetic": ("ppo_collect", "synthetic 128×8"),
     "ppo_collect": ("ppo_collect", "CartPole 128×8"),
+    "ppo_update": ("ppo_update", "128×8, 4 epochs"),
 }
-_LEGEND = "Below each figure its share of the row's best. Items are env steps, transitions, and updates of SAC."
+_LEGEND = "Below each figure its share of the row's best. Items are env steps, transitions, and updates."
 _NOTHING = "–"
 
 

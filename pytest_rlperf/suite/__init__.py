@@ -1,1 +1,1 @@
-"""Shipped benchmarks: the five components at fixed sizes. Run with ``pytest --rlperf --pyargs pytest_rlperf.suite``."""
+"""Shipped benchmarks: the components at fixed sizes. Run with ``pytest --rlperf --pyargs pytest_rlperf.suite``."""

@@ -1,24 +1,37 @@
-"""PPO rollouts in a synchronous vector env of gymnasium's CartPole."""
+"""PPO rollouts in a synchronous vector env of gymnasium's CartPole, and updates on one of the synthetic env."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from pytest_rlperf import Measure
+from pytest_rlperf.suite import work
 
 
 @pytest.fixture
-def agent() -> Any:
-    """Return an agent in 8 envs."""
+def agent_in() -> Iterator[Callable[[str], Any]]:
+    """Return a function that makes an agent in 8 envs."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'pytest-rlperf[rl]'")
     pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'pytest-rlperf[rl]'")
     from pytest_rlperf.components.reference import PPO, make_vec_env
 
-    envs = make_vec_env("CartPole-v1", 8)
-    yield PPO(envs)
-    envs.close()
+    made = []
+
+    def make(env_id: str) -> Any:
+        made.append(make_vec_env(env_id, 8))
+        return PPO(made[0])
+
+    yield make
+    for envs in made:
+        envs.close()
 
 
-def test_ppo_collect(rlperf_ppo_collect: Measure, agent: Any) -> None:
+def test_ppo_collect(rlperf_ppo_collect: Measure, agent_in: Callable[[str], Any]) -> None:
     """One rollout of 128 steps with its advantages."""
-    rlperf_ppo_collect(agent, n_steps=128)
+    rlperf_ppo_collect(agent_in("CartPole-v1"), n_steps=128)
+
+
+def test_ppo_update(rlperf_ppo_update: Measure, agent_in: Callable[[str], Any]) -> None:
+    """Four epochs on a rollout of 128 steps, in minibatches of 256."""
+    rlperf_ppo_update(agent_in(work.ENV_ID), n_steps=128)

@@ -13,6 +13,7 @@ OBS_DIM, ACT_DIM = 17, 6  # its sizes, which are HalfCheetah's
 BATCH_SIZE = 256
 IN_BUFFER = 100_000  # transitions in the buffer that is sampled
 IN_AGENT = 10_000  # transitions in the buffer of a SAC agent
+EPOCHS, MINIBATCHES = 4, 4  # of a PPO update
 
 
 class Transitions(NamedTuple):

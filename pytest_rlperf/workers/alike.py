@@ -31,7 +31,10 @@ NEVER = frozenset(
 )
 """Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
 
-_USED = {"rlperf_sac_update": ("torch", "torch._dynamo"), "rlperf_ppo_collect": ("torch",)}
+_USED = {
+    "rlperf_ppo_collect": ("torch",),
+    **dict.fromkeys(("rlperf_sac_update", "rlperf_ppo_update", "rlperf_train"), ("torch", "torch._dynamo")),
+}
 """What components load that a fixture measures, also where test files do not; optimizers need the second."""
 
 # The modules of a session that works on orders, beside pytest's own.

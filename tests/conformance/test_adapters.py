@@ -21,9 +21,12 @@ from pytest_rlperf.components.contracts import Roller, Updater
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.ppo_update import ppo_update_workload
 from pytest_rlperf.components.reference import gae_float64
 from pytest_rlperf.components.replay import replay_workload
-from pytest_rlperf.components.sac import counted_steps, sac_workload
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.train import train_workload
+from pytest_rlperf.components.training import counted_steps, trainable
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.measure.counting_pass import count
@@ -356,3 +359,72 @@ def test_a_rollout_without_numbers(build: Build, wording: Wording) -> None:
     rewards[0] = float("nan")
     with wording.raises(ComponentError):
         roller.check(rollout)
+
+
+# --------------------------------------------------------------------------- PPO updates and whole iterations
+
+
+def learner_from(build: Build) -> Any:
+    """Return an agent that learns; where the builder's only collects, the test is skipped."""
+    agent = build(N_ENVS, N_STEPS)
+    if adapter_for(lambda library: library.learn, agent) is None and not hasattr(agent, "update"):
+        pytest.skip("collects alone")
+    return agent
+
+
+@built("ppo", "ppo_update")
+def test_a_ppo_update(build: Build) -> None:
+    """It is the same work every time, in parts that are seen from outside or have timers."""
+    torch = pytest.importorskip("torch")
+    agent = learner_from(build)
+    workload = ppo_update_workload(agent, N_STEPS, None)
+    workload.check()
+    assert (workload.items, workload.unit, workload.component) == (1, "update", "ppo_update")
+    assert workload.setup is not None
+    begun, counts = [], []
+    for _ in range(3):
+        workload.setup()
+        begun.append([tensor.detach().clone() for tensor in trained_by(agent)])
+        with counted_steps() as steps:
+            workload.call()
+        counts.append(len(steps))
+    assert len(set(counts)) == 1
+    assert all(torch.equal(first, last) for first, last in zip(begun[0], begun[-1], strict=True))
+    phases = harvested(workload, 2)
+    assert {"forward", "backward", "step"} <= {path.split("/")[1] for path in phases if "/" in path}
+    assert phases["ppo_update/step"].count == counts[0]
+
+
+def trained_by(agent: Any) -> list[Any]:
+    """Return the parameters of an agent's optimizers."""
+    return [tensor for _, (_, tensor) in sorted(trainable(agent).items())]
+
+
+@built("ppo", "ppo_update")
+def test_a_ppo_update_that_learns_nothing(build: Build, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """All but the optimizers' steps is no update."""
+    torch = pytest.importorskip("torch")
+    workload = ppo_update_workload(learner_from(build), N_STEPS, None)
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self, closure=None: None)
+    with wording.raises(ComponentError):
+        workload.check()
+
+
+@built("ppo", "ppo_update")
+def test_a_whole_iteration(build: Build, envs: SimpleNamespace, wording: Wording) -> None:
+    """It takes the env steps that its envs take, in two parts, with nothing else on the machine."""
+    agent = learner_from(build)
+    has_rewards = type(agent).__name__ != "TorchRLPPO"  # that are among a rollout's own names
+    workload = train_workload(agent, N_STEPS, None if has_rewards else N_ENVS * N_STEPS)
+    if type(agent).__module__.startswith("skrl."):
+        with wording.raises(ComponentError):
+            workload.check()
+        return
+    before = envs.steps
+    workload.check()
+    assert workload.processed(1) == envs.steps - before
+    before = envs.steps
+    phases = harvested(workload, 2)
+    assert workload.processed(2) == envs.steps - before
+    assert phases["train/collect"].count == 1
+    assert (workload.unit, workload.component, workload.whole_machine) == ("env step", "train", True)

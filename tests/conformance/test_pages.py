@@ -27,16 +27,16 @@ class Page:
 
 
 PAGES = (
-    Page("cleanrl", "gymnasium", 5),
+    Page("cleanrl", "gymnasium", 6),
     Page("envpool", "envpool", 3),
     Page("gymnasium", "gymnasium", 4),
     Page("jax", "jax", 6),
-    Page("rlox", "rlox", 8, ("test_gae[one]", "test_collector", "test_vtrace")),
+    Page("rlox", "rlox", 10, ("test_gae[one]", "test_collector", "test_vtrace")),
     Page("sample-factory", "sample_factory", 2),
     Page("skrl", "skrl", 6, ("test_acting",)),
-    Page("stable-baselines3", "stable_baselines3", 6),
+    Page("stable-baselines3", "stable_baselines3", 8),
     # In every process again, compiling would take longer than all the rest.
-    Page("tianshou", "tianshou", 6, ("test_update_by_a_thunk",), "NUMBA_DISABLE_JIT=1"),
+    Page("tianshou", "tianshou", 8, ("test_update_by_a_thunk",), "NUMBA_DISABLE_JIT=1"),
     Page("torchrl", "torchrl", 6, ("test_joint_sac",)),
 )
 

@@ -19,7 +19,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from pytest_rlperf.components.contracts import GaeCall, Roller, Sampler, Stepper, Updater
+    from pytest_rlperf.components.contracts import GaeCall, Learner, Roller, Sampler, Stepper, Updater
 
 Make = TypeVar("Make", bound=Callable[..., object])
 MakeStepper: TypeAlias = "Callable[[Any, int], Stepper]"
@@ -27,6 +27,7 @@ MakeSampler: TypeAlias = "Callable[[Any, int], Sampler]"
 MakeGae: TypeAlias = "Callable[[Any, dict[str, Any], str], GaeCall]"
 MakeUpdater: TypeAlias = "Callable[[Any, int], Updater]"
 MakeRoller: TypeAlias = "Callable[[Any, int], Roller]"
+MakeLearner: TypeAlias = "Callable[[Any, int], Learner]"
 
 _SUITE = Path(__file__).parents[2] / "suite" / "libraries"
 BASIS = "pytest-rlperf[rl]"
@@ -84,6 +85,7 @@ class Library:
     gae: tuple[Adapter[MakeGae], ...] = ()
     sac: tuple[Adapter[MakeUpdater], ...] = ()
     ppo: tuple[Adapter[MakeRoller], ...] = ()
+    learn: tuple[Adapter[MakeLearner], ...] = ()
     environments: tuple[str, ...] = ()
     starter: str = ""
 

@@ -1,4 +1,4 @@
-"""rlox's vector envs, replay buffers, GAE, SAC updates and PPO rollouts."""
+"""rlox's vector envs, replay buffers, GAE, SAC updates, PPO rollouts, PPO updates and whole iterations."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pytest_rlperf.components.contracts import (
     Cuts,
     EveryEnvStepper,
     GaeCall,
+    Learner,
     Roller,
     Sampler,
     Updater,
@@ -27,7 +28,7 @@ from pytest_rlperf.components.contracts import (
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes.attach import Undo, put, together
-from pytest_rlperf.probes.functions import replace_method
+from pytest_rlperf.probes.functions import probes_for, replace_method
 from pytest_rlperf.timers import hierarchical_timer
 
 _CHECKED_STEPS = 256  # at most, until an episode has ended: Pendulum's are 200 steps long
@@ -191,6 +192,46 @@ class RloxRoller(Roller):
         check_of_policy({name: getattr(rollout, name) for name in again}, again)
 
 
+class RloxLearner(Learner):
+    """Calls ``agent.train`` for one rollout; for an update alone, its collector gives back one that it has collected.
+
+    So the callbacks that ``train`` calls are part of both.
+    """
+
+    def __init__(self, agent: Any, n_steps: int) -> None:
+        if n_steps != agent.config.n_steps:
+            raise ComponentError(
+                f"the agent's rollouts are of {agent.config.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), "
+                f"or n_steps={agent.config.n_steps}"
+            )
+        self.owner: Any = agent
+        self._roller = RloxRoller(agent, n_steps)
+        self._rollout: Any = None
+        self.iteration_probes = tuple(probes_for({"collect": "collector.collect"}, agent))
+
+    def collect(self) -> None:
+        """Collect the rollout."""
+        __tracebackhide__ = True
+        self._rollout = self._roller.collect()
+        self._roller.check(self._rollout)
+
+    def update(self) -> object:
+        """Do all epochs."""
+        undo = put(self.owner.collector, "collect", lambda *_, **__: self._rollout)
+        try:
+            return self.iterate()
+        finally:
+            undo()
+
+    def iterate(self) -> object:
+        """Train on one more rollout."""
+        return self.owner.train(int(self.env_steps()))
+
+    def env_steps(self) -> float:
+        """Return the env steps of a rollout."""
+        return float(self._roller.n_steps * self._roller.num_envs)
+
+
 class _RolloutPhases(Cuts):
     """Times the collector's calls of policy, envs and GAE, and as ``store`` what it does after envs and GAE.
 
@@ -246,6 +287,7 @@ LIBRARY = Library(
     ),
     sac=(Adapter("rlox.algorithms.sac:SAC", RloxUpdater),),
     ppo=(Adapter("rlox.algorithms.ppo:PPO", RloxRoller),),
+    learn=(Adapter("rlox.algorithms.ppo:PPO", RloxLearner),),
     environments=("rlox.gym_vec_env:GymVecEnv.step_all", "rlox:VecEnv.step_all"),
     starter="test_rlox.py",
 )

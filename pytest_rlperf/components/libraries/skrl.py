@@ -1,6 +1,6 @@
-"""skrl's wrapped envs, memories, GAE and SAC updates, of its PyTorch side.
+"""skrl's wrapped envs, memories, GAE, SAC and PPO updates, of its PyTorch side.
 
-skrl has no call that collects a rollout: its trainers have the loop. A thunk measures one.
+skrl has no call that collects a rollout: its trainers have the loop. A thunk measures one, or a whole iteration.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pytest_rlperf.components.contracts import (
     RESET,
     EveryEnvStepper,
     GaeCall,
+    Learner,
     OwedResets,
     Sampler,
     Updater,
@@ -25,8 +26,10 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.probes.functions import probes_for
 
 if TYPE_CHECKING:
+    from skrl.agents.torch.ppo import PPO
     from skrl.agents.torch.sac import SAC
     from skrl.envs.wrappers.torch import Wrapper
     from skrl.memories.torch import Memory
@@ -229,6 +232,44 @@ class SkrlUpdater(Updater):
         self.owner.update(**self._times)
 
 
+class SkrlLearner(Learner):
+    """Calls ``agent.update`` on a memory that is full, with the models in training mode as the agent itself has it."""
+
+    def __init__(self, agent: PPO, n_steps: int) -> None:
+        rows = n_steps * agent.memory.num_envs
+        if len(agent.memory) != rows or agent._current_next_observations is None:
+            raise ComponentError(
+                f"the agent's memory holds {len(agent.memory)} transitions, expected {rows}, {n_steps} steps of "
+                f"{agent.memory.num_envs} envs: agent.record_transition(…) a rollout first, as a trainer does"
+            )
+        self.owner: PPO = agent
+        self._values = agent.memory.get_tensor_by_name("values").clone()
+        self.probes = tuple(probes_for({"forward": ["policy.act", "value.act"]}, agent))
+        agent.enable_models_training_mode(True)
+
+    def collect(self) -> None:
+        """Leave the memory as the test has filled it."""
+
+    def restore(self) -> None:
+        """Give back the values, which an update scales, and forget the records that no trainer writes."""
+        self.owner.memory.set_tensor_by_name("values", self._values)
+        self.owner.tracking_data.clear()
+
+    def update(self) -> None:
+        """Do all epochs."""
+        self.owner.update(timestep=0, timesteps=1)
+
+    def iterate(self) -> object:
+        """Raise ComponentError: the loop is a trainer's."""
+        __tracebackhide__ = True
+        raise ComponentError(
+            "skrl's agents collect no rollouts, its trainers do: rlperf_train(trainer.train, items=…), the env steps "
+            "that the trainer's timesteps are"
+        )
+
+    env_steps = iterate
+
+
 LIBRARY = Library(
     name="skrl",
     module="skrl",
@@ -240,5 +281,6 @@ LIBRARY = Library(
         for agent in ("ppo", "a2c", "rpo", "trpo", "amp")
     ),
     sac=(Adapter("skrl.agents.torch.sac:SAC", SkrlUpdater),),
+    learn=(Adapter("skrl.agents.torch.ppo:PPO", SkrlLearner),),
     starter="test_skrl.py",
 )

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's vector envs, replay buffers, GAE, SAC updates and PPO rollouts."""
+"""Stable-Baselines3's vector envs, replay buffers, GAE, SAC updates, PPO rollouts, PPO updates and whole iterations."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pytest_rlperf.components.contracts import (
     ACTIONS,
     EveryEnvStepper,
     GaeCall,
+    Learner,
     Roller,
     Sampler,
     Updater,
@@ -25,6 +26,7 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.probes.attach import put
 from pytest_rlperf.probes.functions import probes_for
 
 if TYPE_CHECKING:
@@ -142,12 +144,7 @@ class SacUpdater(Updater):
             _fill_by_learning(agent, _BATCHES_AT_LEAST * batch_size)
         self.buffers = (agent.replay_buffer,)
         self.device = agent.device
-        progress = agent._current_progress_remaining
-        if agent.lr_schedule(progress) == 0:
-            raise ComponentError(
-                f"the learning rate is 0 at progress_remaining={progress:g}: give an agent that has not come to the "
-                "end of its schedule"
-            )
+        _check_learning_rate(agent)
 
     def update(self) -> None:
         """Do one gradient step of every part."""
@@ -220,6 +217,51 @@ class PpoRoller(Roller):
         check_of_policy(stored, {"log_probs": log_probs, "values": values})
 
 
+class PpoLearner(Learner):
+    """Calls ``agent.train()`` on its rollout buffer, and ``agent.learn`` for one rollout.
+
+    The buffer, which an update flattens, is given back as it was collected. Schedules stay where they are.
+    """
+
+    def __init__(self, agent: PPO, n_steps: int) -> None:
+        self.owner: PPO = agent
+        self._roller = PpoRoller(agent, n_steps)
+        self._rollout: dict[str, Any] = {}
+        self.probes = tuple(probes_for({"forward": "policy.evaluate_actions"}, agent))
+        self.iteration_probes = tuple(probes_for({"collect": "collect_rollouts", "update": "train"}, agent))
+        _check_learning_rate(agent)
+        # One rollout is all that learn() is told to collect, so each would be the end of the schedules.
+        put(agent, "_update_current_progress_remaining", lambda *_: None)
+
+    def collect(self) -> None:
+        """Collect the rollout into the agent's buffer."""
+        __tracebackhide__ = True
+        rollout = self._roller.collect()
+        self._roller.check(rollout)
+        self._rollout = _copied(vars(rollout))
+
+    def restore(self) -> None:
+        """Give back the arrays by step and env."""
+        vars(self.owner.rollout_buffer).update(_copied(self._rollout))
+
+    def update(self) -> None:
+        """Do all epochs."""
+        self.owner.train()
+
+    def iterate(self) -> None:
+        """Learn from one more rollout."""
+        self.owner.learn(int(self.env_steps()), reset_num_timesteps=False)
+
+    def env_steps(self) -> float:
+        """Return the env steps of a rollout."""
+        return float(self._roller.n_steps * self._roller.num_envs)
+
+
+def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes of a buffer; those that are dictionaries, in which arrays are replaced, as copies."""
+    return {name: dict(value) if isinstance(value, dict) else value for name, value in attributes.items()}
+
+
 def _check_advantages(rollout: RolloutBuffer) -> None:
     """Check advantages by GAE's recurrence, over all steps but the last, whose next value is not stored."""
     __tracebackhide__ = True
@@ -248,6 +290,17 @@ def _have_logger(agent: BaseAlgorithm) -> None:
         agent.set_logger(Logger(folder=None, output_formats=[]))
 
 
+def _check_learning_rate(agent: BaseAlgorithm) -> None:
+    """Raise ComponentError where an agent's schedule has come to a learning rate of 0."""
+    __tracebackhide__ = True
+    progress = agent._current_progress_remaining
+    if agent.lr_schedule(progress) == 0:
+        raise ComponentError(
+            f"the learning rate is 0 at progress_remaining={progress:g}: give an agent that has not come to the "
+            "end of its schedule"
+        )
+
+
 def _fill_by_learning(agent: SAC, transitions: int) -> None:
     """Fill an agent's buffer from its env, by random actions; its schedules stay where they were."""
     if agent.env is None:
@@ -272,6 +325,7 @@ LIBRARY = Library(
     ),
     sac=(Adapter("stable_baselines3:SAC", SacUpdater),),
     ppo=(Adapter("stable_baselines3:PPO", PpoRoller),),
+    learn=(Adapter("stable_baselines3:PPO", PpoLearner),),
     environments=("stable_baselines3.common.vec_env:VecEnv.step",),
     starter="test_sb3.py",
 )

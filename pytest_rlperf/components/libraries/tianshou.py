@@ -1,4 +1,4 @@
-"""Tianshou's vector envs, replay buffers, GAE, SAC updates and collectors."""
+"""Tianshou's vector envs, replay buffers, GAE, SAC updates, collectors, PPO updates and whole iterations."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pytest_rlperf.components.contracts import (
     RESET,
     Cuts,
     GaeCall,
+    Learner,
     Roller,
     Sampler,
     Stepper,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
     from tianshou.data import ReplayBuffer
     from tianshou.env import BaseVectorEnv
-    from tianshou.trainer import OffPolicyTrainer
+    from tianshou.trainer import OffPolicyTrainer, OnPolicyTrainer
 
 _CHECKED_STEPS = 100  # at most, until an episode ends
 _NETWORKS = 3  # each with an optimizer: the actor and two critics
@@ -244,8 +245,8 @@ class TianshouRoller(Roller):
         self._collector: Any = collector
         self.n_steps = n_steps
         self.num_envs: int = collector.env_num
-        self.setup = self._empty
-        self._training_step = policy_within_training_step
+        self.setup = self.empty
+        self.training_step = policy_within_training_step
         self.probes = (
             _RolloutPhases(collector),
             *probes_for({"add": "buffer.add"}, collector),
@@ -255,12 +256,13 @@ class TianshouRoller(Roller):
             collector.env.seed(random.getrandbits(31))
         collector.reset()
 
-    def _empty(self) -> None:
+    def empty(self) -> None:
+        """Empty the buffer."""
         self._collector.reset_buffer(keep_statistics=True)  # of the episodes that go on
 
     def collect(self) -> Any:
         """Collect a rollout."""
-        with self._training_step(self._collector.policy):
+        with self.training_step(self._collector.policy):
             return self._collector.collect(n_step=self.n_steps * self.num_envs)
 
     def check(self, rollout: Any) -> None:
@@ -291,7 +293,7 @@ class TianshouRoller(Roller):
         policy = self._collector.policy
         watch = policy.register_forward_hook(lambda _, __, output: given.append(to_numpy(output.act)))
         try:
-            self._empty()
+            self.empty()
             self.collect()
         finally:
             watch.remove()
@@ -304,6 +306,54 @@ class TianshouRoller(Roller):
         stored = self._collector.buffer[:].act
         if not np.array_equal(np.reshape(stored, actions.shape), actions):
             raise ComponentError("the actions in the buffer are not those that the collector's policy gave")
+
+
+class TianshouLearner(Learner):
+    """Does the training steps of an on-policy trainer, or the update of its algorithm alone, as such a step has it.
+
+    The trainer would empty the buffer after an update.
+    """
+
+    def __init__(self, trainer: OnPolicyTrainer, n_steps: int) -> None:
+        __tracebackhide__ = True
+        self._roller = TianshouRoller(trainer, n_steps)
+        self._steps = n_steps * self._roller.num_envs
+        collected = trainer.params.collection_step_num_env_steps
+        if collected != self._steps:
+            raise ComponentError(
+                f"a training step of the trainer's collects {collected} env steps, not {n_steps} of each of "
+                f"{self._roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps={self._steps})"
+            )
+        self.owner: Any = trainer.algorithm
+        self._trainer: Any = trainer
+        self.iteration_probes = tuple(
+            probes_for({"collect": "_collect_training_data", "update": "_update_step"}, trainer)
+        )
+        self._roller.empty()
+
+    def collect(self) -> None:
+        """Fill the collector's buffer."""
+        __tracebackhide__ = True
+        self._roller.empty()
+        self._roller.check(self._roller.collect())
+
+    def update(self) -> object:
+        """Do all repetitions, on all that the buffer holds."""
+        params = self._trainer.params
+        with self._roller.training_step(self.owner.policy):
+            return self.owner.update(
+                buffer=params.training_collector.buffer,
+                batch_size=params.batch_size,
+                repeat=params.update_step_num_repetitions,
+            )
+
+    def iterate(self) -> object:
+        """Do a training step."""
+        return self._trainer._training_step()
+
+    def env_steps(self) -> float:
+        """Return the env steps of a rollout."""
+        return float(self._steps)
 
 
 class _RolloutPhases(Cuts):
@@ -344,5 +394,6 @@ LIBRARY = Library(
         Adapter("tianshou.trainer:OnPolicyTrainer", TianshouRoller),
         Adapter("tianshou.data.collector:BaseCollector", TianshouRoller),
     ),
+    learn=(Adapter("tianshou.trainer:OnPolicyTrainer", TianshouLearner),),
     starter="test_tianshou.py",
 )

@@ -1,4 +1,4 @@
-"""rlox's five components, in the synthetic env and in CartPoles of Rust."""
+"""rlox's six components, in the synthetic env and in CartPoles of Rust."""
 
 import os
 from typing import Any
@@ -55,7 +55,8 @@ def rlox_ppo(num_envs: int, n_steps: int, env_id: str = work.ENV_ID) -> Any:
     """Return an agent."""
     from rlox.algorithms import PPO
 
-    return PPO(env_id, n_envs=num_envs, n_steps=n_steps)
+    batch_size = num_envs * n_steps // work.MINIBATCHES
+    return PPO(env_id, n_envs=num_envs, n_steps=n_steps, batch_size=batch_size, n_epochs=work.EPOCHS)
 
 
 def rlox_native_ppo(num_envs: int, n_steps: int) -> Any:
@@ -99,3 +100,8 @@ def test_rlox_ppo_collect_synthetic(rlperf_ppo_collect: Measure) -> None:
 def test_rlox_ppo_collect(rlperf_ppo_collect: Measure) -> None:
     """One rollout of CartPoles with its advantages."""
     rlperf_ppo_collect(rlox_native_ppo(8, 128), n_steps=128)
+
+
+def test_rlox_ppo_update(rlperf_ppo_update: Measure) -> None:
+    """All epochs on one rollout."""
+    rlperf_ppo_update(rlox_ppo(8, 128), n_steps=128)

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's five components."""
+"""Stable-Baselines3's six components."""
 
 from typing import Any
 
@@ -52,7 +52,8 @@ def sb3_ppo(num_envs: int, n_steps: int) -> Any:
     """Return an agent, its networks as they are by default."""
     from stable_baselines3 import PPO
 
-    return PPO("MlpPolicy", sb3_vecenv(num_envs), n_steps=n_steps, batch_size=work.BATCH_SIZE, device="cpu")
+    sizes = {"n_steps": n_steps, "batch_size": num_envs * n_steps // work.MINIBATCHES, "n_epochs": work.EPOCHS}
+    return PPO("MlpPolicy", sb3_vecenv(num_envs), device="cpu", **sizes)
 
 
 @pytest.mark.parametrize("num_envs", [8, 64])
@@ -80,3 +81,8 @@ def test_sb3_sac_update(rlperf_sac_update: Measure) -> None:
 def test_sb3_ppo_collect_synthetic(rlperf_ppo_collect: Measure) -> None:
     """One rollout with its advantages."""
     rlperf_ppo_collect(sb3_ppo(8, 128), n_steps=128)
+
+
+def test_sb3_ppo_update(rlperf_ppo_update: Measure) -> None:
+    """All epochs on one rollout."""
+    rlperf_ppo_update(sb3_ppo(8, 128), n_steps=128)

@@ -1,4 +1,4 @@
-"""skrl's five components, of its PyTorch side; its trainers have the loop of a rollout, so a function collects one."""
+"""skrl's six components, of its PyTorch side; its trainers have the loop of a rollout, so a function collects one."""
 
 from typing import Any
 
@@ -61,12 +61,24 @@ def skrl_sac(transitions: int) -> Any:
     return agent
 
 
+def skrl_ppo_update(num_envs: int, n_steps: int) -> Any:
+    """Return an agent whose memory holds a rollout."""
+    agent = skrl_ppo_agent(num_envs, n_steps)
+    skrl_collecting(agent, n_steps)()
+    return agent
+
+
 def skrl_ppo(num_envs: int, n_steps: int) -> Any:
-    """Return a function that collects as skrl's trainers do, and computes advantages as an update would first."""
+    """Return a function that collects, and computes advantages as an update would first."""
+    return skrl_collecting(skrl_ppo_agent(num_envs, n_steps), n_steps)
+
+
+def skrl_collecting(agent: Any, n_steps: int) -> Any:
+    """Return a function that collects as skrl's trainers do."""
     import torch
     from skrl.agents.torch.ppo.ppo import compute_gae
 
-    env, agent = skrl_vecenv(num_envs), skrl_ppo_agent(num_envs, n_steps)
+    env = skrl_vecenv(agent.memory.num_envs)
     last = {"observations": env.reset()[0], "states": None}
 
     @torch.no_grad()
@@ -103,7 +115,8 @@ def skrl_ppo_agent(num_envs: int, n_steps: int) -> Any:
         "policy": gaussian_model(**spaces, network=layers, output="ACTIONS", clip_actions=True),
         "value": deterministic_model(**spaces, network=layers, output="ONE"),
     }
-    cfg = {"rollouts": n_steps, "experiment": SKRL_QUIET}
+    updates = {"learning_epochs": work.EPOCHS, "mini_batches": work.MINIBATCHES}
+    cfg = {"rollouts": n_steps, "experiment": SKRL_QUIET, **updates}
     agent = PPO(models=models, memory=skrl_memory(n_steps, num_envs), cfg=cfg, **spaces)
     agent.init()
     agent.enable_training_mode(True)  # or it records nothing
@@ -167,3 +180,8 @@ def test_skrl_sac_update(rlperf_sac_update: Measure) -> None:
 def test_skrl_ppo_collect_synthetic(rlperf_ppo_collect: Measure) -> None:
     """One rollout with its advantages."""
     rlperf_ppo_collect(skrl_ppo(8, 128), items=8 * 128)
+
+
+def test_skrl_ppo_update(rlperf_ppo_update: Measure) -> None:
+    """All epochs on one rollout."""
+    rlperf_ppo_update(skrl_ppo_update(8, 128), n_steps=128)

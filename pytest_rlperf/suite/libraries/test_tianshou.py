@@ -1,4 +1,4 @@
-"""Tianshou's five components; its rollout is a function that also adds advantages, as the update would first."""
+"""Tianshou's six components; its rollout is a function that also adds advantages, as the update would first."""
 
 from typing import Any
 
@@ -98,6 +98,23 @@ def tianshou_ppo(num_envs: int, n_steps: int) -> Any:
     return collect
 
 
+def tianshou_ppo_update(num_envs: int, n_steps: int) -> Any:
+    """Return a trainer."""
+    from tianshou.data import Collector, VectorReplayBuffer
+    from tianshou.trainer import OnPolicyTrainerParams
+
+    env = tianshou_vecenv(num_envs)
+    algorithm = tianshou_algorithm(env.action_space[0])
+    collector: Any = Collector(algorithm, env, VectorReplayBuffer(num_envs * n_steps, num_envs))
+    params = OnPolicyTrainerParams(
+        training_collector=collector,
+        collection_step_num_env_steps=num_envs * n_steps,
+        batch_size=num_envs * n_steps // work.MINIBATCHES,
+        update_step_num_repetitions=work.EPOCHS,
+    )
+    return algorithm.create_trainer(params)
+
+
 def tianshou_algorithm(action_space: Any) -> Any:
     """Return a PPO."""
     from tianshou.algorithm.modelfree.ppo import PPO
@@ -146,3 +163,8 @@ def test_tianshou_sac_update(rlperf_sac_update: Measure) -> None:
 def test_tianshou_ppo_collect_synthetic(rlperf_ppo_collect: Measure) -> None:
     """One rollout with its advantages."""
     rlperf_ppo_collect(tianshou_ppo(8, 128), items=8 * 128)
+
+
+def test_tianshou_ppo_update(rlperf_ppo_update: Measure) -> None:
+    """All epochs on one rollout."""
+    rlperf_ppo_update(tianshou_ppo_update(8, 128), n_steps=128)

@@ -1,4 +1,4 @@
-"""TorchRL's five components; a SAC update is composed of its parts."""
+"""TorchRL's six components; the updates are composed of its parts."""
 
 from typing import Any
 
@@ -38,13 +38,52 @@ def torchrl_gae(n_steps: int, n_envs: int) -> Any:
 
 def torchrl_ppo(num_envs: int, n_steps: int) -> Any:
     """Return a collector that ends a rollout with a GAE module, and so with the values of all its observations."""
+    env = torchrl_vecenv(num_envs)
+    return torchrl_collector(env, *torchrl_actor_critic(env), n_steps * num_envs)
+
+
+class TorchRLPPO:
+    """An agent composed of TorchRL's collector and loss, as its own example of PPO is."""
+
+    def __init__(self, num_envs: int, n_steps: int) -> None:
+        import torch
+        from torchrl.objectives import ClipPPOLoss
+
+        env = torchrl_vecenv(num_envs)
+        actor, critic = torchrl_actor_critic(env)
+        self.rollouts = iter(torchrl_collector(env, actor, critic, n_steps * num_envs))
+        self.loss = ClipPPOLoss(actor, critic, normalize_advantage=True)
+        self.optimizer = torch.optim.Adam(self.loss.parameters(), lr=3e-4)
+
+    def collect(self, n_steps: int) -> Any:
+        """Return the next rollout, whose steps the collector has been told."""
+        return next(self.rollouts)
+
+    def update(self, rollout: Any) -> None:
+        """Do all epochs."""
+        import torch
+
+        rows = rollout.reshape(-1)
+        for _ in range(work.EPOCHS):
+            for part in torch.chunk(torch.randperm(len(rows)), work.MINIBATCHES):
+                losses = self.loss(rows[part])
+                (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+                torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 0.5)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+
+def torchrl_ppo_update(num_envs: int, n_steps: int) -> Any:
+    """Return an agent."""
+    return TorchRLPPO(num_envs, n_steps)
+
+
+def torchrl_actor_critic(env: Any) -> tuple[Any, Any]:
+    """Return a policy of Gaussians, and a network of values."""
     from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
     from torch import nn
-    from torchrl.collectors import Collector
     from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, ValueOperator
-    from torchrl.objectives.value import GAE
 
-    env = torchrl_vecenv(num_envs)
     sizes: dict[str, Any] = {"in_features": work.OBS_DIM, "num_cells": [64, 64], "activation_class": nn.Tanh}
     policy = nn.Sequential(MLP(out_features=work.ACT_DIM, **sizes), AddStateIndependentNormalScale(work.ACT_DIM))
     actor = ProbabilisticActor(
@@ -54,11 +93,18 @@ def torchrl_ppo(num_envs: int, n_steps: int) -> Any:
         distribution_class=IndependentNormal,
         return_log_prob=True,
     )
-    critic = ValueOperator(MLP(out_features=1, **sizes), in_keys=["observation"])
+    return actor, ValueOperator(MLP(out_features=1, **sizes), in_keys=["observation"])
+
+
+def torchrl_collector(env: Any, actor: Any, critic: Any, frames: int) -> Any:
+    """Return a collector of rollouts of as many frames, with their advantages."""
+    from torchrl.collectors import Collector
+    from torchrl.objectives.value import GAE
+
     return Collector(
         env,
         actor,
-        frames_per_batch=n_steps * num_envs,
+        frames_per_batch=frames,
         total_frames=-1,
         auto_register_policy_transforms=False,  # there are none to register
         postproc=GAE(gamma=0.99, lmbda=0.95, value_network=critic),
@@ -153,3 +199,8 @@ def test_torchrl_sac_update(rlperf_sac_update: Measure) -> None:
 def test_torchrl_ppo_collect_synthetic(rlperf_ppo_collect: Measure) -> None:
     """One rollout with its advantages."""
     rlperf_ppo_collect(torchrl_ppo(8, 128), n_steps=128)
+
+
+def test_torchrl_ppo_update(rlperf_ppo_update: Measure) -> None:
+    """All epochs on one rollout."""
+    rlperf_ppo_update(torchrl_ppo_update(8, 128), n_steps=128)

@@ -1,0 +1,118 @@
+"""The import of a module, each time in a new interpreter."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model.measured import Harvest, Workload
+from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.scope import PROCESS
+
+_IMPORT = hierarchical_timer("import")
+_LINE = re.compile(r"import time:\s*\d+ \|\s*(\d+) \| ( *)(\S+)")  # of -X importtime, a module after those it imports
+_FILES = "{name: file for name, module in list(sys.modules.items()) if (file := getattr(module, '__file__', None))}"
+_DEEPEST = 3  # modules that import each other in a row
+_SHOWN_MOST = 12  # modules, the slowest
+_SHOWN_LEAST = 0.03  # of the whole
+
+
+def imports_workload(module: str) -> Workload:
+    """Return the workload of importing ``module`` in a new interpreter, which this process's side has started.
+
+    The interpreter has this process's variables and ``sys.path``. The check imports the module here too, so that the
+    run verifies whose files these are; ComponentError where the new interpreter has loaded others.
+    """
+    __tracebackhide__ = True
+    if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
+        raise ComponentError(f"rlperf_import({module!r}): give the name of a module, rlperf_import('my_library')")
+    importing = _Importing(module)
+    return Workload(
+        component="import",
+        call=importing.call,
+        items=1.0,
+        unit="import",
+        check=importing.check,
+        harvest=Harvest(importing.traced, ()),
+    )
+
+
+class _Module(NamedTuple):
+    """A module that was imported, by its path: those that imported it, the outermost first, and its own name."""
+
+    path: tuple[str, ...]
+    total_us: int
+
+
+class _Importing:
+    """Starts interpreters that import a module."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._code = f"import sys; sys.path[:] = {sys.path!r}; import {module}"
+        self._shown: frozenset[tuple[str, ...]] = frozenset()
+
+    def call(self) -> None:
+        """Import the module."""
+        __tracebackhide__ = True
+        with _IMPORT:
+            self._run(self._code)
+
+    def traced(self) -> None:
+        """Import the module, and record the slowest of the modules that this imports, the same ones every time."""
+        with _IMPORT:
+            done = self._run(self._code, "-X", "importtime")
+            stack = PROCESS.current()
+            if stack is not None:
+                self._record(stack.node, list(self._modules(done.stderr)))
+
+    def check(self) -> None:
+        """Import the module here, and compare the files with those that a new interpreter loads."""
+        __tracebackhide__ = True
+        importlib.import_module(self._module)
+        done = self._run(f"{self._code}; import json; print(); print(json.dumps({_FILES}))")
+        for name, file in json.loads(done.stdout.splitlines()[-1]).items():
+            here = getattr(sys.modules.get(name), "__file__", None)
+            if here is not None and os.path.realpath(here) != os.path.realpath(file):
+                raise ComponentError(f"a new interpreter imports {name} from {file}, and this process from {here}")
+
+    def _run(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run an interpreter to its end; ComponentError where it fails."""
+        __tracebackhide__ = True
+        command = [sys.executable, *options, "-c", code]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            *_, last = ["", *done.stderr.strip().splitlines()]
+            raise ComponentError(f"import {self._module} failed in a new interpreter ({done.returncode}): {last}")
+        return done
+
+    def _modules(self, text: str) -> Iterator[_Module]:
+        """Yield the modules that were imported by the import, each after the one that imported it."""
+        top = self._module.partition(".")[0]
+        path: list[str] = []
+        for total, indent, name in reversed(_LINE.findall(text)):
+            path[len(indent) // 2 :] = [name]
+            if path[0] == top or path[0].startswith(f"{top}."):
+                yield _Module(tuple(path), int(total))
+
+    def _record(self, node: Node, modules: list[_Module]) -> None:
+        """Add modules below a node of the timer tree."""
+        if not self._shown:
+            least_us = _SHOWN_LEAST * sum(each.total_us for each in modules if len(each.path) == 1)
+            outer = (each for each in modules if len(each.path) <= _DEEPEST)
+            slowest = sorted(outer, key=lambda each: (-each.total_us, len(each.path)))[:_SHOWN_MOST]
+            self._shown = frozenset(each.path for each in slowest if each.total_us >= least_us)
+        for path, total_us in modules:
+            if path in self._shown:
+                below = node
+                for name in path:
+                    below = below.child(name)
+                below.close(1000 * total_us)
