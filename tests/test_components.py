@@ -879,7 +879,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (place / "__init__.py").write_text("from imported import working\n", encoding="utf-8")
     (place / "working.py").write_text("print('working')\nx = sum(range(1_000_000))\n", encoding="utf-8")
     (place / "broken.py").write_text(
-        "import sys\nif sys.argv[0] == '-c':\n    raise OSError('no licence')\n", encoding="utf-8"
+        "import sys\nif 'pytest' not in sys.modules:\n    raise OSError('no licence')\n", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield place
