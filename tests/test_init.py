@@ -173,7 +173,7 @@ def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wordin
         {
             "rl.py": GAE + GAE.replace("compute_gae", "gae_of_nothing").replace("rewards.copy()", "rewards * 0"),
             "wrong.py": "def wrong_gae(rewards, values):\n    return rewards\n",
-            "again.py": GAE,
+            "again.py": GAE + GAE.replace("compute_", ""),
             "taken.py": "class Buffer:\n    def __init__(self, config): ...\n    def sample(self, batch_size): ...\n",
             "needs.py": f"import not_installed_at_all\n{GAE}",
             "script.py": f"{GAE}\ndef main(): raise SystemExit\n\nmain()\n",
@@ -193,6 +193,7 @@ def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wordin
     ("files", "arguments", "code"),
     [
         pytest.param({}, [], 5, id="no code"),
+        pytest.param({"__init__.py": "", "more.py": NONE}, [], 5, id="a package itself"),
         pytest.param({"mine.py": NONE}, [], 5, id="no RL"),
         pytest.param({"mine.py": "def mine_gae(rewards, values):\n    return 0\n"}, [], 5, id="a wrong function"),
         pytest.param({"mine.py": "import os\nos._exit(3)\n" + GAE}, [], 5, id="a module that ends the process"),

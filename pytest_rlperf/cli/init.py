@@ -291,10 +291,10 @@ def _tried(output: Path, names: list[str], own: Search) -> dict[str, str]:
             done = run(argv, cwd=Path(), limit_s=_LIMIT_S + _TEST_LIMIT_S * len(names))
         except SideError as error:
             return dict.fromkeys(names, str(error))
-        here = {module.path.resolve() for module in own.modules}
+        here = {module.path for module in own.modules}
         for name, place in re.findall(r"^from (\w+) (/.*)", done.out, re.MULTILINE):
             if Path(place).resolve() not in here:
-                raise UsageError(f"{name} is imported from {place}, not from this project: pip install -e . and go on")
+                raise UsageError(f"{name} is imported from {place}, not from here: pip install -e . and begin again")
         if report.is_file():
             return _errors(ElementTree.parse(report), names)  # noqa: S314 - pytest wrote it
     last = [name for name in names if re.search(rf"::{name}\b", done.out)][-1:]  # with -v, the one that ended it

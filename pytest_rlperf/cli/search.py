@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -203,22 +204,17 @@ def search(roots: Iterable[Path], names: Iterable[str], known: Iterable[str]) ->
 
 def _obstacle(each: Found, result: Search, *, named: bool) -> str:
     """Return why a component gets no test, empty where it gets one."""
+    at_the_top = [node for node in each.module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     own = {module.top for module in result.modules} | {module.path.stem for module in result.modules}
-    missing = sorted(
-        name
-        for node in each.module.tree.body
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in _imported(node) - own
-        if find_spec(name) is None
-    )
-    if missing:
-        return f"needs {', '.join(dict.fromkeys(missing))}, not installed here"
+    needed = {name for node in at_the_top for name in _imported(node)} - own - sys.modules.keys()
+    if missing := sorted(name for name in needed if find_spec(name) is None):
+        return f"needs {', '.join(missing)}, not installed here"
     if running := _runs(each.module.tree):
         return f"is in a script: importing it runs line {running}; put that below if __name__ == '__main__'"
     if each.unknown and not named:
         return f"takes {', '.join(each.unknown)}: rlperf init {each.module.name}:{each.name} begins its test"
-    same = next((other for other in result.found if (other.name, other.fixture) == (each.name, each.fixture)), None)
-    if same and not named:
+    same = next((other for other in result.found if other.test == each.test), None)
+    if same:
         return f"has the name of {same.place}: rlperf init {each.module.name}:{each.name} writes its test"
     return ""
 
@@ -227,7 +223,7 @@ def _files(roots: Iterable[Path], result: Search) -> Iterator[tuple[Path, Path]]
     """Yield the files of Python in projects, each with its project, but for tests, documentation and environments."""
     from pytest_rlperf.sides.packages import TESTS_AND_DOCS, is_environment
 
-    for root in roots:
+    for root in map(Path.resolve, roots):
         notebooks, aside = 0, list[str]()
         for directory, names, files in os.walk(root):
             place = Path(directory)
@@ -261,7 +257,7 @@ def _module(path: Path, root: Path, tree: ast.Module) -> Module:
         if not all(part.isidentifier() for part in path.parent.relative_to(entry).parts):
             entry = path.parent
     parts = path.relative_to(entry).with_suffix("").parts
-    return Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), entry.resolve(), path, tree)
+    return Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), entry, path, tree)
 
 
 def _imported(tree: ast.AST) -> set[str]:
@@ -290,7 +286,7 @@ def _definitions(modules: Iterable[Module]) -> Iterator[tuple[Module, _Definitio
 def _named(name: str, modules: list[Module]) -> tuple[Module, _Definition]:
     """Return the component of that name; LookupError without one."""
     place, _, wanted = name.partition(":")
-    within = [module for module in modules if place in (module.name, str(module.path))]
+    within = [module for module in modules if place in (module.name, os.path.relpath(module.path))]
     if not within:
         raise LookupError(f"no module {place} among {', '.join(module.name for module in modules[:10]) or 'no files'}")
     for module in within:
