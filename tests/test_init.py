@@ -314,7 +314,7 @@ def test_of_a_project_in_torch(project: Example) -> None:
 @pytest.mark.parametrize(
     ("code", "line"),
     [
-        ("class E(gym.Env):\n    def reset(self): ...\n    def step(self, a): ...", "SyncVectorEnv([lambda: E()] * 8)"),
+        ("class E(gym.Env):\n    def reset(self): ...\n    def step(self, a): ...", "envs = [lambda: E()] * 8"),
         ("def make_env(env_id, idx):\n    def thunk(): ...\n    return thunk", 'make_env(env_id="Pendulum-v1", idx=0)'),
         (ENVS, "Walks(num_envs=8, episode_length=episode_steps)"),
         (ENVS, '@pytest.mark.parametrize("episode_steps", [10, 1_000])'),

@@ -138,6 +138,8 @@ class Found:
     def source(self) -> str:
         """Return the module of its test. It imports the component within, so that one missing leaves other tests."""
         body = "\n".join(self.lines)
+        if self.fixture != "rlperf_replay_sample":
+            body = re.sub(r"\bstored\b", "10_000", body)
         varied = [name for name in _SIZES if f"={name}" in body]
         marks = "".join(f'@pytest.mark.parametrize("{name}", {_SIZES[name]})\n' for name in varied)
         needed = {"gymnasium.": "import gymnasium", "np.": "import numpy as np"}
@@ -316,8 +318,7 @@ def _components(module: Module, node: _Definition, buffer: Found | None, *, name
 
     if isinstance(node, ast.FunctionDef):
         if node.name.startswith("make_env") and any(isinstance(each, ast.FunctionDef) for each in node.body):
-            made, unknown = _call(node.name, node, _VALUES)
-            yield _vecenv(module, node, f"gymnasium.vector.SyncVectorEnv([{made}] * 8)", unknown)
+            yield _vecenv(module, node, node, "[{}] * 8")
         elif named or takes_rollout(node.name, *_parameters(node)):
             backend = ', backend="torch"' if re.search(r"\btorch\b|\bTensor\b", _text(node)) else ""
             yield Found(module, node, "rlperf_gae", (f"rlperf_gae({node.name}{backend})",))
@@ -331,13 +332,14 @@ def _objects(module: Module, node: ast.ClassDef, buffer: Found | None, *, named:
     bases = " ".join(map(_text, node.bases))
     if "abstractmethod" in " ".join(_text(each) for method in methods.values() for each in method.decorator_list):
         return
-    made, unknown = _call(node.name, methods.get("__init__"), _VALUES)
+    make = methods.get("__init__")
     if {"reset", "step"} <= methods.keys():
         if re.search(r"\bEnv\b", bases):
-            yield _vecenv(module, node, f"gymnasium.vector.SyncVectorEnv([lambda: {made}] * 8)", unknown)
+            yield _vecenv(module, node, make, "[lambda: {}] * 8")
         elif named or ("num_envs" in _text(node) and "Wrapper" not in bases):
-            yield _vecenv(module, node, made, unknown)
+            yield _vecenv(module, node, make)
         return
+    made, unknown = _call(node.name, make, _VALUES)
     if "sample" in methods and (named or _first(methods, "sample") in ("batch_size", "n", "size")):
         lines, more = _filled(f"buffer = {made}", "buffer", methods)
         call = "rlperf_replay_sample(buffer, batch_size=256)"
@@ -354,13 +356,17 @@ def _objects(module: Module, node: ast.ClassDef, buffer: Found | None, *, named:
         line = f"rlperf_ppo_collect(lambda: {call}, items={items})"
         if collect == "collect" and _first(methods, collect) == "n_steps":
             line = "rlperf_ppo_collect(agent, n_steps=128)"
-        agent = [f"agent = {made}".replace("=stored", "=10_000"), line]
-        yield Found(module, node, "rlperf_ppo_collect", tuple(agent), (*unknown, *more))
+        yield Found(module, node, "rlperf_ppo_collect", (f"agent = {made}", line), (*unknown, *more))
 
 
-def _vecenv(module: Module, node: _Definition, made: str, unknown: Iterable[str]) -> Found:
-    line = f"rlperf_vecenv_step(lambda: {made})".replace("=stored", "=10_000")
-    return Found(module, node, "rlperf_vecenv_step", (line,), tuple(unknown))
+def _vecenv(module: Module, node: _Definition, make: ast.FunctionDef | None, several: str = "") -> Found:
+    """Return a vector env whose step is measured; of single envs ``several`` makes a list, around the making of one."""
+    made, unknown = _call(node.name, make, _VALUES | {"size": "8"})
+    lines = [f"rlperf_vecenv_step(lambda: {made})"]
+    if several:
+        call = "rlperf_vecenv_step(lambda: gymnasium.vector.SyncVectorEnv(envs))"
+        lines = [f"envs = {several.format(made)}", call]
+    return Found(module, node, "rlperf_vecenv_step", tuple(lines), tuple(unknown))
 
 
 def _sac(
@@ -379,9 +385,8 @@ def _sac(
     if name == "update" and call in ("agent.update()", "agent.update(batch_size=256)") and _parameters(update)[0]:
         line = "rlperf_sac_update(agent, batch_size=256)"
     buffer = buffer if "=buffer" in call else None
-    lines = [*agent, *(buffer.lines[:-1] if buffer else ()), line]
-    given = tuple(re.sub(r"\bstored\b", "10_000", each) for each in lines)
-    return Found(module, node, "rlperf_sac_update", given, (*unknown, *more), buffer)
+    lines = (*agent, *(buffer.lines[:-1] if buffer else ()), line)
+    return Found(module, node, "rlperf_sac_update", lines, (*unknown, *more), buffer)
 
 
 def _filled_buffer(module: Module, node: _Definition) -> Found | None:
