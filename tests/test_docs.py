@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_rlperf import fixtures
-from pytest_rlperf.cli import init, main
+from pytest_rlperf.cli import main
 from pytest_rlperf.options import OPTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -129,16 +129,16 @@ def test_what_is_generated_has_its_place(conf: Any, mark: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_tutorial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial(pytester: pytest.Pytester) -> None:
     """Its first steps give the file that it shows, whose tests pass, also after its slowdown."""
     for module in ("torch", "gymnasium"):
         if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
             pytest.skip(f"needs {module}")
-    monkeypatch.setattr(init, "find_spec", lambda name: name if name in ("torch", "gymnasium") else None)
     code, tests = blocks(DOCS / "tutorial.md", "python")
     (slowdown,) = blocks(DOCS / "tutorial.md", "diff")
     pytester.makepyfile(advantages=code)
-    assert main(["init", "--output=test_perf.py"]) == 0
+    (pytester.path / "requirements.txt").write_text("numpy\ngymnasium\n", encoding="utf-8")
+    assert main(["init"]) == 0
     assert (pytester.path / "test_perf.py").read_text(encoding="utf-8") == tests
     fast, slow = (re.search(rf"(?m)^\{sign} (.*)$", slowdown) for sign in "-+")
     assert fast is not None

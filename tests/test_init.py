@@ -1,24 +1,25 @@
-"""``rlperf init``: the first tests of a project, and the workflow beside them."""
+"""``rlperf init``: the first tests of a project, tried before they are left there, and the workflows beside them."""
 
 from __future__ import annotations
 
 import ast
+import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from example import OK, Example
 from test_workflows import PACKAGE, check, load
 from wording import Wording
 
-from pytest_rlperf.cli import init, main
+from pytest_rlperf.cli import init, main, search
 from pytest_rlperf.components.libraries import libraries
 
 GATE = Path(".github", "workflows", "gate.yml")
+DEPENDENCIES = GATE.with_name("dependencies.yml")
 STARTED = [library.module for library in libraries() if library.starter]
 GAE = """
 def compute_gae(rewards, values, dones, last_values, gamma=0.99, lam=0.95, *, out=None):
@@ -29,182 +30,342 @@ def compute_gae(rewards, values, dones, last_values, gamma=0.99, lam=0.95, *, ou
         next_values = values[t]
     return advantages
 """
-CODE = f"""
+BUFFER = """
+import random
+
+class Memory:
+    def __init__(self, capacity):
+        self.capacity, self.rows = capacity, []
+    def push(self, state, action, reward, next_state, done):
+        self.rows.append((state, action, reward, next_state, done))
+    def sample(self, batch_size):
+        return random.sample(self.rows, batch_size)
+"""
+ENVS = """
 import numpy
 
-def compute_returns(rewards, values): ...
-def gae_of_batch(batch, gamma): ...
-def _gae(rewards, values): ...
-{GAE}
+class Actions:
+    def sample(self):
+        return numpy.random.randint(2)
 
-class Measure:
-    def __init__(self, env): ...
-    def sample(self, batch_size): ...
-    def collect(self, n_steps, callback=None): ...
-    def update(self): ...
-
-class Envs:
-    def reset(self): ...
-    def step(self, actions): return self.num_envs
+class Walks:
+    def __init__(self, num_envs, episode_length=50):
+        self.num_envs, self.length, self.single_action_space = num_envs, episode_length, Actions()
+    def reset(self):
+        self.at, self.steps = numpy.zeros((self.num_envs, 1)), 0
+        return self.at
+    def step(self, actions):
+        self.steps += 1
+        ended = numpy.full(self.num_envs, self.steps == self.length)
+        self.steps %= self.length
+        return self.at, numpy.ones(self.num_envs), ended, {}
 """
+SAC = """
+class SAC:
+    def __init__(self, obs_dim, act_dim, tau): self.weights = [0.0] * obs_dim
+    def train(self, replay_buffer, batch_size=256): self.weights = [len(replay_buffer.sample(batch_size))]
+"""
+UPDATER = """
+class Learner:
+    def update(self, batch_size): self.done = batch_size
+"""
+PPO = """
+import numpy
 
-Installed: TypeAlias = Callable[..., None]
+class Runner:
+    def collect(self, n_steps): return {"rewards": numpy.zeros(n_steps)}
+
+class PPO:
+    def __init__(self, gamma): ...
+    def collect_rollout(self, n_steps): return {"rewards": numpy.zeros(n_steps)}
+"""
+NONE = """
+class Actor:
+    def sample(self, obs): ...
+
+def returns(rewards, values): ...
+def _gae(rewards, values): ...
+"""
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
-    """Return an empty project, in whose directory `rlperf init` runs and sees no module as installed."""
+    """Return an empty project, in whose directory `rlperf init` runs."""
     example = Example(tmp_path)
     monkeypatch.chdir(example.root)
-    monkeypatch.setattr(init, "find_spec", lambda name: None)
     return example
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
-    """Return what has `rlperf init` see these modules as installed, and no others."""
-
-    def pretend(*modules: str) -> None:
-        monkeypatch.setattr(init, "find_spec", lambda name: name if name in modules else None)
-
-    return pretend
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `rlperf init` see every module as installed, and leave out the trial."""
+    for module in (init, search):
+        monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(init, "_tried", lambda *arguments: {})
 
 
-def written(project: Example, *arguments: str, at: str = "tests/test_perf.py") -> str:
-    """Run `rlperf init` and return the text of the file that it writes."""
-    assert main(["init", *arguments]) == 0
-    return (project.root / at).read_text(encoding="utf-8")
-
-
-def listed(text: str) -> list[str]:
+def listed(path: str | Path) -> list[str]:
     """Return the names of the tests in a file."""
-    return [
-        node.name
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    ]
+    body = ast.parse(Path(path).read_text(encoding="utf-8")).body
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
-def test_without_a_library(project: Example) -> None:
-    """There is an example, which passes in an ordinary run."""
-    text = written(project)
-    assert listed(text) == ["test_gae"]
-    assert "torch" not in text
-    assert project.pytest(code=OK).counts == "1 passed"
+def files_of(project: Example) -> list[Path]:
+    """Return the files of a project, without what any run of pytest leaves."""
+    return sorted(path for path in project.root.rglob("*.*") if path.suffix != ".pyc" and path.name != ".benchmarks")
 
 
-def test_with_one_library(project: Example, installed: Installed) -> None:
-    """Its tests stand beside the example, where it has no GAE, and PyTorch keeps to one thread."""
-    installed("torch", "gymnasium")
-    text = written(project)
-    assert listed(text) == ["test_gymnasium_step", "test_gae"]
-    assert text.count("import torch\n") == text.count("    torch.set_num_threads(1)") == 1
+LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
+    "a single file": ({"rl.py": GAE + BUFFER}, [], "test_perf.py", ["test_gae", "test_memory_sample"]),
+    "a package": ({"mine/__init__.py": "", "mine/a/code.py": ENVS}, [], "test_perf.py", ["test_walks_step"]),
+    "a package in src": ({"src/mine/__init__.py": GAE}, [], "tests/test_perf.py", ["test_gae"]),
+    "packages of a monorepo": (
+        {"py/a/pyproject.toml": "[project]", "py/a/src/a/__init__.py": GAE, "py/b/b/__init__.py": BUFFER},
+        [],
+        "tests/test_perf.py",
+        ["test_gae", "test_memory_sample"],
+    ),
+    "projects that are named": (
+        {"py/a/a.py": PPO, "py/b/b.py": BUFFER, "py/c/c.py": GAE},
+        ["py/a", "py/b"],
+        "py/a/test_perf.py",
+        ["test_runner_collect", "test_ppo_collect", "test_memory_sample"],
+    ),
+    "an agent that takes a buffer": (
+        {"agent.py": SAC, "memory.py": BUFFER},
+        [],
+        "test_perf.py",
+        ["test_sac_update", "test_memory_sample"],
+    ),
+    "an agent with a buffer of its own": ({"a.py": UPDATER}, [], "test_perf.py", ["test_learner_update"]),
+    "a component that is named": (
+        {"rl.py": GAE + UPDATER.replace("update", "learn")},
+        ["rl:Learner"],
+        "test_perf_learner.py",
+        ["test_learner_update"],
+    ),
+    "a file that is named": ({"rl.py": GAE}, ["--output", "perf/test_it.py"], "perf/test_it.py", ["test_gae"]),
+}
 
 
-def test_with_every_library(project: Example, installed: Installed) -> None:
+@pytest.mark.parametrize(("files", "arguments", "at", "tests"), LAYOUTS.values(), ids=LAYOUTS)
+def test_a_layouts_components_have_tests(
+    project: Example,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    arguments: list[str],
+    at: str,
+    tests: list[str],
+) -> None:
+    """Each is found, and its test passes in an ordinary run, where the project's code is importable."""
+    project.write(files)
+    places = ["src", "py/a/src", "py/b", *(["."] if "perf/" in at else [])]
+    path = os.pathsep.join([*(str(project.root / place) for place in places), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    assert main(["init", *arguments]) == 0
+    assert listed(at) == tests
+    assert project.pytest(at, code=OK, PYTHONPATH=path).counts.endswith(" passed")
+
+
+def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
+    """It says what was found and where, what was skipped and why, what does not pass, and what to type."""
+    project.write(
+        {
+            "rl.py": GAE + GAE.replace("compute_gae", "gae_of_nothing").replace("rewards.copy()", "rewards * 0"),
+            "wrong.py": "def wrong_gae(rewards, values):\n    return rewards\n",
+            "again.py": GAE + GAE.replace("compute_", ""),
+            "taken.py": "class Buffer:\n    def __init__(self, config): ...\n    def sample(self, batch_size): ...\n",
+            "needs.py": f"import not_installed_at_all\n{GAE}",
+            "script.py": f"{GAE}\ndef main(): raise SystemExit\n\nmain()\n",
+            "broken.py": "def (",
+            "_hidden.py": GAE,
+            "tests/test_it.py": GAE,
+            "notebook.ipynb": "{}",
+            "none.py": NONE,
+            "requirements.txt": "sample-factory  # or another\n-r other.txt\n",
+        }
+    )
+    assert main(["init"]) == 0
+    assert capsys.readouterr().out.splitlines() == wording
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "code"),
+    [
+        pytest.param({}, [], 5, id="no code"),
+        pytest.param({"__init__.py": "", "more.py": NONE}, [], 5, id="a package itself"),
+        pytest.param({"mine.py": NONE}, [], 5, id="no RL"),
+        pytest.param({"mine.py": "def mine_gae(rewards, values):\n    return 0\n"}, [], 5, id="a wrong function"),
+        pytest.param({"mine.py": "import os\nos._exit(3)\n" + GAE}, [], 5, id="a module that ends the process"),
+        pytest.param({"src/mine.py": GAE}, [], 4, id="not installed"),
+        pytest.param({"mine.py": NONE}, ["mine:Actor"], 5, id="a named class of other arguments"),
+        pytest.param({"mine.py": "class A: ..."}, ["mine:A"], 4, id="a named class of no component"),
+        pytest.param({"mine.py": NONE}, ["mine:Other"], 4, id="no such name"),
+        pytest.param({"mine.py": NONE}, ["other:Actor"], 4, id="no such module"),
+        pytest.param({}, ["nowhere"], 4, id="no such directory"),
+        pytest.param({"pyproject.toml": "["}, [], 4, id="settings that are no TOML"),
+    ],
+)
+def test_nothing_is_left(
+    project: Example,
+    capsys: pytest.CaptureFixture[str],
+    wording: Wording,
+    files: dict[str, str],
+    arguments: list[str],
+    code: int,
+) -> None:
+    """Where no test passes there is no file, and the output says what to do."""
+    project.write(files)
+    before = files_of(project)
+    assert main(["init", *arguments]) == code
+    out, error = capsys.readouterr()
+    assert (out + error).splitlines() == wording
+    assert files_of(project) == before
+
+
+def test_code_from_elsewhere_is_not_measured(
+    project: Example,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wording: Wording,
+) -> None:
+    """A package that is installed as a copy would be measured in place of the project's code."""
+    project.write({"src/mine/__init__.py": GAE})
+    other = tmp_path / "mine" / "__init__.py"
+    other.parent.mkdir()
+    other.write_text(GAE, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert main(["init"]) == 4
+    assert capsys.readouterr().err == wording
+    assert not Path("tests").exists()
+
+
+def test_a_test_that_does_not_end(
+    project: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trial has a time limit."""
+    monkeypatch.setattr(init, "_LIMIT_S", 3.0)
+    monkeypatch.setattr(init, "_TEST_LIMIT_S", 0.0)
+    project.write({"mine.py": f"import time\ntime.sleep(60)\n{GAE}"})
+    assert main(["init"]) == 5
+    assert "did not end within 3 s" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("untried")
+def test_with_every_library(project: Example) -> None:
     """Names do not collide, nothing is undefined or unused, and every line is as this repository's own are."""
-    installed("torch", *STARTED)
-    text = written(project)
-    names = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    imports = "".join(f"import {module}\n" for module in ("torch", *STARTED))
+    project.write({"mine/__init__.py": imports, "mine/code.py": GAE + ENVS + BUFFER + SAC + PPO})
+    assert main(["init", "--output=tests/test_perf.py"]) == 0
+    tree = ast.parse(Path("tests/test_perf.py").read_text(encoding="utf-8"))
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     assert len(names) == len(set(names))
     assert {f"rlperf_{name}" for name in ("vecenv_step", "replay_sample", "gae", "sac_update", "ppo_collect")} <= {
-        argument.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arguments) for argument in node.args
+        argument.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for argument in node.args
     }
+    assert {"test_sb3_vecenv_step_short_episodes", "test_torchrl_vecenv_step_short_episodes"} <= set(names)
     lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,W,B,UP,C4", "tests"]
     result = subprocess.run(lint, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout
 
 
-def test_of_a_project(project: Example, installed: Installed) -> None:
-    """Its own components have tests: a function as it is, an object once its arguments are written."""
-    installed(*STARTED)
-    hidden = {"mine/_hidden.py": GAE, "mine/broken.py": "def ("}
-    project.write({"mine/__init__.py": "", "mine/code.py": CODE, **hidden})
-    text = written(project, "--output=test_perf.py", at="test_perf.py")
-    assert listed(text)[:4] == ["test_gae", "test_replay_sample", "test_ppo_collect", "test_vecenv_step"]
-    assert "from mine.code import compute_gae\n" in text
-    assert "    rlperf_gae(compute_gae)\n" in text
-    assert "from mine.code import Measure as OwnMeasure\n" in text, "the libraries' tests have one of that name"
-    assert "    rlperf_replay_sample(OwnMeasure(...), batch_size=256)\n" in text
-    assert "    rlperf_ppo_collect(OwnMeasure(...), n_steps=128)\n" in text
-    assert "sac_update" not in listed(text)[:4]
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("files", "libraries"),
+    [
+        ({"mine.py": "from gymnasium import Env"}, ["gymnasium"]),
+        ({"mine.py": "def later():\n    import skrl.agents"}, ["skrl"]),
+        ({"requirements.txt": "gymnasium[all]>=1 ; python_version > '3'\n# stable-baselines3\n"}, ["gymnasium"]),
+        ({"pyproject.toml": '[project]\ndependencies = ["stable-baselines3>2"]'}, ["sb3"]),
+        ({"pyproject.toml": '[tool.poetry.dependencies]\npython = "3"\nrlox = "*"'}, ["rlox"]),
+        ({"setup.cfg": "[options]\ninstall_requires =\n    tianshou\n    numpy"}, ["tianshou"]),
+        ({"setup.py": "from setuptools import setup\nsetup(install_requires=['torchrl>=0.3'])"}, ["torchrl"]),
+        ({"tests/test_it.py": "import gymnasium", "setup.cfg": "[flake8"}, []),
+        ({"tianshou/__init__.py": "import gymnasium, stable_baselines3", "x.py": GAE}, ["tianshou"]),
+    ],
+)
+def test_libraries_are_those_that_are_used(project: Example, files: dict[str, str], libraries: list[str]) -> None:
+    """Imported by the code or declared; in a library's own project it alone, of whatever else it takes."""
+    project.write(files)
+    assert main(["init", "--output=test_perf.py"]) == (0 if libraries else 5)
+    assert {name.split("_")[1] for name in (listed("test_perf.py") if libraries else [])} == set(libraries)
 
 
-def test_two_classes_of_one_name(project: Example) -> None:
-    """Each test imports its own class, a third by a number."""
-    bodies = {"a": "def sample(self, batch_size): ...", "b": "def update(self, batch_size): ..."}
-    bodies |= {"c": "def collect(self, n_steps): ...", "d": "def update(self, rollout): ..."}
-    agents = {f"mine/{name}.py": f"class Agent:\n    {body}\n" for name, body in bodies.items()}
-    project.write({"mine/__init__.py": "", **agents})
-    text = written(project, "--output=test_perf.py", at="test_perf.py")
-    assert (
-        "from mine.a import Agent\nfrom mine.b import Agent as OwnAgent\nfrom mine.c import Agent as OwnAgent1\n"
-        "from mine.d import Agent as OwnAgent2\n" in text
-    )
-    for call in (
-        "replay_sample(Agent(...)",
-        "sac_update(OwnAgent(...)",
-        "ppo_collect(OwnAgent1(...)",
-        "ppo_update(OwnAgent2(...)",
-    ):
-        assert f"    rlperf_{call}" in text
+def test_a_library_is_tried(project: Example) -> None:
+    """Its tests pass, or are left out; one thread is PyTorch's where the project has it."""
+    pytest.importorskip("gymnasium")
+    project.write({"requirements.txt": "gymnasium\n"})
+    assert main(["init"]) == 0
+    assert listed("tests/test_perf.py") == ["test_gymnasium_step"]
 
 
+@pytest.mark.usefixtures("untried")
+def test_of_a_project_in_torch(project: Example) -> None:
+    """A function of tensors gets tensors, on one thread."""
+    project.write({"advantages.py": f"import torch\n{GAE.replace('rewards.copy()', 'torch.zeros_like(rewards)')}"})
+    assert main(["init"]) == 0
+    text = Path("test_perf.py").read_text(encoding="utf-8")
+    assert 'rlperf_gae(compute_gae, backend="torch")' in text
+    assert text.count("import torch\n") == text.count("\ntorch.set_num_threads(1)") == 1
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("class E(gym.Env):\n    def reset(self): ...\n    def step(self, a): ...", "envs = [lambda: E()] * 8"),
+        ("def make_env(env_id, idx):\n    def thunk(): ...\n    return thunk", 'make_env(env_id="Pendulum-v1", idx=0)'),
+        (ENVS, "Walks(num_envs=8, episode_length=episode_steps)"),
+        (ENVS, '@pytest.mark.parametrize("episode_steps", [10, 1_000])'),
+        (BUFFER, '@pytest.mark.parametrize("stored", [1_000, 10_000, 100_000])'),
+        (BUFFER, "buffer.push(state=obs, action=action, reward=1.0, next_state=obs, done=step % 10 == 9)"),
+        (BUFFER + SAC, "buffer = Memory(capacity=10_000)"),
+        (BUFFER + SAC, "rlperf_sac_update(lambda: agent.train(replay_buffer=buffer))"),
+        (PPO, "rlperf_ppo_collect(lambda: agent.collect_rollout(n_steps=128), items=128)"),
+        (f"class A(B): ...\n{BUFFER.replace('Memory', 'B')}class B2(B): ...", "from mine import B\n"),
+    ],
+)
+def test_what_tests_are_made_of(project: Example, code: str, line: str) -> None:
+    """Sizes are those that regressions showed at: full buffers of several sizes, and episodes that end."""
+    project.write({"mine.py": code})
+    assert main(["init"]) == 0
+    assert line in Path("test_perf.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("untried")
 def test_code_with_a_very_long_expression(project: Example) -> None:
     """A module that Python's parser refuses is left out; in one that it takes, the other components are found."""
     envs = "class Envs:\n    def reset(self): ...\n    def step(self, num_envs):\n        return "
     long = {"mine/a.py": "A = " + "1 + " * 20_000 + "1\n", "mine/b.py": envs + "1 + " * 600 + "1\n"}
-    project.write({"mine/__init__.py": "", **long, "mine/code.py": CODE})
-    assert "from mine.code import" in written(project, "--output=test_perf.py", at="test_perf.py")
+    project.write({"mine/__init__.py": "", **long, "mine/code.py": GAE})
+    assert main(["init"]) == 0
+    assert "from mine.code import" in Path("test_perf.py").read_text(encoding="utf-8")
 
 
-def test_a_projects_tests_run(project: Example) -> None:
-    """The function is checked, and what must be edited first is skipped."""
-    project.write({"mine/__init__.py": "", "mine/code.py": CODE})
-    written(project, "--output=test_perf.py", at="test_perf.py")
-    assert project.pytest(code=OK).counts == "1 passed, 3 skipped"
-
-
-def test_of_a_project_in_torch(project: Example) -> None:
-    """A function of tensors gets tensors."""
-    project.write({"advantages.py": GAE.replace("rewards.copy()", "torch.zeros_like(rewards)")})
-    assert 'rlperf_gae(compute_gae, backend="torch")' in written(project, "--output=perf.py", at="perf.py")
-
-
-def test_of_a_project_that_uses_one_library(project: Example, installed: Installed) -> None:
-    """Others are left out, though they are installed."""
-    installed(*STARTED)
-    project.write({"mine.py": "from gymnasium import Env"})
-    text = written(project, "--output=test_perf.py", at="test_perf.py")
-    assert listed(text) == ["test_gymnasium_step", "test_gae"]
-
-
-def test_code_that_tests_cannot_import_is_left_out(project: Example) -> None:
-    """A package that is not installed is importable for tests beside it alone."""
-    project.write({"mine/__init__.py": "", "mine/code.py": CODE})
-    assert "mine" not in written(project)
-
-
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("settings", "directory"),
     [
         ('[tool.pytest.ini_options]\ntestpaths = ["missing", "checks"]', "checks"),
         ('[tool.pytest]\ntestpaths = ["checks"]', "checks"),
         ('[tool.pytest.ini_options]\ntestpaths = "checks"', "checks"),
-        ('[tool.pytest.ini_options]\ntestpaths = ["missing"]', "tests"),
+        ('[tool.pytest.ini_options]\ntestpaths = ["missing"]', "test"),
         ('[tool.pytest.ini_options]\ntestpaths = [1, "checks"]', "checks"),
-        ("[tool.pytest.ini_options]\ntestpaths = 3", "tests"),
-        ("[tool.pytest]\nini_options = 1", "tests"),
-        ("[tool]\npytest = 1", "tests"),
-        ("tool = 1", "tests"),
-        ("", "tests"),
+        ("[tool.pytest.ini_options]\ntestpaths = 3", "test"),
+        ("[tool.pytest]\nini_options = 1", "test"),
+        ("[tool]\npytest = 1", "test"),
+        ("tool = 1", "test"),
+        ("", "test"),
     ],
 )
 def test_it_stands_among_the_projects_tests(project: Example, settings: str, directory: str) -> None:
     """The directory is the one that pytest collects."""
-    project.write({"pyproject.toml": settings})
-    (project.root / "checks").mkdir()
-    written(project, at=f"{directory}/test_perf.py")
+    project.write({"pyproject.toml": settings, "requirements.txt": "gymnasium"})
+    for name in ("checks", "test"):
+        (project.root / name).mkdir()
+    assert main(["init"]) == 0
+    assert Path(directory, "test_perf.py").exists()
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")], ids=["file", "link"])
@@ -220,105 +381,78 @@ def test_a_file_is_kept(project: Example, capsys: pytest.CaptureFixture[str], ma
     assert path.is_symlink() or path.read_bytes() == b""
 
 
-def test_the_next_commands_are_shown(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
-    """The output names the file, its tests, and the commands to type."""
-    written(project)
-    assert capsys.readouterr().out.splitlines() == wording
+# --------------------------------------------------------------------------- the workflows
 
 
-def gate(root: Path) -> dict[str, Any]:
-    """Return the job of the workflow that was written, which satisfies its schema."""
-    path = root / GATE
+def commands(path: Path) -> tuple[str, str]:
+    """Return the commands of a workflow that install and measure; it satisfies its schema."""
     assert check(path).returncode == 0
-    (job,) = load(path)["jobs"].values()
-    return dict(job)
-
-
-def commands(job: dict[str, Any]) -> tuple[str, str]:
-    """Return the commands that install and measure."""
-    install, measure = (step["run"] for step in job["steps"] if "run" in step)
+    job, *_ = load(path)["jobs"].values()
+    install, measure = (step["run"].strip() for step in job["steps"] if "run" in step)
     return install, measure
 
 
-def test_the_workflow(project: Example, installed: Installed) -> None:
-    """It is the guide's, but that it installs what the written tests import, and names their file."""
-    installed("gymnasium")
-    written(project, "--github")
-    text = Path(init.__file__).with_name("gate.yml").read_text(encoding="utf-8")
-    without = GATE.read_text(encoding="utf-8")
-    text = text.replace("python -m pytest ", "python -m pytest tests/test_perf.py ")
-    assert without == text.replace(f"-e . {PACKAGE}", f"{PACKAGE} gymnasium")
-    GATE.unlink()
-    project.write({"pyproject.toml": "[project]"})
-    assert main(["init", "--github"]) == 0, "the tests are there, the workflow is not"
-    assert GATE.read_text(encoding="utf-8") == text.replace(PACKAGE, f"{PACKAGE} gymnasium")
-
-
-def test_the_workflow_installs_torch(project: Example, installed: Installed) -> None:
-    """The written tests import it, which a project need not declare."""
-    installed("torch", "stable_baselines3")
-    project.write({"pyproject.toml": "[project]"})
-    written(project, "--github")
-    needed = f"{PACKAGE.replace(' @', '[rl] @')} stable-baselines3"
-    assert commands(gate(project.root))[0] == f"pip install -e . {needed}"
-
-
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
-    ("files", "is_project"),
+    ("files", "installed"),
     [
-        ({"setup.py": ""}, True),
-        ({"pyproject.toml": "[build-system]"}, True),
-        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[metadata]\nname = mine\n"}, True),
-        ({"pyproject.toml": "[tool.ruff]"}, False),
-        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[flake8]"}, False),
-        ({"setup.cfg": "[flake8]"}, False),
-        ({"setup.cfg": "[metadata]\nname = mine\n"}, False),
-    ],
-    ids=[
-        "setup.py",
-        "build-system",
-        "metadata",
-        "ruff",
-        "ruff, flake8",
-        "flake8",
-        "setup.cfg alone, which pip refuses",
+        ({"setup.py": ""}, f"-e . {PACKAGE}"),
+        ({"pyproject.toml": "[build-system]"}, f"-e . {PACKAGE}"),
+        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[metadata]\nname = mine\n"}, f"-e . {PACKAGE}"),
+        ({"pyproject.toml": "[tool.ruff]"}, PACKAGE),
+        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[flake8]"}, PACKAGE),
+        ({"setup.cfg": "[metadata]\nname = mine\n"}, PACKAGE),
+        ({"requirements.txt": "scipy"}, f"-r requirements.txt {PACKAGE}"),
+        ({"other.py": "import torch"}, PACKAGE.replace(" @", "[rl] @")),
+        ({"other.py": "import envpool"}, f"{PACKAGE} envpool"),
     ],
 )
-def test_the_workflow_installs_a_project(project: Example, files: dict[str, str], is_project: bool) -> None:
-    """Settings of other tools make none."""
-    project.write(files)
-    written(project, "--github")
-    assert commands(gate(project.root))[0] == f"pip install {'-e . ' if is_project else ''}{PACKAGE}"
+def test_the_workflow_installs_what_is_measured(project: Example, files: dict[str, str], installed: str) -> None:
+    """The project where pip can build it, else its requirements; and what the tests import. Gates differ in no more."""
+    project.write({"mine.py": GAE, **files})
+    assert main(["init", "--github"]) == 0
+    template = Path(init.__file__).with_name("gate.yml").read_text(encoding="utf-8")
+    assert GATE.read_text(encoding="utf-8") == template.replace("~install", installed).replace("~tests", "test_perf.py")
+    assert commands(GATE)[0] == f"pip install {installed}"
 
 
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize("place", ["perf/test_perf.py", "my checks/test it.py", "a: b #c/test_perf.py"])
 def test_the_workflow_measures_the_written_file(project: Example, place: str) -> None:
     """Also where pytest by itself would not collect it."""
-    project.write({"pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["tests"]'})
-    (project.root / "tests").mkdir()
-    written(project, "--github", f"--output={project.root / place}", at=place)
-    measure = shlex.split(commands(gate(project.root))[1])
-    assert measure[:5] == ["python", "-m", "pytest", place, "--rlperf-against=$GITHUB_BASE_REF"]
+    project.write({"mine.py": GAE})
+    assert main(["init", "--github", f"--output={project.root / place}"]) == 0
+    assert shlex.split(commands(GATE)[1])[:5] == ["python", "-m", "pytest", place, "--rlperf-against=$GITHUB_BASE_REF"]
 
 
+@pytest.mark.usefixtures("untried")
+def test_the_workflow_compares_each_dependency(project: Example) -> None:
+    """Those that the project declares, and libraries that it uses; without any there is no such workflow."""
+    project.write({"mine.py": GAE})
+    assert main(["init", "--github"]) == 0
+    assert not DEPENDENCIES.exists()
+    project.write({"requirements.txt": "SciPy>=1\nnumpy\n", "other.py": "import gymnasium"})
+    assert main(["init", "--github"]) == 0, "what is there is kept"
+    install, measure = commands(DEPENDENCIES)
+    assert f" -r requirements.txt {PACKAGE} gymnasium" in install
+    assert "\nfor name in gymnasium numpy scipy; do\n" in measure
+    assert '\n  python -m pytest test_perf.py "--rlperf-against=pip:$name==$before"' in measure
+
+
+@pytest.mark.usefixtures("untried")
 def test_the_workflow_of_a_project_below_the_repositorys_top(
-    project: Example,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    wording: Wording,
+    project: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
-    """It stands where GitHub reads it, and its commands run in the project's directory."""
-    mine = project.root / "projects" / "mine"
-    mine.mkdir(parents=True)
+    """It stands where GitHub reads it, and names places from there."""
+    project.write({"projects/mine/setup.py": "", "projects/mine/mine.py": GAE})
     (project.root / ".git").mkdir()
-    monkeypatch.chdir(mine)
+    monkeypatch.chdir(project.root / "projects" / "mine")
     assert main(["init", "--github"]) == 0
     assert "../../.github/workflows/gate.yml" in capsys.readouterr().out
-    assert (mine / "tests" / "test_perf.py").exists()
-    assert not (mine / ".github").exists()
-    job = gate(project.root)
-    assert job["defaults"] == {"run": {"working-directory": "projects/mine"}}
-    assert "pytest tests/test_perf.py " in commands(job)[1]
+    assert not Path(".github").exists()
+    install, measure = commands(project.root / GATE)
+    assert install == f"pip install -e ./projects/mine {PACKAGE}"
+    assert "pytest projects/mine/test_perf.py " in measure
     outside = project.root.parent / "test_perf.py"
     assert main(["init", "--github", f"--output={outside}"]) == 4
     error = capsys.readouterr().err
@@ -327,12 +461,13 @@ def test_the_workflow_of_a_project_below_the_repositorys_top(
     assert not outside.exists()
 
 
-def test_a_workflow_is_kept(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
-    """Where the workflow is there, nothing is written."""
-    path = project.root / GATE
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert main(["init", "--github"]) == 4
-    assert capsys.readouterr().err == wording
-    assert path.read_bytes() == b""
-    assert not (project.root / "tests").exists()
+@pytest.mark.usefixtures("untried")
+def test_workflows_are_kept(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
+    """What is there stays as it is, and the rest is written."""
+    project.write({"mine.py": GAE, str(GATE): "", "requirements.txt": "numpy"})
+    assert main(["init", "--github"]) == 0
+    assert capsys.readouterr().out.splitlines() == wording
+    assert GATE.read_bytes() == b""
+    assert DEPENDENCIES.exists()
+    assert main(["init", "--github"]) == 0
+    assert listed("test_perf.py") == ["test_gae"]

@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from pytest_rlperf.cli.command import LARGEST_BYTES
 
 ROOT = Path(__file__).parents[1]
+DEPENDENCIES = ROOT / "pytest_rlperf" / "cli" / "dependencies.yml"
 PULL_SHA = "3" * 40
 
 LIBRARY = """
@@ -238,7 +239,8 @@ def test_gate_that_init_writes(tmp_path: Path, rounds: int, code: int) -> None:
     runner = Runner(tmp_path, scratch(tmp_path, change, max_time=5))
     (job,) = load(ROOT / "pytest_rlperf" / "cli" / "gate.yml")["jobs"].values()
     *before, install, measure, _ = job["steps"]
-    install["run"] = re.sub(r"'pytest-rlperf @ [^']+'", str(ROOT), install["run"])  # offline
+    install["run"] = install["run"].replace("~install", f"-e . {ROOT}")
+    measure["run"] = measure["run"].replace("~tests ", "")
     result = runner.run([*before, install, measure], {}, GITHUB_BASE_REF="main")
     assert result.code == code, result.text
     assert result.outputs["slower"] == str(code)
@@ -374,9 +376,14 @@ def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
     assert "baseline" in result.text.splitlines()[-1]
 
 
-def test_one_issue_follows_the_slowdown_since_the_anchor(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [(ROOT / ".github" / "workflows" / "anchor.yml", "performance-anchor"), (DEPENDENCIES, "performance-dependencies")],
+    ids=["anchor", "dependencies"],
+)
+def test_one_issue_follows_the_slowdown(tmp_path: Path, path: Path, label: str) -> None:
     """The issue is opened by the first slow run, updated by the next, and closed by one that is not slow."""
-    (step,) = load(ROOT / ".github" / "workflows" / "anchor.yml")["jobs"]["report"]["steps"]
+    step = load(path)["jobs"]["report"]["steps"][-1]
     runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=1))
     told, found = tmp_path / "gh.txt", tmp_path / "issue"
     script(
@@ -386,15 +393,51 @@ def test_one_issue_follows_the_slowdown_since_the_anchor(tmp_path: Path) -> None
     def run(slower: str, issue: str) -> list[str]:
         told.write_text("", encoding="utf-8")
         found.write_text(issue, encoding="utf-8")
+        (runner.workspace / "slower.md").write_text(slower.strip("0"), encoding="utf-8")  # of the artifact
         context = {"github.token": "a token", "github.repository": "a/b", "needs.measure.outputs.slower": slower}
         result = runner.run([step], context)
         assert result.code == 0, result.text
         return [line.split(" --")[0] for line in told.read_text(encoding="utf-8").splitlines()[1:]]
 
     assert run("0", "") == []
-    assert run("2", "") == ["label create performance-anchor", "issue create"]
+    assert run("2", "") == [f"label create {label}", "issue create"]
     assert run("2", "7\n") == ["issue edit 7"]
     assert run("0", "7\n") == ["issue close 7"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "slower", "expected"),
+    [
+        ("1.4.0", "", []),
+        ("1.4.0", "torch==1.3.0", ["# torch 1.4.0 against 1.3.0", "the table", "bisect torch==0.9.0..1.4.0"]),
+        ("1.0.0+cpu", "torch==0.9.0", ["# torch 1.0.0+cpu against 0.9.0", "the table", "bisect torch==0.8.0..1.0.0"]),
+        ("0.8.0", "torch", []),
+        ("7.0.0", "torch", []),
+    ],
+    ids=["none is slower", "slower", "another build of an earlier one", "the first release", "a release of no index"],
+)
+def test_each_dependency_is_compared_with_the_release_before(
+    tmp_path: Path, installed: str, slower: str, expected: list[str]
+) -> None:
+    """A slower one has its table and the search among five releases; one that is not installed is passed over."""
+    (measure,) = [step for step in load(DEPENDENCIES)["jobs"]["measure"]["steps"] if step.get("name") == "Measure"]
+    measure["run"] = measure["run"].replace("~dependencies", "absent numpy torch").replace("~tests", "tests")
+    runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=1))
+    versions = f"[ $2 = absent ] && exit 1; echo 'Version: {installed}'"
+    releases = "echo 'Available versions: 1.4.0, 1.3.0, 1.2.0, 1.1.0, 1.0.0, 0.9.0, 0.8.0'"
+    script(tmp_path / "bin" / "pip", f"if [ $1 = show ]; then {versions}; else {releases}; fi")
+    script(tmp_path / "bin" / "rlperf", "echo the table; exit 1")
+    search = "echo '= rlperf bisect ='; echo ${4#--rlperf-}; exit 1"
+    script(
+        tmp_path / "bin" / "python",
+        f"case $4 in --rlperf-bisect=*) {search};; --rlperf-against=pip:{slower or '-'}*) exit 1;; esac; exit 0",
+    )
+    result = runner.run([measure], {})
+    assert result.code == 0, result.text
+    told = (tmp_path / "temp" / "slower.md").read_text(encoding="utf-8").replace("bisect=pip:", "bisect ").splitlines()
+    assert [line for line in told if line not in ("```", "```text", "## Since which release", "= rlperf bisect =")] == (
+        expected
+    )
 
 
 # --------------------------------------------------------------------------- the comment

@@ -28,9 +28,12 @@ FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 GUIDE = ROOT / "docs" / "github-actions.md"
 HERE = "pytest-rlperf/pytest-rlperf"  # at GitHub
 PACKAGE = f"'pytest-rlperf @ git+https://github.com/{HERE}'"
-WRITTEN = ROOT / "pytest_rlperf" / "cli" / "gate.yml"  # by `rlperf init --github`
+# By `rlperf init --github`, which puts the project's own in the place of what begins with ~.
+WRITTEN, DEPENDENCIES = (ROOT / "pytest_rlperf" / "cli" / f"{name}.yml" for name in ("gate", "dependencies"))
+WHOLE = WRITTEN.read_text(encoding="utf-8").replace("~install", f"-e . {PACKAGE}").replace(" ~tests", "")
 # The gate's last steps where it does not use the action.
-MEASURE = WRITTEN.read_text(encoding="utf-8").partition("      - name: Measure\n")[2]
+INSTALL = f"run: |\n          pip install -e . {PACKAGE}"
+MEASURE = WHOLE.partition("      - name: Measure\n")[2]
 
 READ = {"contents": "read"}
 # Permissions of jobs beside reading the repository: none, but for these.
@@ -39,11 +42,12 @@ PERMISSIONS = {
     ("comment.yml", "comment"): {"pull-requests": "write"},
     ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},
     ("anchor.yml", "report"): {"issues": "write"},
+    ("dependencies.yml", "report"): {"issues": "write"},
     ("release.yml", "publish"): {"id-token": "write"},
 }
 
 each_workflow = pytest.mark.parametrize(
-    "path", [*WORKFLOWS, WRITTEN], ids=lambda path: f"{path.parent.name}/{path.name}"
+    "path", [*WORKFLOWS, WRITTEN, DEPENDENCIES], ids=lambda path: f"{path.parent.name}/{path.name}"
 )
 
 
@@ -220,7 +224,8 @@ def test_the_action_names_extras_that_there_are() -> None:
 def test_only_what_runs_nobodys_code_may_write() -> None:
     """A job that may write installs nothing and runs no tests."""
     for name, job in [key for key, permissions in PERMISSIONS.items() if "write" in permissions.values()]:
-        scripts = [step["run"] for step in load(TESTS.with_name(name))["jobs"][job]["steps"] if "run" in step]
+        path = DEPENDENCIES if name == DEPENDENCIES.name else TESTS.with_name(name)
+        scripts = [step["run"] for step in load(path)["jobs"][job]["steps"] if "run" in step]
         assert scripts
         assert not [script for script in scripts if re.search(r"\bpip\b|\bpytest\b(?!_)", script)]
 
@@ -233,7 +238,7 @@ def elsewhere(path: Path) -> str:
 """
     text = path.read_text(encoding="utf-8")
     for here, there in {
-        "pip install -c constraints.txt -e '.[rl]'": "pip install -e ." + f" {PACKAGE}" * (path == GATE),
+        "run: pip install -c constraints.txt -e '.[rl]'": INSTALL if path == GATE else "run: pip install -e .",
         f"{ours}          against: anchor\n          artifact: rlperf-anchor\n": f"""        run: |
           pip install {PACKAGE}
           python -m pytest --rlperf-against=anchor
@@ -273,9 +278,9 @@ def test_the_gate_here_reports_to_github() -> None:
 
 def test_init_writes_the_guides_gate() -> None:
     """The gate that `rlperf init --github` writes is the guide's, and does what the action does for it."""
-    assert WRITTEN.read_text(encoding="utf-8") == elsewhere(GATE)
+    assert elsewhere(GATE) == WHOLE
     measured, kept = steps(load(WRITTEN))[-2:]
-    assert measured["run"].startswith("python -m pytest ")
+    assert measured["run"].startswith("python -m pytest ~tests ")
     theirs = steps(load(ACTION))[-1]
     assert kept["uses"] == theirs["uses"]
     assert kept["with"]["name"] == load(ACTION)["inputs"]["artifact"]["default"]
@@ -298,7 +303,7 @@ def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
         step["uses"] for step in steps(load(GATE)) if step.get("uses", "").startswith("actions/")
     ]
     assert install["run"] == f"pip install -e . {PACKAGE}"
-    assert measure["run"] == steps(load(WRITTEN))[-2]["run"].rpartition(" ")[0]
+    assert measure["run"] == steps(load(WRITTEN))[-2]["run"].replace(" ~tests", "").rpartition(" ")[0]
 
 
 def test_the_gate_in_shards_is_valid_and_safe(tmp_path: Path) -> None:
@@ -310,7 +315,8 @@ def test_the_gate_in_shards_is_valid_and_safe(tmp_path: Path) -> None:
     workflow = load(path)
     assert [finding for lint in LINTS for finding in lint(workflow, text, path.name)] == []
     measure, gate = workflow["jobs"].values()
-    assert measure["steps"][:3] == steps(load(WRITTEN))[:3]
+    assert measure["steps"][:2] == steps(load(WRITTEN))[:2]
+    assert measure["steps"][2]["run"] == f"pip install -e . {PACKAGE}"
     assert not measure["strategy"]["fail-fast"]
     assert gate["needs"] == "measure"
     assert gate["steps"][-1] == steps(load(WRITTEN))[-1]

@@ -1,34 +1,46 @@
-"""``rlperf init``: writes first tests, of the libraries that are installed and of the project's own components."""
+"""``rlperf init``: writes first tests, of a project's components and of the libraries that it uses, and tries them."""
 
 from __future__ import annotations
 
 import argparse
 import ast
-import itertools
-import json
+import configparser
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import shutil
+import string
+import sys
+import textwrap
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
-from pytest_rlperf.cli.command import Command, Exit, UsageError, print_text
+from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
+from pytest_rlperf.cli.search import KINDS, Search, search
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.libraries import Library
-    from pytest_rlperf.sides.packages import Package
 
 _FILE = "test_perf.py"
-_GATE = Path(".github", "workflows", "gate.yml")
-
-# Lines of gate.yml that differ between projects.
-_STEPS = "    steps:\n"
+_WORKFLOWS = Path(".github", "workflows")
+_GATE, _DEPENDENCIES = "gate.yml", "dependencies.yml"
 _REPOSITORY = "git+https://github.com/pytest-rlperf/pytest-rlperf"  # there is no release yet
-_INSTALL = f"run: pip install -e . 'pytest-rlperf @ {_REPOSITORY}'"
-_MEASURE = "run: python -m pytest"
+_LIMIT_S, _TEST_LIMIT_S = 60.0, 20.0  # of a trial, and of each test in it
+# As the script `pytest` starts it, without the current directory on sys.path; then tells where modules came from.
+_PYTEST = """
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import pytest
+names, *arguments = sys.argv[1:]
+code = pytest.main(arguments)
+for name in names.split():
+    print("from", name, getattr(sys.modules.get(name), "__file__", None))
+sys.exit(code)
+"""
 
 _HEAD = '''\
 """Performance tests, begun by `rlperf init`. They are yours: change sizes, rename tests, delete those you do not need.
@@ -36,8 +48,6 @@ _HEAD = '''\
 pytest                          runs each component once and checks it
 pytest --rlperf-save-baseline   measures, and stores the figures in baselines/
 pytest --rlperf                 measures, compares, and fails where something got slower
-
-Tests of libraries have the environment and the sizes of `rlperf suite`: put your own in their place.
 """
 '''
 
@@ -53,132 +63,169 @@ def one_thread(request):
         torch.set_num_threads(1)
 '''
 
-_EXAMPLE = '''
-import numpy as np
+# Of a library whose tests have the functions for it: what regressions are seen in that the suite's sizes do not reach.
+_FULL_BUFFERS = '''
 
+@pytest.mark.parametrize("transitions", [1_000, 10_000, 100_000])
+def test_{0}_replay_sample(rlperf_replay_sample: Measure, transitions: int) -> None:
+    """One batch of a full buffer; work on all that is stored shows as growth."""
+    rlperf_replay_sample({0}_replay(transitions), batch_size=work.BATCH_SIZE)
+'''
+_SHORT_EPISODES = '''
 
-def compute_gae(rewards, values, dones, last_values, gamma, lam):
-    """An example in NumPy: delete it, and import the function of your own code."""
-    advantages, following, next_values = np.zeros_like(rewards), 0.0, last_values
-    for t in reversed(range(len(rewards))):
-        alive = 1.0 - dones[t]
-        delta = rewards[t] + gamma * alive * next_values - values[t]
-        following = advantages[t] = delta + gamma * lam * alive * following
-        next_values = values[t]
-    return advantages
-
-
-def test_gae(rlperf_gae):
-    rlperf_gae(compute_gae)
+def test_{0}_vecenv_step_short_episodes(rlperf_vecenv_step: Measure) -> None:
+    """One step of every env, a tenth of which end an episode and begin the next."""
+    rlperf_vecenv_step(lambda: {0}_vecenv(8, work.SHORT_ENV_ID))
 '''
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
-# Of a class that a fixture measures: its method, the parameter that this takes, the fixture, the rest of the call.
-_METHODS = (
-    ("sample", "batch_size", "rlperf_replay_sample", ", batch_size=256"),
-    ("update", "batch_size", "rlperf_sac_update", ", batch_size=256"),
-    ("collect", "n_steps", "rlperf_ppo_collect", ", n_steps=128"),
-    ("update", "rollout", "rlperf_ppo_update", ", n_steps=128"),
-)
 
+class _Template(string.Template):
+    """A workflow with names after ``~``; GitHub's and the shell's own variables stay."""
 
-@dataclass(frozen=True)
-class Found:
-    """A component of the project's own code: its name and module, the fixture that measures it, and the call's rest.
-
-    A class is ``made`` from arguments that only its author knows.
-    """
-
-    name: str
-    module: str
-    fixture: str
-    rest: str
-    made: bool = True
-
-    def source(self, name: str) -> str:
-        """Return a test of it, with its import, under another name; one of a class is skipped until it is edited."""
-        renamed = "" if name == self.name else f" as {name}"
-        test = f"def {self.fixture.replace('rlperf_', 'test_')}({self.fixture}):\n"
-        imports = f"from {self.module} import {self.name}{renamed}\n\n\n"
-        if not self.made:
-            return f"{imports}{test}    {self.fixture}({name}{self.rest})\n"
-        reason = f"write the arguments of {self.name}(…), and delete this line"
-        skip = f'@pytest.mark.skip(reason="{reason}")\n'
-        return f"import pytest\n{imports}{skip}{test}    {self.fixture}({name}(...){self.rest})\n"
+    delimiter = "~"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="DIRECTORY|MODULE:NAME",
+        help="projects to search (default: this directory), or components to measure, such as my_module:SACAgent",
+    )
     parser.add_argument("--output", type=Path, metavar="PATH", help=f"the file to write (default: tests/{_FILE})")
     parser.add_argument(
-        "--github", action="store_true", help=f"also write {_GATE}, which compares pull requests with their base"
+        "--github",
+        action="store_true",
+        help=f"also write workflows: {_GATE} compares pull requests with their base, {_DEPENDENCIES} the newest "
+        "releases of dependencies with the ones before, weekly",
     )
-    parser.epilog = "Run it in the project's root. It writes over no file."
+    parser.epilog = "It writes over no file. Code is searched by reading it; then each test is tried once."
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.errors import SideError
-    from pytest_rlperf.report.printable import shown
-    from pytest_rlperf.sides.build import read_settings
 
-    root = Path()
+    names = [each for each in arguments.what if ":" in each]
+    roots = [Path(each) for each in arguments.what if ":" not in each] or [Path()]
     try:
-        output = arguments.output or _tests_directory(read_settings(root)) / _FILE
-        top = _repository_top(root)
-        gate = Path(os.path.relpath(top / _GATE))
-        if arguments.github and not output.resolve().is_relative_to(top):
-            raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
-        keep = output.exists() and arguments.github and not gate.exists()
-        advice = {output: "--output PATH names another", gate: "move it, or leave out --github"}
-        for path in ([output] if not keep else []) + ([gate] if arguments.github else []):
-            if path.exists() or path.is_symlink():
-                raise UsageError(f"{path} exists, and rlperf init writes over no file: {advice[path]}")
-        packages = _packages(root, output)
-        used, own = _own_components(packages)
-        found = _installed_libraries(used)
-        if not keep:
-            _write(output, _test_file(found, own))
-            print_text(shown(f"wrote {output}: {', '.join(_tests(output))}") + "\n")
-        if arguments.github:
-            _write(gate, _workflow(root, top, output, found))
-            print_text(shown(f"wrote {gate}: each pull request is compared with its base") + "\n")
-    except (SideError, OSError) as error:
+        for root in roots:
+            if not root.is_dir():
+                raise UsageError(f"{root} is no directory; a component is MODULE:NAME, such as my_module:SACAgent")
+        return _init(roots, names, arguments.output, github=arguments.github)
+    except (SideError, OSError, LookupError) as error:
         raise UsageError(str(error)) from None
-    print_text(_next_steps(shown(str(output))))
+
+
+def _init(roots: list[Path], names: list[str], output: Path | None, *, github: bool) -> int:
+    from pytest_rlperf.components.libraries import libraries
+
+    known = [library for library in libraries() if library.starter]
+    own = search(roots, names, [library.module for library in known])
+    declared = _declared(roots)
+    used = [] if names else _used(known, own, declared)
+    output = output or _place(roots, names, own)
+    top = _repository_top(roots[0])
+    if github and not output.resolve().is_relative_to(top):
+        raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
+    kept = output.exists() or output.is_symlink()
+    if kept and not github:
+        raise UsageError(f"{output} exists, and rlperf init writes over no file: --output PATH names another")
+    print_text(_found_text(own, used))
+    if kept:
+        print_text(f"kept {output}\n")
+    elif not _write_tests(output, own, used):
+        print_text(_nothing_text(own, names))
+        return Exit.NOTHING_MEASURED
+    if github:
+        needed = [*declared, *(each.requirement.partition("[")[0] for each in used if each.module not in own.known)]
+        _write_workflows(roots, top, output, used, sorted(set(needed)))
+    print_text(_next_steps(str(output)))
     return Exit.NOTHING_SLOWER
-
-
-def _next_steps(output: str) -> str:
-    commands = {
-        f"pytest {output}": "runs each component once and checks it; commit then",
-        f"pytest {output} --rlperf-save-baseline": "measures this commit, stores baselines/; commit that too",
-        f"pytest {output} --rlperf": "after each change: fails where something got slower",
-    }
-    width = max(map(len, commands))
-    return "next:\n" + "".join(f"  {command:<{width}}  {text}\n" for command, text in commands.items())
-
-
-def _write(path: Path, text: str) -> None:
-    from pytest_rlperf.writing import write_whole
-
-    write_whole(path, text.encode("utf-8"))
 
 
 # --------------------------------------------------------------------------- the project
 
 
-def _tests_directory(settings: dict[str, Any]) -> Path:
-    """Return the first directory of tests that pytest's settings in pyproject.toml name, or ``tests``."""
-    options = _table(_table(settings, "tool"), "pytest")
-    named = (_table(options, "ini_options") or options).get("testpaths")
-    places = named.split() if isinstance(named, str) else named if isinstance(named, list) else []
-    return next((Path(place) for place in places if isinstance(place, str) and Path(place).is_dir()), Path("tests"))
+def _declared(roots: Iterable[Path]) -> list[str]:
+    """Return the distributions that projects declare as their dependencies."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    from pytest_rlperf.sides.build import read_settings
+
+    found = []
+    for root in roots:
+        settings = read_settings(root)
+        lines = _at(settings, "project", "dependencies", kind=list)
+        lines = [*lines, *_at(settings, "tool", "poetry", "dependencies", kind=dict)]
+        config = configparser.ConfigParser(interpolation=None)
+        try:
+            config.read(root / "setup.cfg", encoding="utf-8")
+            lines += config.get("options", "install_requires", fallback="").splitlines()
+        except (configparser.Error, UnicodeDecodeError):
+            pass  # settings of other tools
+        requirements = root / "requirements.txt"
+        lines += (
+            requirements.read_text(encoding="utf-8", errors="replace").splitlines() if requirements.is_file() else []
+        )
+        lines += _required_by(root / "setup.py")
+        for line in lines:
+            try:
+                found.append(Requirement(str(line).partition(" #")[0].strip()).name.lower())
+            except InvalidRequirement:
+                continue  # an option of pip's, a comment, a path
+    return [name for name in dict.fromkeys(found) if name != "python"]
 
 
-def _table(settings: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a table among settings, empty where there is none of that name."""
-    found = settings.get(name)
-    return found if isinstance(found, dict) else {}
+def _at(settings: Mapping[str, Any], *names: str, kind: type) -> Any:
+    """Return what settings have under these names, empty where that is nothing of the kind."""
+    found: Any = settings
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, kind) else kind()
+
+
+def _required_by(setup: Path) -> list[str]:
+    """Return the requirements in a setup.py, as far as they are written in the call itself."""
+    try:
+        tree = ast.parse(setup.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "install_requires"]
+    return [str(each.value) for value in values for each in ast.walk(value) if isinstance(each, ast.Constant)]
+
+
+def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> list[Library]:
+    """Return the libraries that the code imports or declares, and that are installed; of a library's own project it."""
+    used = []
+    for library in known:
+        is_declared = library.requirement.partition("[")[0].lower() in declared
+        if library.module not in own.known and (own.known or not (is_declared or library.module in own.imported)):
+            continue
+        if find_spec(library.module) is None:
+            how = "pip install -e ." if own.known else f"pip install {library.requirement}"
+            own.skipped.append((library.module, f"used, but not installed here: {how}"))
+        else:
+            used.append(library)
+    return used
+
+
+def _place(roots: list[Path], names: list[str], own: Search) -> Path:
+    """Return the file to write: among the project's tests, or beside code that can be imported from there alone."""
+    from pytest_rlperf.sides.build import read_settings
+    from pytest_rlperf.sides.packages import installs_from
+
+    root = roots[0]
+    name = "".join(f"_{each.partition(':')[2].lower()}" for each in names)
+    entries = {each.module.entry for each in own.found}
+    if root.resolve() in entries and not installs_from(root.resolve()):
+        return root / f"test_perf{name}.py"
+    tool = _at(read_settings(root), "tool", "pytest", kind=dict)
+    places = _at(tool, "ini_options", kind=dict).get("testpaths") or tool.get("testpaths")
+    places = places.split() if isinstance(places, str) else places if isinstance(places, list) else []
+    found = (root / each for each in [*places, "tests", "test"] if isinstance(each, str) and (root / each).is_dir())
+    return next(found, root / "tests") / f"test_perf{name}.py"
 
 
 def _repository_top(root: Path) -> Path:
@@ -187,129 +234,103 @@ def _repository_top(root: Path) -> Path:
     return next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
 
 
-def _packages(root: Path, output: Path) -> list[Package]:
-    """Return the project's packages that a test in ``output`` can import: those installed, and those beside it."""
-    from pytest_rlperf.model.sides import Project
-    from pytest_rlperf.sides.packages import packages_under_test
-
-    top = root.resolve()
-    project = Project(
-        rootdir=top,
-        directory=top,
-        inipath=None,
-        args=(),
-        path=(),
-        files=(output.resolve(),),
-        conftests=(),
-        test_patterns=("test_*.py", "*_test.py"),
-        packages=(),
-        baseline_dir=top / "baselines",
-    )
-    found = packages_under_test(project, top)
-    return [package for package in found if package.distribution or package.entry == output.resolve().parent]
+# --------------------------------------------------------------------------- the file of tests
 
 
-def _own_components(packages: Iterable[Package]) -> tuple[set[str], list[Found]]:
-    """Return the modules that the project's code imports, by their first names, and its own components."""
-    imported: set[str] = set()
-    found: dict[str, Found] = {}
-    for package in packages:
-        imported.add(package.name)
-        for module, tree in _modules(package):
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Import):
-                    imported.update(alias.name.partition(".")[0] for alias in node.names)
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    imported.add(node.module.partition(".")[0])
-            for component in _components(module, tree):
-                found.setdefault(component.fixture, component)
-    return imported, list(found.values())
-
-
-def _modules(package: Package) -> Iterator[tuple[str, ast.Module]]:
-    """Yield the modules of a package, parsed: its public ones, in the order of their names."""
-    place = package.location
-    paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_name(f"{place.name.removesuffix('.py')}.py")]
-    for path in paths:
-        below = path.relative_to(place).with_suffix("").parts if place.is_dir() else ()
-        parts = [package.name, *(part for part in below if part != "__init__")]
-        if path.is_file() and not any(part.startswith(("_", "test")) for part in parts):
-            try:
-                yield ".".join(parts), ast.parse(path.read_bytes())
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                continue  # a template, code of another Python, or an expression of thousands of parts
-
-
-def _components(module: str, tree: ast.Module) -> Iterator[Found]:
-    """Yield the components among a module's public names."""
-    from pytest_rlperf.components.gae import takes_rollout
-
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            if takes_rollout(node.name, *_parameters(node)):
-                uses_torch = re.search(r"\btorch\b|\bTensor\b", _text(node))
-                backend = ', backend="torch"' if uses_torch else ""
-                yield Found(node.name, module, "rlperf_gae", backend, made=False)
-        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            methods = {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
-            for name, parameter, fixture, rest in _METHODS:
-                if name in methods and _parameters(methods[name])[0][1:2] == [parameter]:
-                    yield Found(node.name, module, fixture, rest)
-            if {"reset", "step"} <= methods.keys() and "num_envs" in _text(node):
-                yield Found(node.name, module, "rlperf_vecenv_step", "")
-
-
-def _text(node: ast.AST) -> str:
-    """Return the code of a definition, empty where it is nested too deeply."""
+def _write_tests(output: Path, own: Search, used: Iterable[Library]) -> list[str]:
+    """Write the tests that pass, and tell of those that do not; return the names of those that do."""
+    one_thread = [_ONE_THREAD] * ("torch" in own.imported and find_spec("torch") is not None)
+    sources = [*(each.source for each in own.found), *map(first_tests, used)]
+    names, failed = list[str](), dict[str, str]()
+    missing = [place for place in (output.parent, *output.parent.parents) if not place.exists()]
     try:
-        return ast.unparse(node)
-    except RecursionError:
-        return ""
+        while sources:
+            text = _joined([*one_thread, *sources])
+            names = _tests(text)
+            _write(output, text)
+            print_text(f"trying {_counted(len(names), 'test')}…\n")
+            errors = _tried(output, names, own)
+            if not errors:
+                break
+            if own.found and all(_missing(errors.get(each.test, "")) in own.tops for each in own.found):
+                raise UsageError(
+                    f"tests in {output.parent} cannot import {', '.join(sorted(own.tops))}: pip install -e . in the "
+                    "project, and begin again; or give --output a place beside it"
+                )
+            failed |= errors
+            sources = [left for source in sources if _tests(left := _without(source, errors))]
+    finally:
+        if not sources or sys.exc_info()[0]:
+            output.unlink(missing_ok=True)
+            for place in missing:
+                shutil.rmtree(place, ignore_errors=True)  # bytecode may be in it
+    if failed:
+        print_text(_failed_text(failed, own, output))
+    if sources:
+        print_text(f"wrote {output}: {', '.join(names)}\n")
+    return names if sources else []
 
 
-def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
-    """Return the names of a function's parameters, and of those without a default."""
-    given = function.args
-    placed = [argument.arg for argument in (*given.posonlyargs, *given.args)]
-    keyword = [argument.arg for argument in given.kwonlyargs]
-    required = placed[: len(placed) - len(given.defaults)]
-    required += [name for name, default in zip(keyword, given.kw_defaults, strict=True) if default is None]
-    return placed + keyword, required
+def first_tests(library: Library) -> str:
+    """Return the tests to begin with, with full buffers and short episodes where the library's are made for it."""
+    text = library.first_tests.read_text(encoding="utf-8")
+    for name in re.findall(r"^def (\w+)_replay\(transitions", text, re.MULTILINE):
+        text = _without(text, [f"test_{name}_replay_sample"], keep=True) + _FULL_BUFFERS.format(name)
+    for name in re.findall(r"^def (\w+)_vecenv\(num_envs: int, env_id", text, re.MULTILINE):
+        text += _SHORT_EPISODES.format(name)
+    return text
 
 
-def _installed_libraries(used: set[str]) -> list[Library]:
-    """Return the libraries that are installed and have tests to begin with; of these the used ones, where any are."""
-    from pytest_rlperf.components.libraries import libraries
+def _tried(output: Path, names: list[str], own: Search) -> dict[str, str]:
+    """Run a file's tests once, as `pytest` does, and return the error of each that does not pass.
 
-    installed = [library for library in libraries() if library.starter and find_spec(library.module) is not None]
-    return [library for library in installed if library.module in used] or installed
+    UsageError where the project's modules are imported from elsewhere.
+    """
+    from pytest_rlperf.errors import SideError
+    from pytest_rlperf.sides.command import run
+
+    with TemporaryDirectory() as scratch:
+        report = Path(scratch, "junit.xml")
+        options = ["-p", "rlperf", "-p", "no:cacheprovider", "-v", f"--junitxml={report}"]
+        argv = [sys.executable, "-c", _PYTEST, " ".join(own.tops), *options, str(output)]
+        try:
+            done = run(argv, cwd=Path(), limit_s=_LIMIT_S + _TEST_LIMIT_S * len(names))
+        except SideError as error:
+            return dict.fromkeys(names, str(error))
+        here = {module.path for module in own.modules}
+        for name, place in re.findall(r"^from (\w+) (/.*)", done.out, re.MULTILINE):
+            if Path(place).resolve() not in here:
+                raise UsageError(f"{name} is imported from {place}, not from here: pip install -e . and begin again")
+        if report.is_file():
+            return _errors(ElementTree.parse(report), names)  # noqa: S314 - pytest wrote it
+    last = [name for name in names if re.search(rf"::{name}\b", done.out)][-1:]  # with -v, the one that ended it
+    lines = (done.err or done.out).strip().splitlines()[-1:]
+    return dict.fromkeys(last or names, f"pytest ended with code {done.code}: {''.join(lines)}")
 
 
-# --------------------------------------------------------------------------- the files
+def _errors(report: ElementTree.ElementTree[Any], names: list[str]) -> dict[str, str]:
+    """Return the errors in pytest's report, by tests; what fails before a test does is every test's."""
+    found: dict[str, str] = {}
+    for case in report.iter("testcase"):
+        test = case.get("name", "").partition("[")[0]
+        for outcome in case:
+            if outcome.tag in ("failure", "error", "skipped"):
+                lines = (outcome.text or "").strip().splitlines() or [""]
+                error = next((line[1:].strip() for line in lines if line.startswith("E ")), outcome.get("message", ""))
+                places = re.findall(r"^[^\s/]\S*\.py:\d+: ", outcome.text or "", re.MULTILINE)  # in the project
+                found |= dict.fromkeys([test] if test in names else names, f"{''.join(places[-1:])}{error}")
+    return found
 
 
-def _test_file(found: Iterable[Library], own: Iterable[Found]) -> str:
-    """Return the module of tests: of the project's own components, of the libraries, and an example of GAE."""
-    starters = [library.first_tests.read_text(encoding="utf-8") for library in found]
-    imported = [node.names for starter in starters for node in ast.parse(starter).body if isinstance(node, _IMPORTS)]
-    taken = {alias.asname or alias.name for names in imported for alias in names}
-    sources = [each.source(name) for each, name in _with_names(own, taken)] + starters
-    if not any("(rlperf_gae" in source for source in sources):
-        sources.append(_EXAMPLE)
-    if find_spec("torch") is not None:
-        sources.insert(0, _ONE_THREAD)
+def _joined(sources: Iterable[str]) -> str:
+    """Return the module that has the tests of several, with the imports of all at its top."""
     imports, bodies = zip(*map(_divided, sources), strict=True)
-    head = "\n".join(_sorted_imports({line for lines in imports for line in lines}))
-    return f"{_HEAD}\n{head}\n\n\n" + "\n\n\n".join(bodies) + "\n"
+    lines = sorted({line for each in imports for line in each}, key=_import_order)
+    return f"{_HEAD}\n" + "\n".join(lines) + "\n\n\n" * bool(lines) + "\n\n\n".join(filter(None, bodies)) + "\n"
 
 
-def _with_names(own: Iterable[Found], taken: Iterable[str]) -> Iterator[tuple[Found, str]]:
-    """Yield each component with the name to import it by, which no component of another module has."""
-    modules = dict.fromkeys(taken, "")
-    for each in own:
-        others = (f"Own{each.name}{number or ''}" for number in itertools.count())
-        names = itertools.chain([each.name], others)
-        yield each, next(name for name in names if modules.setdefault(name, each.module) == each.module)
+def _import_order(line: str) -> tuple[bool, str, str]:
+    return line.startswith("from"), line.split()[1].lower(), line
 
 
 def _divided(source: str) -> tuple[list[str], str]:
@@ -322,34 +343,157 @@ def _divided(source: str) -> tuple[list[str], str]:
     return imports, "\n".join(source.splitlines()[last:]).strip("\n")
 
 
-def _sorted_imports(lines: Iterable[str]) -> list[str]:
-    """Return import lines in the order that isort gives them: modules first."""
-    return sorted(lines, key=lambda line: (line.startswith("from"), line.split()[1].lower(), line))
+def _without(text: str, dropped: Collection[str], *, keep: bool = False) -> str:
+    """Return a module's text without some tests, and, unless these are to ``keep``, the names that are left unused."""
+    while True:
+        body = ast.parse(text).body
+        gone = [node for node in body if getattr(node, "name", None) in dropped or not (keep or _is_used(node, body))]
+        if not gone:
+            return text
+        lines = text.splitlines(keepends=True)
+        for node in reversed(gone):
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            del lines[first - 1 : node.end_lineno]
+        text = re.sub(r"\n{4,}", "\n\n\n", "".join(lines))
 
 
-def _tests(output: Path) -> list[str]:
-    """Return the names of the tests in a file."""
-    tree = ast.parse(output.read_bytes())
-    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+def _is_used(node: ast.stmt, body: list[ast.stmt]) -> bool:
+    """Whether a statement is a test, or more than a definition, or defines what others have."""
+    if isinstance(node, ast.FunctionDef):
+        defined = {node.name}
+    elif isinstance(node, _IMPORTS):
+        defined = {alias.asname or alias.name for alias in node.names}
+    elif isinstance(node, ast.Assign):
+        defined = {target.id for target in node.targets if isinstance(target, ast.Name)}
+    else:
+        return True
+    names = {each.id for other in body if other is not node for each in ast.walk(other) if isinstance(each, ast.Name)}
+    return bool(defined & names) or any(name.startswith("test_") for name in defined)
 
 
-def _workflow(root: Path, top: Path, output: Path, found: Iterable[Library]) -> str:
-    """Return the workflow that installs the project, where it is one, and all that the tests use, and runs them."""
+def _tests(text: str) -> list[str]:
+    """Return the names of the tests in a module."""
+    return [
+        node.name
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def _write(path: Path, text: str) -> None:
+    from pytest_rlperf.writing import write_whole
+
+    write_whole(path, text.encode("utf-8"))
+
+
+# --------------------------------------------------------------------------- the workflows
+
+
+def _write_workflows(
+    roots: Iterable[Path], top: Path, output: Path, used: Iterable[Library], dependencies: Iterable[str]
+) -> None:
+    """Write the workflows that are not there, which install the projects and what the tests import, and run them."""
     from pytest_rlperf.sides.packages import is_project
 
-    uses_torch = re.search(rb"\btorch\b", output.read_bytes())
-    needed = dict.fromkeys(
-        [f"pytest-rlperf{'[rl]' if uses_torch else ''} @ {_REPOSITORY}", *(library.requirement for library in found)]
+    here = {root: Path(os.path.relpath(root.resolve(), top)).as_posix() for root in roots}
+    projects = [
+        word for root, place in here.items() if is_project(root) for word in ("-e", f"./{place}".removesuffix("/."))
+    ]
+    listed_in = [f"{place}/requirements.txt" for root, place in here.items() if (root / "requirements.txt").is_file()]
+    others = [] if projects else [word for path in listed_in for word in ("-r", path.removeprefix("./"))]
+    extra = "[rl]" if "torch" in output.read_text(encoding="utf-8") else ""
+    needed = [f"pytest-rlperf{extra} @ {_REPOSITORY}", *(library.requirement for library in used)]
+    values = {
+        "install": shlex.join([*projects, *others, *dict.fromkeys(needed)]),
+        "tests": shlex.quote(Path(os.path.relpath(output.resolve(), top)).as_posix()),
+        "dependencies": shlex.join(dependencies),
+    }
+    for name, effect in (
+        (_GATE, "each pull request is compared with its base"),
+        (_DEPENDENCIES, "weekly, new releases of dependencies are compared with the ones before"),
+    ):
+        path = Path(os.path.relpath(top / _WORKFLOWS / name))
+        if path.exists() or path.is_symlink():
+            print_text(f"kept {path}\n")
+        elif name == _GATE or values["dependencies"]:
+            template = Path(__file__).with_name(name).read_text(encoding="utf-8")
+            _write(path, _Template(template).substitute(values))
+            print_text(f"wrote {path}: {effect}\n")
+
+
+# --------------------------------------------------------------------------- what is told
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    """Return rows in columns, with what a terminal would take for a command written out."""
+    from pytest_rlperf.report.printable import shown
+
+    texts = [[cell and shown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return "".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in texts)
+
+
+def _found_text(own: Search, used: Iterable[Library]) -> str:
+    """Return what was found, and what was skipped and why."""
+    components = [(each.place, each.name, KINDS[each.fixture]) for each in own.found]
+    known = [(library.module, "used, and known: its tests", "") for library in used]
+    text = f"searched {_counted(len(own.modules), 'file')}\n"
+    if components or known:
+        text += "found\n" + _table([*components, *known])
+    places = dict[str, list[str]]()
+    for place, reason in own.skipped:
+        places.setdefault(reason, []).append(place)
+    several = [(place if not more else f"{place} and {len(more)} more", why) for why, (place, *more) in places.items()]
+    return text + ("skipped\n" + _table(several) if several else "")
+
+
+def _failed_text(failed: Mapping[str, str], own: Search, output: Path) -> str:
+    """Return the tests that do not pass, with their errors, and what to change."""
+    sources = {each.test: each for each in own.found}
+    text = "left out, as they do not pass\n"
+    for test, error in failed.items():
+        text += _table([(f"{test}:", error)])
+        missing, each = _missing(error), sources.get(test)
+        if each and missing == each.module.top:
+            name = f"{each.module.name}:{each.name}"
+            text += f"    rlperf init {name} --output {os.path.relpath(each.module.entry / output.name)}\n"
+        elif missing:
+            text += f"    pip install what has the module {missing}, and begin again\n"
+        elif each:
+            text += "    mend the code, or the arguments in its test:\n"
+            text += textwrap.indent(each.source.strip(), "      ") + "\n"
+    return text
+
+
+def _missing(error: str) -> str:
+    """Return the module that an error says is not there, empty for another error."""
+    found = re.search(r"No module named '(\w+)", error)
+    return found[1] if found else ""
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _nothing_text(own: Search, names: Collection[str]) -> str:
+    if names:
+        return "nothing was written\n"
+    example = own.modules[0].name if own.modules else "my_module"
+    return (
+        f"nothing was written: a component of yours is named by its module, rlperf init {example}:SACAgent\n"
+        f"what can be measured: {listed(sorted(KINDS.values()))}; anything else by rlperf(function)\n"
     )
-    install = shlex.join(["pip", "install", *(["-e", "."] if is_project(root) else []), *needed])
-    tests = shlex.quote(Path(os.path.relpath(output.resolve(), root.resolve())).as_posix())
-    block = ">-\n          " if re.search("[:#]", tests) else ""  # one line, in which YAML reads no sign of its own
-    text = Path(__file__).with_name("gate.yml").read_text(encoding="utf-8")
-    text = text.replace(_INSTALL, f"run: {install}").replace(_MEASURE, f"run: {block}python -m pytest {tests}")
-    if root.resolve() == top:
-        return text
-    place = json.dumps(root.resolve().relative_to(top).as_posix(), ensure_ascii=False)
-    return text.replace(_STEPS, f"    defaults:\n      run:\n        working-directory: {place}\n{_STEPS}")
 
 
-INIT = Command("init", "Write a first file of measured tests, for what is installed here.", _add_arguments, _run)
+def _next_steps(output: str) -> str:
+    from pytest_rlperf.report.printable import shown
+
+    commands = {
+        f"pytest {output}": "runs each component once and checks it; commit then",
+        f"pytest {output} --rlperf-save-baseline": "measures this commit, stores baselines/; commit that too",
+        f"pytest {output} --rlperf": "after each change: fails where something got slower",
+    }
+    return "next:\n" + _table([(shown(command), text) for command, text in commands.items()])
+
+
+INIT = Command("init", "Write a first file of measured tests, for this project's code.", _add_arguments, _run)

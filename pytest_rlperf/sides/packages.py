@@ -35,7 +35,7 @@ _MAPPED = re.compile(r"'([\w.]+)': \[?'([^']+)'")  # in the dicts of setuptools'
 _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 # Import names of tests and documentation; some wheels contain such directories by mistake.
-_TESTS_AND_DOCS = {"bench", "benchmark", "benchmarks", "doc", "docs", "example", "examples", "test", "tests"}
+TESTS_AND_DOCS = {"bench", "benchmark", "benchmarks", "doc", "docs", "example", "examples", "test", "tests"}
 # Further names beside the packages of a project.
 _BESIDE_PACKAGES = {
     *("conftest", "noxfile", "setup", "tasks", "testing", "versioneer"),
@@ -171,7 +171,7 @@ class _Scan:
     def may_be(self, name: str) -> bool:
         """Whether a name may be that of a package: not of tests, nor of other files beside packages."""
         last = name.rpartition(".")[2]
-        return last not in _TESTS_AND_DOCS | _BESIDE_PACKAGES and not last.startswith("test_")
+        return last not in TESTS_AND_DOCS | _BESIDE_PACKAGES and not last.startswith("test_")
 
     def _is_test(self, file: Path) -> bool:
         return any(fnmatch(file.name, pattern) for pattern in self.patterns)
@@ -432,7 +432,7 @@ def import_packages(directory: Path) -> tuple[str, ...]:
         for distribution in importlib.metadata.distributions(path=[str(directory)])
         for name in _import_names(PurePosixPath(str(file)) for file in distribution.files or ())
     )
-    return tuple(name for name in found if name not in _TESTS_AND_DOCS)
+    return tuple(name for name in found if name not in TESTS_AND_DOCS)
 
 
 def _import_names(files: Iterable[PurePosixPath]) -> Iterator[str]:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 ENV_ID = "pytest_rlperf.components.reference.ppo:rlperf/Synthetic-v0"
 """What ``gymnasium.make`` makes the reference's ``SyntheticEnv`` of; an environment of your own goes in its place."""
+SHORT_ENV_ID = "pytest_rlperf.components.reference.ppo:rlperf/SyntheticShort-v0"
+"""The same one with episodes of ten steps, so that resets take a large part of the time."""
 OBS_DIM, ACT_DIM = 17, 6  # its sizes, which are HalfCheetah's
 BATCH_SIZE = 256
 IN_BUFFER = 100_000  # transitions in the buffer that is sampled

@@ -75,12 +75,14 @@ def test_its_steps_are_counted(gridlab: Any) -> None:
 
 
 def test_it_has_first_tests(gridlab: Any, pytester: pytest.Pytester) -> None:
-    """`rlperf init` writes those of its module, and an example of GAE is no longer needed."""
+    """`rlperf init` writes those of its module for a project that requires it."""
+    pytester.makeconftest(PLUGIN)
+    (pytester.path / "requirements.txt").write_text("gridlab\n", encoding="utf-8")
     assert main(["init"]) == 0
     text = (pytester.path / "tests" / "test_perf.py").read_text(encoding="utf-8")
     assert "def gridlab_gae(" in text
     assert "rlperf_gae(gridlab_gae(128, 8), " in text
-    assert "def compute_gae" not in text
+    assert "rlperf_replay_sample(gridlab_replay(transitions), " in text
 
 
 def test_it_has_a_column() -> None:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import pytest
 from library_checks import write_documented_tests
 
+from pytest_rlperf.cli.init import first_tests
 from pytest_rlperf.components.libraries import Library, libraries
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
@@ -81,7 +82,7 @@ def test_its_first_tests_pass(library: Library, pytester: pytest.Pytester, monke
         if find_spec(module) is None:
             pytest.skip(f"needs {module}")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    text = library.first_tests.read_text(encoding="utf-8")
+    text = first_tests(library)
     pytester.makepyfile(test_starter=text)
     pytester.makeconftest("import torch; torch.set_num_threads(1)")
     outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider").parseoutcomes()

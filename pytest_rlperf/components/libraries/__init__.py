@@ -74,7 +74,8 @@ class Library:
 
     ``environments`` names the classes whose steps are counted, ``"module:Class.method"``. ``starter`` is a file of
     tests to begin with, in the suite's directory of libraries or by its whole path, imports first: ``rlperf init``
-    joins those of several libraries in one module, so names differ.
+    joins those of several libraries in one module, so names differ. It measures ``LIBRARY_replay(transitions)`` at
+    several sizes, and ``LIBRARY_vecenv(num_envs, env_id)`` with short episodes, where the file has these functions.
     """
 
     name: str

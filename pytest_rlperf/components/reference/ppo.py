@@ -84,6 +84,7 @@ class SyntheticEnv(gymnasium.Env[Array32, Array32]):
 
 
 gymnasium.register(id=SYNTHETIC_ID, entry_point=f"{__name__}:SyntheticEnv")
+gymnasium.register(id="rlperf/SyntheticShort-v0", entry_point=f"{__name__}:SyntheticEnv", kwargs={"episode_steps": 10})
 
 
 VectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]

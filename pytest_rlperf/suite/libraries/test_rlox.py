@@ -12,11 +12,11 @@ from pytest_rlperf.suite import work
 os.environ.setdefault("RAYON_NUM_THREADS", "1")  # rlox starts its threads with its first work
 
 
-def rlox_vecenv(num_envs: int) -> Any:
+def rlox_vecenv(num_envs: int, env_id: str = work.ENV_ID) -> Any:
     """Return a GymVecEnv without statistics of episodes, which others do not keep."""
     from rlox import GymVecEnv
 
-    return GymVecEnv(work.ENV_ID, num_envs, record_episode_stats=False)
+    return GymVecEnv(env_id, num_envs, record_episode_stats=False)
 
 
 def rlox_native_vecenv(num_envs: int) -> Any:

@@ -8,12 +8,12 @@ from pytest_rlperf import Measure
 from pytest_rlperf.suite import work
 
 
-def sb3_vecenv(num_envs: int) -> Any:
+def sb3_vecenv(num_envs: int, env_id: str = work.ENV_ID) -> Any:
     """Return a DummyVecEnv."""
     import gymnasium
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    return DummyVecEnv([lambda: gymnasium.make(work.ENV_ID)] * num_envs)
+    return DummyVecEnv([lambda: gymnasium.make(env_id)] * num_envs)
 
 
 def sb3_replay(transitions: int) -> Any:

@@ -17,13 +17,13 @@ SKRL_SIZES = {
 }
 
 
-def skrl_vecenv(num_envs: int) -> Any:
+def skrl_vecenv(num_envs: int, env_id: str = work.ENV_ID) -> Any:
     """Return gymnasium's SyncVectorEnv, which resets within a step, in skrl's wrapper, which makes tensors."""
     import gymnasium
     from skrl.envs.wrappers.torch import wrap_env
 
     resets = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
-    envs = gymnasium.make_vec(work.ENV_ID, num_envs, vectorization_mode="sync", vector_kwargs=resets)
+    envs = gymnasium.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs=resets)
     return wrap_env(envs, wrapper="gymnasium", verbose=False)
 
 

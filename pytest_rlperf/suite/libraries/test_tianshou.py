@@ -9,12 +9,12 @@ from pytest_rlperf import Measure
 from pytest_rlperf.suite import work
 
 
-def tianshou_vecenv(num_envs: int) -> Any:
+def tianshou_vecenv(num_envs: int, env_id: str = work.ENV_ID) -> Any:
     """Return a DummyVectorEnv."""
     import gymnasium
     from tianshou.env import DummyVectorEnv
 
-    return DummyVectorEnv([lambda: gymnasium.make(work.ENV_ID)] * num_envs)
+    return DummyVectorEnv([lambda: gymnasium.make(env_id)] * num_envs)
 
 
 def tianshou_replay(transitions: int) -> Any:

@@ -8,11 +8,11 @@ from pytest_rlperf import Measure
 from pytest_rlperf.suite import work
 
 
-def torchrl_vecenv(num_envs: int) -> Any:
+def torchrl_vecenv(num_envs: int, env_id: str = work.ENV_ID) -> Any:
     """Return a SerialEnv of GymEnvs."""
     from torchrl.envs import GymEnv, SerialEnv
 
-    return SerialEnv(num_envs, lambda: GymEnv(work.ENV_ID))
+    return SerialEnv(num_envs, lambda: GymEnv(env_id))
 
 
 def torchrl_replay(transitions: int) -> Any:

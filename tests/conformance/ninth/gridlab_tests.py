@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from pytest_rlperf import Measure
 from pytest_rlperf.suite import work
 
@@ -28,9 +30,10 @@ def gridlab_gae(n_steps: int, n_envs: int) -> Any:
     return credit
 
 
-def test_gridlab_vecenv_step_synthetic(rlperf_vecenv_step: Measure) -> None:
+@pytest.mark.parametrize("num_envs", [8])
+def test_gridlab_vecenv_step_synthetic(rlperf_vecenv_step: Measure, num_envs: int) -> None:
     """One step of every env."""
-    rlperf_vecenv_step(lambda: gridlab_vecenv(8))
+    rlperf_vecenv_step(lambda: gridlab_vecenv(num_envs))
 
 
 def test_gridlab_replay_sample(rlperf_replay_sample: Measure) -> None:
