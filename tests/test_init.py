@@ -307,7 +307,7 @@ def test_of_a_project_in_torch(project: Example) -> None:
     assert main(["init"]) == 0
     text = Path("test_perf.py").read_text(encoding="utf-8")
     assert 'rlperf_gae(compute_gae, backend="torch")' in text
-    assert text.count("import torch\n") == text.count("\ntorch.set_num_threads(1)") == 1
+    assert text.count("import torch\n") == text.count("    torch.set_num_threads(1)") == 1
 
 
 @pytest.mark.usefixtures("untried")

@@ -481,7 +481,7 @@ def _nothing_text(own: Search, names: Collection[str]) -> str:
     example = own.modules[0].name if own.modules else "my_module"
     return (
         f"nothing was written: a component of yours is named by its module, rlperf init {example}:SACAgent\n"
-        f"what can be measured: {listed(sorted(KINDS.values()))}; anything else by rlperf(function)\n"
+        f"what can be measured: {listed(sorted({*KINDS.values()}))}; anything else by rlperf(function)\n"
     )
 
 
