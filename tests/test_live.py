@@ -148,6 +148,7 @@ def test_an_import_is_each_sides_own(repository: Repository) -> None:
     assert "import/mylib" in {phase["path"] for phase in run.tests["test_import"]["result"]["phases"]}
 
 
+@pytest.mark.slow  # test_live_judge: FASTER mirrors SLOWER; test_main_job: FASTER passes
 def test_what_got_faster_passes(repository: Repository) -> None:
     """The mirror image is FASTER, and -k leaves the other test out."""
     repository.library("slow", times=5)

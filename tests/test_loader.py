@@ -185,6 +185,7 @@ def test_a_copy_of_a_plain_process_works(text: str) -> None:
     assert fault_in(text, 60) == ""
 
 
+@pytest.mark.slow  # what PyTorch does; test_a_stem_answers_whether_its_copies_work and its neighbours: what follows
 @pytest.mark.torch
 def test_a_copy_of_a_process_where_torch_has_worked_hangs(wording: Wording) -> None:
     """After a parallel operation and a backward pass its threads are gone; with PyTorch only imported a copy works."""
