@@ -360,7 +360,7 @@ def _objects(module: Module, node: ast.ClassDef, buffer: Found | None, *, named:
         yield Found(module, node, "rlperf_ppo_collect", (f"agent = {made}", line), (*unknown, *more))
         if _first(methods, "update") == "rollout":
             line = "rlperf_ppo_update(agent, n_steps=128)"
-            yield Found(module, node, "rlperf_ppo_update", (f"agent = {made}", line), unknown)
+            yield Found(module, node, "rlperf_ppo_update", (f"agent = {made}", line), (*unknown,))
 
 
 def _vecenv(module: Module, node: _Definition, make: ast.FunctionDef | None, several: str = "") -> Found:

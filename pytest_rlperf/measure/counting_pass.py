@@ -28,6 +28,7 @@ _GATING_SHARE = 0.5  # likewise, where counts decide: a gate that is left out le
 _FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no time for another
 _LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
 _ONCE = 4.0  # times the limit for a long call that is counted once: several workers show whether it is exact
+_ONCE_WORKERS = 4
 _COST_CALLS = 20  # plain calls that take as long as counting one call: every instrument has a pass, and slows it
 
 
@@ -133,7 +134,8 @@ class CountingPass:
     """Decides which workers of one test count, and for how long: about 10 % of ``max_time_s`` for ``workers`` of them.
 
     It takes up to half of that time where counts ``gates`` the test. The first worker decides for all: where calls are
-    too long for its share, no other counts. Where counts are not wanted (``is_wanted``), none does.
+    too long for its share, no other counts; where it counted a long call once, so do the others, and those of two pairs
+    are enough. Where counts are not wanted (``is_wanted``), none does.
     """
 
     def __init__(self, max_time_s: float, workers: int, *, is_wanted: bool, gates: bool) -> None:
@@ -141,13 +143,15 @@ class CountingPass:
         self._longest_first_s = _FIRST_CALL_SHARE * max_time_s
         self._is_wanted = is_wanted
         self._declined: Tally | None = None
-        self._has_counted = False
+        self._repetitions = REPETITIONS
+        self._counted = 0  # workers
 
     def run(self, workers: Sequence[Worker]) -> None:
         """Have those of ``workers`` count that have not done so; all of them have checked their component."""
         __tracebackhide__ = True
         fresh = [worker for worker in workers if worker.tally is None]
-        if not fresh or not self._is_wanted:
+        is_enough = self._repetitions == 1 and self._counted >= _ONCE_WORKERS
+        if not fresh or not self._is_wanted or is_enough:
             return
         first = fresh[0]
         if (first.checked_s or 0.0) > self._longest_first_s:
@@ -163,12 +167,13 @@ class CountingPass:
                 worker.tally = self._declined
             return
         for worker in workers:
-            worker.start_count(REPETITIONS, self._limit_s * (_LENIENCE if self._has_counted else 1.0))
+            worker.start_count(self._repetitions, self._limit_s * (_LENIENCE if self._counted else 1.0))
         for worker, counted in zip(workers, wait_all(workers, lambda worker: worker.wait_counted()), strict=True):
             worker.tally = counted
             if counted.repetitions:
-                self._has_counted = True
-            elif not self._has_counted:
+                self._repetitions = len(counted.repetitions)
+                self._counted += 1
+            elif not self._counted:
                 self._declined = counted
 
 
