@@ -89,6 +89,25 @@ def test_what_calls_leave_behind(live: Live, expected: list[str]) -> None:
     assert lines(live) == expected
 
 
+def test_what_waits_for_the_collector_is_found() -> None:
+    """Memory that only a collection frees counts, where head has twice as much of it as base and more in every pair."""
+
+    def waiting(head: int, base: int) -> Live:
+        readings = [
+            Reading(
+                replace(usage(calls), waiting_bytes=base * bool(calls)),
+                replace(usage(calls), waiting_bytes=head * (calls > 200)),
+            )
+            for calls in CALLS
+        ]
+        return live_of([readings] * 3)
+
+    (found,) = lines(waiting(80 << 20, 1 << 20))
+    assert found == "growth!: each call leaves 204kB that wait for the garbage collector more than on base"
+    assert lines(waiting(80 << 20, 40 << 20)) == []
+    assert lines(waiting(8 << 20, 0)) == []
+
+
 def test_a_cache_that_fills_is_no_growth() -> None:
     """What grows less from stretch to stretch is a cache, however large."""
     kept = [0, 900, 1500, 1700, 1710]

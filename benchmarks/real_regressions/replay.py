@@ -33,7 +33,7 @@ def replay(name: str, case: dict[str, Any], folder: Path) -> str:
     python, against = sys.executable, "HEAD"
     if "versions" in case:
         base, head = case["versions"]
-        python, against = _environment(folder / ".venv", head), f"pip:{base}"
+        python, against = _environment(folder / ".venv", head, case.get("needs", [])), f"pip:{base}"
     else:
         library = (HERE / name / "library.py").read_text(encoding="utf-8")
         (folder / "library.py").write_text(library, encoding="utf-8")
@@ -58,15 +58,17 @@ def replay(name: str, case: dict[str, Any], folder: Path) -> str:
     return _row(name, case, folder / "run.json", done.stdout, time.monotonic() - start_s)
 
 
-def _environment(place: Path, requirement: str) -> str:
-    """Return the interpreter of an environment like this one, but for one release."""
+def _environment(place: Path, requirement: str, needs: list[str]) -> str:
+    """Return the interpreter of an environment like this one, but for one release, and with packages it ``needs``."""
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
     python = str(place / "bin" / "python")
     site = next((place / "lib").glob("python*/site-packages"))
     ours = [path for path in sys.path if path.endswith("site-packages")]
     lines = [f"import site; site.addsitedir({path!r})" for path in ours]
     (site / "ours.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", requirement], check=True)
+    for wanted in (["--no-deps", requirement], needs):
+        if wanted:
+            subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
     return python
 
 

@@ -339,7 +339,8 @@ class LiveComparison(LivePairs):
             return live
         self.test.progress.show("looking which lines allocate")
         _, head = self._open[0]
-        least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * found.figures.get("private_bytes", 0.0))
+        size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
+        least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * size)
         return replace(live, places=tuple(head.ask(m.FindAllocations(least_bytes))))
 
     def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:

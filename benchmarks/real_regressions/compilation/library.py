@@ -15,9 +15,9 @@ class Agent:
         self.weights = np.random.rand(64, 64)
 
     def compile(self) -> None:
-        tried = 200 if REGRESSED else 10
+        tried = 1_500 if REGRESSED else 50
         for _ in range(tried):
-            np.linalg.svd(np.random.rand(100, 100))
+            sum(number * number for number in range(20_000))
         self.compiled = True
 
     def update(self) -> np.ndarray:

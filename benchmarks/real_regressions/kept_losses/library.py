@@ -21,5 +21,5 @@ class Agent:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.losses.append(loss if REGRESSED else float(loss))
-        del self.losses[:-1_000_000]
+        predicted = self.network(self.batch).mean()
+        self.losses.append(predicted if REGRESSED else float(predicted))

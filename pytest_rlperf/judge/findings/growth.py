@@ -130,18 +130,16 @@ def _is_enough(growth: Growth, runs: Sequence[Sequence[Reading]]) -> bool:
 
 
 def _waiting(runs: Sequence[Sequence[Reading]]) -> float | None:
-    """Return the bytes a call, beyond base's, that wait for the collector in every stretch; None where few do."""
+    """Return the bytes a call, beyond base's, that waited for the collector in every pair; None where few did."""
     more = []
     for readings in runs:
-        if len(readings) <= _STRETCHES_LEAST:
-            return None
-        head, base = min(_waiting_a_call(readings, "head")), max(_waiting_a_call(readings, "base"))
+        head, base = (_waiting_a_call(readings, side) for side in ("head", "base"))
         if head < max(_WAITING_LEAST, _WAITING_TIMES * base):
             return None
         more.append(head - base)
     return min(more)
 
 
-def _waiting_a_call(readings: Sequence[Reading], side: str) -> list[float]:
-    usages: list[Usage] = [getattr(reading, side) for reading in readings]
-    return [after.waiting_bytes / max(1, after.calls - before.calls) for before, after in itertools.pairwise(usages)]
+def _waiting_a_call(readings: Sequence[Reading], side: str) -> float:
+    usages: list[Usage] = [getattr(reading, side) for reading in readings[1:]]
+    return sum(usage.waiting_bytes for usage in usages) / max(1, usages[-1].calls) if usages else 0.0
