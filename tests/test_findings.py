@@ -118,6 +118,25 @@ def test_a_cache_that_fills_is_no_growth() -> None:
     assert lines(live_of([readings] * 4)) == []
 
 
+def test_what_the_first_calls_keep_for_good_hides_no_growth() -> None:
+    """Few calls that keep one object each after a first one that keeps a hundred, on both sides, grow all the same."""
+    once = replace(NOTHING, objects=NOTHING.objects + 100)
+    readings = [
+        Reading(replace(once if calls else NOTHING, calls=calls), replace(once if calls else NOTHING, calls=calls))
+        for calls in (0, 10, 20, 40, 300)
+    ]
+    grown = [
+        replace(reading, head=replace(reading.head, objects=reading.head.objects + reading.head.calls))
+        for reading in readings
+    ]
+    assert lines(live_of([readings] * 3)) == []
+    assert lines(live_of([grown] * 3)) == ["growth!: each call leaves 1 Python objects more than on base"]
+    short = grown[:3]
+    assert lines(live_of([grown, grown, short])) == lines(live_of([grown] * 2))
+    assert growth.hints(live_of([grown, short, short]))
+    assert not growth.hints(live_of([readings, readings[:3], readings[:3]]))
+
+
 def test_a_pair_that_is_too_short_hints_at_growth() -> None:
     """Few calls that each keep something ask for a longer look, whose readings then decide."""
     short = [Reading(usage(calls), usage(calls, objects=2.0)) for calls in (0, 4, 8, 16)]

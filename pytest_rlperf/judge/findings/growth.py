@@ -66,7 +66,7 @@ class Growth(NamedTuple):
 
 def find(live: Live, policy: Policy) -> Finding | None:
     """Return what grows in every pair, or in the one that went on for longer."""
-    runs = [live.longer] if live.longer else [pair.readings for pair in live.pairs]
+    runs = [live.longer] if live.longer else _long_enough(live)
     if not live.longer and len(runs) < _PAIRS_LEAST:
         return None
     kept = [growth for growth in _growths(runs) if _is_enough(growth, runs)]
@@ -85,8 +85,19 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 def hints(live: Live) -> bool:
     """Whether pairs are too short to tell growth, and something grows in each of them as far as they go."""
-    runs = [pair.readings for pair in live.pairs]
-    return len(runs) >= _PAIRS_LEAST and any(not _is_enough(growth, runs) for growth in _growths(runs))
+    runs = _long_enough(live)
+    if len(runs) >= _PAIRS_LEAST:
+        return any(not _is_enough(growth, runs) for growth in _growths(runs))
+    short = [pair.readings for pair in live.pairs if pair.readings]
+    return bool(short) and any(
+        all(_slope(readings, "head", each.of) > _slope(readings, "base", each.of) for readings in short)
+        for each in KEPT
+    )
+
+
+def _long_enough(live: Live) -> list[tuple[Reading, ...]]:
+    """Return the readings of pairs that have enough of them: on a busy machine some have a few slices only."""
+    return [pair.readings for pair in live.pairs if len(pair.readings) > _STRETCHES_LEAST]
 
 
 def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:
@@ -102,15 +113,13 @@ def _more_a_call(readings: Sequence[Reading], resource: Resource) -> tuple[float
     """Return how much more a call of head keeps than one of base, and base's; None where head does not steadily."""
     if len(readings) <= _STRETCHES_LEAST:
         return None
-    steps = [
-        (resource.of(after.head) - resource.of(before.head)) / max(1, after.head.calls - before.head.calls)
-        for before, after in itertools.pairwise(readings)
-    ]
+    steps = [_slope(stretch, "head", resource.of) for stretch in itertools.pairwise(readings)]
     head, base = _slope(readings, "head", resource.of), _slope(readings, "base", resource.of)
+    once = max(0.0, _slope(readings[:2], "base", resource.of))  # the first calls of either side keep something for good
     is_whole = not resource.least  # a count of few things does not grow in every stretch
     is_steady = min(steps) >= 0 and max(steps[len(steps) // 2 :]) > 0
     if not is_whole:
-        is_steady = min(steps) > 0 and steps[-1] >= _ABATES * steps[0]
+        is_steady = min(steps) > 0 and steps[-1] >= _ABATES * (steps[0] - once)
     if not is_steady or head <= max(base, _OF_BASE * base):
         return None
     return head - base, base
