@@ -7,6 +7,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from pytest_rlperf.counters.instrument import NAMES, STEPS
+from pytest_rlperf.judge.policy import overruled
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange, Counting
 from pytest_rlperf.model.judged import Status, Verdict
@@ -43,8 +44,7 @@ def combine(verdict: Verdict, then: Counting, now: Counting, gates: Sequence[str
     status = Status.SLOWER if worse else Status.FASTER
     if verdict.status is status or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
         return replace(verdict, also=(*verdict.also, reasons.AlsoCounted(named)))
-    alone = reasons.TimeAlone(verdict.status.value, verdict.reason)
-    return replace(verdict, status=status, reason=reasons.CountsChanged(named), also=(alone, *verdict.also))
+    return overruled(verdict, status, reasons.CountsChanged(named))
 
 
 def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
-from pytest_rlperf.model.reasons import Reason
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pytest_rlperf.model.judged import OFF, SHOW, Estimate, Finding, Policy, Status, Verdict
+from pytest_rlperf.model.reasons import Reason, TimeAlone
 
 
 def verdict(
@@ -23,3 +26,14 @@ def verdict(
         gated=policy.gated,
         accepted=policy.accept,
     )
+
+
+def overruled(verdict: Verdict, status: Status, reason: Reason) -> Verdict:
+    """Return a verdict that something else than times decides, with what the times show by themselves beside it."""
+    alone = TimeAlone(verdict.status.value, verdict.reason)
+    return replace(verdict, status=status, reason=reason, also=(alone, *verdict.also))
+
+
+def finding(policy: Policy, kind: str, line: str, figures: Mapping[str, float]) -> Finding:
+    """Return a finding, which gates where the policy has its kind do more than show."""
+    return Finding(kind, line, dict(figures), gates=policy.findings[kind] not in (OFF, SHOW))

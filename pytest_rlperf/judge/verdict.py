@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.findings import find_all
 from pytest_rlperf.judge.live import PairLimits, judge_records
-from pytest_rlperf.judge.policy import verdict
+from pytest_rlperf.judge.policy import overruled, verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.model import reasons
@@ -39,7 +39,8 @@ class Evidence:
     run in their place.
 
     ``by_itself`` are head's figures by itself where live pairs were to settle what they show beside the stored ones;
-    ``versions`` are the packages that have changed since those were stored.
+    ``versions`` are the packages that have changed since those were stored. ``law`` is what the test's series, of which
+    it is the last one measured, shows of growth with size.
     """
 
     head: Result
@@ -50,6 +51,7 @@ class Evidence:
     unpaired: reasons.SameCode | reasons.Incomparable | reasons.NotOnBase | None = None
     by_itself: Result | None = None
     versions: tuple[VersionChange, ...] = ()
+    law: Finding | None = None
     counts: Counts | None = None
     allowances: tuple[Allowance, ...] = ()
 
@@ -60,7 +62,8 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     if counts is not None:
         found = combine(found, counts.then, counts.now, policy.gates)
     if evidence.live is not None and found.status is not Status.INCOMPARABLE:
-        found = with_findings(found, find_all(evidence.live, policy))
+        laws = () if evidence.law is None else (evidence.law,)
+        found = with_findings(found, (*find_all(evidence.live, policy), *laws))
     return allow(found, evidence.head.nodeid, evidence.allowances)
 
 
@@ -68,10 +71,9 @@ def with_findings(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
     """Return the verdict of times and counts together with other findings: one that gates is SLOWER."""
     gating = tuple(finding.line for finding in findings if finding.gates)
     others = tuple(finding.line for finding in findings if not finding.gates)
-    verdict = replace(verdict, findings=(*verdict.findings, *findings))
+    verdict = replace(verdict, findings=findings)
     if gating and verdict.status is not Status.SLOWER:
-        alone = reasons.TimeAlone(verdict.status.value, verdict.reason)
-        verdict = replace(verdict, status=Status.SLOWER, reason=reasons.Found(gating), also=(alone, *verdict.also))
+        verdict = overruled(verdict, Status.SLOWER, reasons.Found(gating))
         gating = ()
     lines = (*gating, *others)
     return replace(verdict, also=(*verdict.also, reasons.AlsoFound(lines))) if lines else verdict

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
 from pytest_rlperf.judge.stored import creep
-from pytest_rlperf.judge.verdict import Counts, Evidence, allow, judge, with_findings
+from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
 from pytest_rlperf.model import reasons
@@ -233,8 +233,10 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
     notes: list[Note] = []
     evidence = evidence_of(run, measured.evidence)
     counts, live = _counts(run, settings, measured, notes), evidence.live
-    evidence = replace(evidence, counts=counts, allowances=run.accepted.since(base))
-    verdict = judge(evidence, run.policy(settings))
+    policy = run.policy(settings)
+    law = run.series.add(result, live, policy)
+    evidence = replace(evidence, counts=counts, law=law, allowances=run.accepted.since(base))
+    verdict = judge(evidence, policy)
     # Where nothing is slower, only messages that can still be amended are of use: those of the change at hand.
     if base is not None and (verdict.status is Status.SLOWER or run.settings.against is not None):
         notes += run.accepted.heed(base)
@@ -243,12 +245,7 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
     stored_first = None if stored is None else stored.first
     first = run.baselines.anchor if run.settings.against == ANCHOR else stored_first
     change = None if live is None else creep(verdict.estimate, base, first)
-    outcome = Outcome(result, stored, live, verdict, seconds, change)
-    law = run.series.add(outcome, run.policy(settings))
-    if law is not None:
-        verdict = allow(with_findings(verdict, (law,)), result.nodeid, evidence.allowances)
-        outcome = replace(outcome, verdict=verdict)
-    return Conclusion(outcome, tuple(notes))
+    return Conclusion(Outcome(result, stored, live, verdict, seconds, change), tuple(notes))
 
 
 def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:

@@ -18,6 +18,7 @@ from pytest_rlperf.judge.findings import scale
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.verdict import unmatched
 from pytest_rlperf.model.judged import FINDINGS, LIVE_TOLERANCE, OFF, Allowance, Finding, Outcome, Policy, Shard
+from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
@@ -57,7 +58,7 @@ class Outcomes:
 class Series:
     """Tests that are the same but for one number, by which the time of a call follows a law.
 
-    Lanes may add outcomes at the same time.
+    Lanes may add tests at the same time.
     """
 
     def __init__(self, items: Iterable[pytest.Item]) -> None:
@@ -77,13 +78,12 @@ class Series:
         self._points: dict[str, dict[float, scale.Point]] = {}
         self._lock = threading.Lock()
 
-    def add(self, outcome: Outcome, policy: Policy) -> Finding | None:
-        """Add a test; return the finding of its series where it is the last one of that."""
-        series, size = self._place.get(outcome.result.nodeid, ("", 0.0))
-        live = outcome.live
+    def add(self, head: Result, live: Live | None, policy: Policy) -> Finding | None:
+        """Add a test's figures; return the finding of its series where it is the last one of that."""
+        series, size = self._place.get(head.nodeid, ("", 0.0))
         if not series or live is None or len(live.pairs) < 2 or policy.findings["scale"] == OFF:
             return None
-        counts = (_exact(live.base), _exact(outcome.result))
+        counts = (_exact(live.base), _exact(head))
         with self._lock:
             points = self._points.setdefault(series, {})
             points[size] = scale.Point(size, live.log_ratios, live.base.call_s, *counts)

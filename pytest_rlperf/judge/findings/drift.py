@@ -6,8 +6,9 @@ import math
 import statistics
 
 from pytest_rlperf import units
+from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.judge.stats import student_quantile
-from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
 _PAIRS_LEAST = 3
@@ -28,4 +29,4 @@ def find(live: Live, policy: Policy) -> Finding | None:
         return None
     calls = round(statistics.fmean(readings[-1].head.calls - readings[0].head.calls for readings in runs))
     line = f"gets slower while it runs: {units.change(math.exp(mean))} within {units.counted(calls, 'call')}"
-    return Finding("drift", line, {"ratio": math.exp(mean), "calls": calls}, policy.findings["drift"] == GATE)
+    return finding(policy, "drift", line, {"ratio": math.exp(mean), "calls": calls})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pytest_rlperf import units
-from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
 _PAIRS_LEAST = 2
@@ -22,4 +23,4 @@ def find(live: Live, policy: Policy) -> Finding | None:
             figures[name] = head_s - base_s
     if not parts:
         return None
-    return Finding("first_call", "; ".join(parts), figures, policy.findings["first_call"] == GATE)
+    return finding(policy, "first_call", "; ".join(parts), figures)

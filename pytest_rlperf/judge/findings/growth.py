@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_rlperf import units
-from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, Reading
 from pytest_rlperf.model.measured import Usage
 
@@ -80,7 +81,7 @@ def find(live: Live, policy: Policy) -> Finding | None:
         parts.append(f"{units.quantity(waiting)}B that wait for the garbage collector")
     places = f"; allocated at {', '.join(live.places)}" if live.places else ""
     line = f"each call leaves {', '.join(parts)} more than on base{places}"
-    return Finding("growth", line, figures, policy.findings["growth"] == GATE)
+    return finding(policy, "growth", line, figures)
 
 
 def hints(live: Live) -> bool:

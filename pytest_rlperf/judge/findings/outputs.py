@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs
 from pytest_rlperf.model.measured import OutputPart
 
@@ -18,12 +19,11 @@ Seeded = tuple[int, Sequence[OutputPart], Sequence[OutputPart]]
 
 def find(live: Live, policy: Policy) -> Finding | None:
     """Return how outputs differ: beyond rounding, or in any bit where the test asks for the same bits."""
-    compared, level = live.output, policy.findings["outputs"]
-    bits = level == "bits"
+    compared, bits = live.output, policy.findings["outputs"] == "bits"
     if compared.outputs is not Outputs.DIFFERENT and not (bits and compared.outputs is Outputs.CLOSE):
         return None
     line = f"returns other numbers from the first call on: {compared.path} {compared.what}"
-    return Finding("outputs", line, {}, bits or level == GATE)
+    return finding(policy, "outputs", line, {})
 
 
 def compare(pairs: Sequence[Seeded]) -> OutputComparison:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_rlperf import units
+from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.judge.stats import squared_deviations, student_quantile
-from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
 _PAIRS_LEAST = 3
@@ -48,7 +49,7 @@ def find(live: Live, policy: Policy) -> Finding | None:
         for each in deepest[:_NAMED_MOST]
     ]
     figures = {each.path: math.exp(each.change) for each in deepest}
-    return Finding("phases", f"slower in a phase: {'; '.join(parts)}", figures, policy.findings["phases"] == GATE)
+    return finding(policy, "phases", f"slower in a phase: {'; '.join(parts)}", figures)
 
 
 def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) -> list[_Slower]:

@@ -11,8 +11,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.judge.stats import squared_deviations, student_quantile
-from pytest_rlperf.model.judged import GATE, Finding, Policy
+from pytest_rlperf.model.judged import Finding, Policy
 
 POINTS_LEAST = 3
 _MORE = 0.25  # of an exponent
@@ -58,7 +59,7 @@ def find(points: Sequence[Point], policy: Policy) -> Finding | None:
     if not parts:
         return None
     line = f"from {small.size:g} to {large.size:g}: {', '.join(parts)}"
-    return Finding("scale", line, figures, policy.findings["scale"] == GATE)
+    return finding(policy, "scale", line, figures)
 
 
 def _exponent(small: Point, large: Point, side: str, name: str) -> float | None:
