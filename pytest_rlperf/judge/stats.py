@@ -12,6 +12,7 @@ from pytest_rlperf.model.judged import Estimate
 
 _LOG_MOST = 40.0  # of a ratio: its exponential is under 1e18, the largest figure that is read from a file
 _PRECISION = 1e-9  # of a bound, relative
+_KNOWN = 6.0  # degrees of freedom that what is known before counts as
 _STEPS_MOST = 100  # to find one
 
 
@@ -170,6 +171,15 @@ def squared_deviations(values: Sequence[float]) -> float:
     """Return the sum of squared deviations from the mean, without the exact fractions of statistics.variance."""
     mean = statistics.fmean(values)
     return math.fsum((value - mean) ** 2 for value in values)
+
+
+def shrunken_variance(squares: float, freedom: float, usual_sd: float) -> Variance:
+    """Return a variance by ``squares`` with so many degrees of freedom, and by what is known of such values before.
+
+    Their usual standard deviation counts as _KNOWN degrees of freedom: a conjugate prior.
+    """
+    known = _KNOWN + freedom
+    return Variance((_KNOWN * usual_sd**2 + squares) / known, known)
 
 
 def _student(log_ratio: float, error: float, freedom: float, *, confidence: float, alpha: float) -> Estimate:

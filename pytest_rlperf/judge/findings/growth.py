@@ -53,11 +53,10 @@ _WAITING_TIMES = 2.0  # base's
 
 
 class Growth(NamedTuple):
-    """How much more a call leaves in head than in base, by pair, and how much it leaves in base."""
+    """How much more a call leaves in head than in base, by pair."""
 
     resource: Resource
-    more: tuple[float, ...]  # a call
-    base: tuple[float, ...]
+    more: tuple[float, ...]
 
     @property
     def least(self) -> float:
@@ -105,25 +104,21 @@ def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:
     """Yield the resources of which head keeps more with every call, in every run, and more than base."""
     for resource in KEPT:
         found = [_more_a_call(readings, resource) for readings in runs]
-        known = [each for each in found if each is not None]
-        if known and len(known) == len(found):
-            yield Growth(resource, tuple(more for more, _ in known), tuple(base for _, base in known))
+        known = [more for more in found if more is not None]
+        if len(known) == len(found):
+            yield Growth(resource, tuple(known))
 
 
-def _more_a_call(readings: Sequence[Reading], resource: Resource) -> tuple[float, float] | None:
-    """Return how much more a call of head keeps than one of base, and base's; None where head does not steadily."""
-    if len(readings) <= _STRETCHES_LEAST:
-        return None
+def _more_a_call(readings: Sequence[Reading], resource: Resource) -> float | None:
+    """Return how much more a call of head keeps than one of base; None where that is no steady growth."""
     steps = [_slope(stretch, "head", resource.of) for stretch in itertools.pairwise(readings)]
     head, base = _slope(readings, "head", resource.of), _slope(readings, "base", resource.of)
     once = max(0.0, _slope(readings[:2], "base", resource.of))  # the first calls of either side keep something for good
-    is_whole = not resource.least  # a count of few things does not grow in every stretch
-    is_steady = min(steps) >= 0 and max(steps[len(steps) // 2 :]) > 0
-    if not is_whole:
+    if resource.least:
         is_steady = min(steps) > 0 and steps[-1] >= _ABATES * (steps[0] - once)
-    if not is_steady or head <= max(base, _OF_BASE * base):
-        return None
-    return head - base, base
+    else:  # a count of few things does not grow in every stretch
+        is_steady = min(steps) >= 0 and max(steps[len(steps) // 2 :]) > 0
+    return head - base if is_steady and head > max(base, _OF_BASE * base) else None
 
 
 def _slope(readings: Sequence[Reading], side: str, of: Callable[[Usage], float]) -> float:
@@ -152,4 +147,4 @@ def _waiting(runs: Sequence[Sequence[Reading]]) -> float | None:
 
 def _waiting_a_call(readings: Sequence[Reading], side: str) -> float:
     usages: list[Usage] = [getattr(reading, side) for reading in readings[1:]]
-    return sum(usage.waiting_bytes for usage in usages) / max(1, usages[-1].calls) if usages else 0.0
+    return sum(usage.waiting_bytes for usage in usages) / max(1, usages[-1].calls)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
-from pytest_rlperf.judge.stats import squared_deviations, student_quantile
+from pytest_rlperf.judge.stats import shrunken_variance, squared_deviations, student_quantile
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
@@ -17,9 +17,7 @@ _PAIRS_LEAST = 3
 _SURELY = 0.2  # slower, for certain
 _OF_CALL = 0.003  # of the call, added by a phase that is worth a line
 _NAMED_MOST = 3
-# Pairs' ratios of one phase differ by about so much; as much is known of it as so many more pairs would show.
-_USUAL_SD = 0.05
-_USUAL_PAIRS = 6.0
+_USUAL_SD = 0.05  # of pairs' ratios of one phase
 
 
 class _Slower(NamedTuple):
@@ -73,6 +71,5 @@ def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) 
 
 def _estimate(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean, its standard error and degrees of freedom, the variance shrunken towards the usual one."""
-    freedom = _USUAL_PAIRS + len(ratios) - 1
-    variance = (_USUAL_PAIRS * _USUAL_SD**2 + squared_deviations(ratios)) / freedom
-    return statistics.fmean(ratios), math.sqrt(variance / len(ratios)), freedom
+    variance = shrunken_variance(squared_deviations(ratios), len(ratios) - 1, _USUAL_SD)
+    return statistics.fmean(ratios), math.sqrt(variance.value / len(ratios)), variance.freedom

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_rlperf.judge.policy import finding
-from pytest_rlperf.judge.stats import squared_deviations, student_quantile
+from pytest_rlperf.judge.stats import shrunken_variance, squared_deviations, student_quantile
 from pytest_rlperf.model.judged import Finding, Policy
 
 POINTS_LEAST = 3
@@ -20,8 +20,7 @@ _MORE = 0.25  # of an exponent
 _APART = 2.0  # times the next smaller size: nearer sizes show no law
 _COUNTED = ("python_calls", "ops", "tensor_peak_bytes", "host_peak_bytes")
 _COUNT_LEAST = 100  # of one call: fewer show no law
-# How much pairs' ratios differ, and as how many pairs that is known.
-_USUAL_SD, _USUAL_PAIRS = 0.02, 6.0
+_USUAL_SD = 0.02  # of pairs' ratios
 
 
 class Point(NamedTuple):
@@ -42,11 +41,10 @@ def find(points: Sequence[Point], policy: Policy) -> Finding | None:
     decades = math.log(large.size / small.size)
     parts, figures = [], {}
     more = statistics.fmean(large.log_ratios) - statistics.fmean(small.log_ratios)
-    freedom = _USUAL_PAIRS + len(large.log_ratios) + len(small.log_ratios) - 2
-    squares = squared_deviations(large.log_ratios) + squared_deviations(small.log_ratios)
-    variance = (_USUAL_PAIRS * _USUAL_SD**2 + squares) / freedom
-    error = math.sqrt(variance * (1 / len(large.log_ratios) + 1 / len(small.log_ratios)))
-    certain = more - student_quantile(1 - policy.alpha / policy.tests, freedom) * error
+    ratios = (small.log_ratios, large.log_ratios)
+    variance = shrunken_variance(sum(map(squared_deviations, ratios)), sum(map(len, ratios)) - 2, _USUAL_SD)
+    error = math.sqrt(variance.value * sum(1 / len(each) for each in ratios))
+    certain = more - student_quantile(1 - policy.alpha / policy.tests, variance.freedom) * error
     if more >= _MORE * decades and certain >= _MORE / 2 * decades:
         was = math.log(large.base_s / small.base_s) / decades
         parts.append(f"time ∝ size^{was + more / decades:.2f} (base ^{was:.2f})")
