@@ -153,12 +153,20 @@ def typical_shares(slices: Sequence[SliceRecord]) -> tuple[Phase, ...]:
     return tuple(replace(phase, total_s=totals[phase.path], self_s=max(0.0, own(phase.path))) for phase in counted)
 
 
+class _Usages(NamedTuple):
+    """What both sides of a pair hold after so many blocks."""
+
+    blocks: int
+    base: Usage
+    head: Usage
+
+
 @dataclass
 class WarmPair:
     """A pair that is warm, and then its blocks; ``share_s`` is its part of the test's time.
 
     Both workers are on the CPU ``placed``, None where the kernel places them. ``waited_s`` went by without a turn to
-    measure, since it was warm.
+    measure, since it was warm. ``readings`` and ``phases`` are worked out once its blocks are taken.
     """
 
     pair: Pair
@@ -170,7 +178,8 @@ class WarmPair:
     seconds: float = 0.0
     blocks: list[Block] = field(default_factory=list)
     traced: list[Block] = field(default_factory=list)
-    usages: list[tuple[int, Usage, Usage]] = field(default_factory=list)  # after so many blocks
+    readings: tuple[Reading, ...] = ()
+    phases: tuple[PhaseRatio, ...] = ()
 
     @property
     def is_single(self) -> bool:
@@ -199,60 +208,63 @@ class WarmPair:
         __tracebackhide__ = True
         share_s = self.share_s - self._spent_s(clock)
         pace = BlockPace(share_s, PAIR_S, clock, least=PAIR_BLOCKS, traced_blocks=1.0)
-        self._read()
+        usages = [self._usages(self.blocks)]
         while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
             self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
             if pace.traces():
                 self.traced.append(Block.take(self.pair, SliceKind.TRACED))
-            if len(self.blocks) >= max(_READ_FIRST, 2 * self.usages[-1][0]):
-                self._read()
-        if len(self.blocks) > self.usages[-1][0]:
-            self._read()
+            if len(self.blocks) >= max(_READ_FIRST, 2 * usages[-1].blocks):
+                usages.append(self._usages(self.blocks))
+        if len(self.blocks) > usages[-1].blocks:
+            usages.append(self._usages(self.blocks))
         self.seconds = self._spent_s(clock)
+        self.readings, self.phases = self._readings(self.blocks, usages), self._phases()
 
-    def go_on(self, seconds: float, clock: Callable[[], float]) -> list[Reading]:
-        """Take blocks for so long, and return the readings of resources: six stretches of equal length."""
+    def go_on(self, seconds: float, clock: Callable[[], float]) -> tuple[Reading, ...]:
+        """Take further blocks for so long, which are in no figure; return readings of six stretches of equal length."""
         __tracebackhide__ = True
-        self.blocks, self.usages = [], []
-        self._read()
+        blocks: list[Block] = []
+        usages = [self._usages(blocks)]
         for _ in range(_LONGER_STRETCHES):
             end_s = clock() + seconds / _LONGER_STRETCHES
-            while clock() < end_s or len(self.blocks) == self.usages[-1][0]:
-                self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
-            self._read()
-        return self.readings()
+            while clock() < end_s or len(blocks) == usages[-1].blocks:
+                blocks.append(Block.take(self.pair, SliceKind.PLAIN))
+            usages.append(self._usages(blocks))
+        return self._readings(blocks, usages)
 
-    def _read(self) -> None:
-        self.usages.append((len(self.blocks), self.pair.base.usage(), self.pair.head.usage()))
+    def _usages(self, blocks: Sequence[Block]) -> _Usages:
+        """Return what both sides hold after these blocks."""
+        return _Usages(len(blocks), self.pair.base.usage(), self.pair.head.usage())
 
-    def readings(self) -> list[Reading]:
+    def _readings(self, blocks: Sequence[Block], usages: Sequence[_Usages]) -> tuple[Reading, ...]:
         """Return the resources of both sides at every reading, with the pair's figure for the slices before it.
 
         A last stretch that is less than half as long as the one before is part of that.
         """
-        usages = list(self.usages)
-        if len(usages) > 2 and usages[-1][0] - usages[-2][0] < (usages[-2][0] - usages[-3][0]) / 2:
-            del usages[-2]
-        found = [Reading(usages[0][1], usages[0][2])] if usages else []
-        for (start, _, _), (end, base, head) in itertools.pairwise(usages):
-            ratios = LogRatios.of(self.blocks[start:end], by_wall, head_first=self.pair.head_first)
-            found.append(Reading(base, head, trimmed_mean(ratios.within, PAIR_TRIM)))
-        return found
+        kept = list(usages)
+        if len(kept) > 2 and kept[-1].blocks - kept[-2].blocks < (kept[-2].blocks - kept[-3].blocks) / 2:
+            del kept[-2]
+        found = [Reading(kept[0].base, kept[0].head)]
+        for before, after in itertools.pairwise(kept):
+            stretch = blocks[before.blocks : after.blocks]
+            ratios = LogRatios.of(stretch, by_wall, head_first=self.pair.head_first)
+            found.append(Reading(after.base, after.head, trimmed_mean(ratios.within, PAIR_TRIM)))
+        return tuple(found)
 
-    def phases(self) -> list[PhaseRatio]:
+    def _phases(self) -> tuple[PhaseRatio, ...]:
         """Return how long head takes in each phase compared with base, for phases that both have."""
         if not self.traced:
-            return []
+            return ()
         base, head = (
             {phase.path: phase.total_s for phase in typical_shares(slices_of(self.traced, side))}
             for side in ("base", "head")
         )
         ratio = self.log_ratio(by_wall)
-        return [
+        return tuple(
             PhaseRatio(path, math.log(head[path] / share) + ratio, share)
             for path, share in base.items()
             if share > 0 and head.get(path, 0.0) > 0
-        ]
+        )
 
     def _spent_s(self, clock: Callable[[], float]) -> float:
         return clock() - self.started_s - self.waited_s
@@ -279,8 +291,8 @@ class WarmPair:
             setup_s=self.pair.setup_s,
             loader=self.pair.loader,
             seconds=self.seconds,
-            readings=tuple(self.readings()),
-            phases=tuple(self.phases()),
+            readings=self.readings,
+            phases=self.phases,
             first_call_s=(self.pair.base.checked_s or 0.0, self.pair.head.checked_s or 0.0),
             import_s=self.pair.import_s,
         )
@@ -425,7 +437,7 @@ class PairedMeasurement:
         if pair.pair.number == 0:
             self._idle.begin([pair.pair.base, pair.pair.head])
 
-    def go_on(self, seconds: float) -> list[Reading]:
+    def go_on(self, seconds: float) -> tuple[Reading, ...]:
         """Have the first pair take slices for so much longer; return readings of its resources."""
         __tracebackhide__ = True
         return self._taken[0].go_on(seconds, self._clock)

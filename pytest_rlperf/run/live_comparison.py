@@ -333,7 +333,7 @@ class LiveComparison(LivePairs):
         if growth.hints(live):
             self.test.progress.show("looking whether memory grows")
             with self.test.lanes.lane(self.test.order, 0):
-                live = replace(live, longer=tuple(self._measurement.go_on(_LONGER_S)))
+                live = replace(live, longer=self._measurement.go_on(_LONGER_S))
         found = growth.find(live, self._policy)
         if found is None:
             return live
