@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,10 +20,11 @@ def read_usage(calls: int) -> Usage:
 
     Objects are those of this process alone; memory, files and threads those of its child processes, too.
     """
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    objects, private = sys.getallocatedblocks(), _private_bytes(processes)
+    own = psutil.Process()
+    processes = [own, *own.children(recursive=True)]
+    objects, private = sys.getallocatedblocks(), _sum(processes, _private_bytes)
     gc.collect()
-    kept, kept_private = sys.getallocatedblocks(), _private_bytes(processes)
+    kept, kept_private = sys.getallocatedblocks(), _sum(processes, _private_bytes)
     return Usage(
         calls=calls,
         objects=kept,
@@ -30,32 +32,24 @@ def read_usage(calls: int) -> Usage:
         waiting_objects=max(0, objects - kept),
         waiting_bytes=max(0, private - kept_private),
         device_bytes=_device_bytes(),
-        open_files=_sum(processes, "num_fds"),
-        threads=_sum(processes, "num_threads"),
+        open_files=_sum(processes, psutil.Process.num_fds),
+        threads=_sum(processes, psutil.Process.num_threads),
         processes=len(processes),
     )
 
 
-def _private_bytes(processes: list[psutil.Process]) -> int:
-    """Return the resident memory of processes that no file backs, where the system tells it apart."""
-    found = 0
-    for process in processes:
-        try:
-            memory = process.memory_info()
-        except psutil.Error:  # it has just ended
-            continue
-        found += memory.rss - getattr(memory, "shared", 0)
-    return found
+def _private_bytes(process: psutil.Process) -> int:
+    """Return the resident memory of a process that no file backs, where the system tells it apart."""
+    memory = process.memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
 
 
-def _sum(processes: list[psutil.Process], name: str) -> int:
-    """Return the sum of one count over processes; 0 where this system does not have it."""
+def _sum(processes: Sequence[psutil.Process], of: Callable[[psutil.Process], int]) -> int:
+    """Return the sum of a figure over processes, less those that have just ended."""
     found = 0
     for process in processes:
-        try:
-            found += getattr(process, name, int)()
-        except psutil.Error:
-            continue
+        with suppress(psutil.Error):
+            found += of(process)
     return found
 
 

@@ -299,7 +299,7 @@ class Session:
 
     def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int, began_s: float = 0.0) -> None:
         self._start = start
-        self._began_s = self._collected_s = began_s
+        self._began_s = began_s
         self._terminal = terminal
         self._engine = engine
         self._errors: dict[str, str] = {}
@@ -363,13 +363,12 @@ class Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of the orders, until the order to quit."""
-        self._collected_s = time.monotonic()
+        import_s = time.monotonic() - self._began_s
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
         fault = fault_of_forks() if self._start.probe else ""
         loaded = self._engine.loaded()
-        import_s = self._collected_s - self._began_s
         keys, text = list(self._items), _encodable(errors)
         self._engine.send(m.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
         if self._start.forks:
