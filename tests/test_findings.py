@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import builders
 import numpy as np
@@ -23,6 +25,7 @@ from pytest_rlperf.judge.verdict import with_findings
 from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Usage
+from pytest_rlperf.run.outcomes import Series
 
 CALLS = (0, 100, 200, 400, 800)
 NOTHING = Usage(0, 100_000, 50 << 20, 120, 0, 0, 9, 3, 1)
@@ -212,6 +215,28 @@ def test_a_law_grows_faster(points: list[scale.Point], expected: str | None) -> 
     """A larger exponent of time or of an exact count, by the two largest of three sizes or more, is found."""
     found = scale.find(points, Policy())
     assert (found.line.partition(": ")[2] if found else None) == expected
+
+
+def test_the_last_test_of_a_series_has_its_law() -> None:
+    """Tests that differ in one number are a series, in any order; it is judged once all of them are measured."""
+    sizes = {"s": 1_000, "m": 100_000, "l": 1_000_000}
+    keys = {name: f"test_it.py::test_sample[{name}]" for name in sizes}
+    items: list[Any] = [
+        SimpleNamespace(
+            nodeid=keys[name],
+            config=SimpleNamespace(getoption=lambda *_: False),
+            callspec=SimpleNamespace(params={"stored": size, "kind": "uniform", "flag": True}),
+        )
+        for name, size in sizes.items()
+    ]
+    series, found = Series(items), []
+    for name, ratio in (("l", 3.5), ("s", 1.0), ("m", 1.0)):
+        live = replace(live_of([]), pairs=tuple(builders.pair(math.log(ratio)) for _ in range(3)))
+        found.append(series.add(builders.result(keys[name]), live, Policy()))
+    assert found[:2] == [None, None]
+    assert found[2] is not None
+    assert found[2].line == "from 100000 to 1e+06: time ∝ size^0.54 (base ^0.00)"
+    assert series.add(builders.result("test_it.py::test_other"), live, Policy()) is None
 
 
 def test_a_slow_start_is_found() -> None:
