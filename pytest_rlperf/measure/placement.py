@@ -22,6 +22,7 @@ from pytest_rlperf.measure.worker import Worker
 CGROUP = Path("/sys/fs/cgroup")  # of version 2, which has one tree
 _BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
 _BUSY_LEAST_S = 0.02  # two ticks of the clock of threads' times
+_IDLE_LEAST_S = 0.5  # a watch for idle workers: one tick is 2 % of it
 
 
 def read_system_file(path: Path) -> str:
@@ -126,8 +127,8 @@ class IdleWatch:
         self._begun_s = self._clock()
         self._before_s = [(worker, worker.cpu_s()) for worker in workers]
 
-    def end(self, least_s: float = 1.0) -> None:
-        """Stop watching, after ``least_s`` at the earliest: the system counts CPU time in hundredths of a second."""
+    def end(self, least_s: float = 2 * _IDLE_LEAST_S) -> None:
+        """Stop watching, after ``least_s`` at the earliest."""
         if self._before_s:
             self._wait(max(0.0, least_s - (self._clock() - self._begun_s)))
         watched_s = self._clock() - self._begun_s
@@ -145,6 +146,6 @@ class IdleWatch:
         self.end(0.0)
 
     def share(self, worker: Worker) -> float:
-        """Return the CPU time ``worker`` used while watched, over the time it was watched."""
+        """Return the CPU time ``worker`` used while watched, over the time it was watched; 0 for a short watch."""
         watched_s = self._watched_s.get(id(worker), 0.0)
-        return self._used_s[id(worker)] / watched_s if watched_s else 0.0
+        return self._used_s[id(worker)] / watched_s if watched_s >= _IDLE_LEAST_S else 0.0
