@@ -34,7 +34,7 @@ from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
-from pytest_rlperf.model.measured import Figures, Phase, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model.measured import Figures, Phase, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.progress import Progress
 
 WORKERS = 3  # the sample of a stored comparison
@@ -51,12 +51,13 @@ _OPTIONS = "(--rlperf-max-time, --rlperf-budget)"  # which set a test's time
 
 @dataclass(frozen=True)
 class SideMeasurement:
-    """The figures that the workers of one side took of one test."""
+    """The figures that the workers of one side took of one test, and what each held from time to time."""
 
     workers: tuple[WorkerRecord, ...]
     phases: tuple[Phase, ...]
     traced_call_s: float
     notes: tuple[str, ...]
+    usages: tuple[tuple[Usage, ...], ...] = ()
 
 
 class BlockPace:
@@ -140,17 +141,20 @@ class WorkerSlices:
     blocks: list[_Block] = field(default_factory=list)
     traced: list[SliceRecord] = field(default_factory=list)
     other_pace: list[SliceRecord] = field(default_factory=list)
+    usages: list[Usage] = field(default_factory=list)
 
     def take(self, share_s: float, clock: Callable[[], float]) -> None:
-        """Take slices for up to ``share_s``."""
+        """Take slices for up to ``share_s``, and read what the worker holds between blocks."""
         __tracebackhide__ = True
         pace = BlockPace(share_s, WORKER_S, clock)
+        self.usages.append(self.worker.usage())
         while pace.begins():
             self.blocks.append(_Block.take(self.worker, single=self.warm.call_s >= SINGLE_CALL_S))
             if pace.traces():
                 self.traced.append(self.worker.take(SliceKind.TRACED))
                 if self._plain[0].device is not None:
                     self.other_pace.append(self.worker.take(SliceKind.OTHER_PACE))
+            self.usages.append(self.worker.usage())
 
     @property
     def _plain(self) -> list[SliceRecord]:
@@ -231,11 +235,13 @@ def measure_one_side(
     wait_all(chosen[1:], lambda worker: worker.wait_checked())
     with limit.stopped():
         _count(counting, chosen[1:])
-    records, traced = _take_turns(chosen, warm, limit, progress)
+    taken, records = _take_turns(chosen, warm, limit, progress)
     if len(records) < len(chosen):
         notes.append(f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}")
     notes += _restless(records)
-    return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), tuple(notes))
+    traced = [record for slices in taken for record in slices.traced]
+    usages = tuple(tuple(slices.usages) for slices in taken)
+    return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), tuple(notes), usages)
 
 
 def _count(counting: CountingPass | None, workers: Sequence[Worker]) -> None:
@@ -246,8 +252,8 @@ def _count(counting: CountingPass | None, workers: Sequence[Worker]) -> None:
 
 def _take_turns(
     chosen: Sequence[Worker], warm: Warm, limit: TimeLimit, progress: Progress
-) -> tuple[list[WorkerRecord], list[SliceRecord]]:
-    """Have one worker after another take its slices, the first of which is warm; return records and traced slices."""
+) -> tuple[list[WorkerSlices], list[WorkerRecord]]:
+    """Have one worker after another take its slices, the first of which is warm; return them and their figures."""
     __tracebackhide__ = True
     taken: list[WorkerSlices] = []
     idle = IdleWatch(limit.clock)
@@ -267,8 +273,7 @@ def _take_turns(
         taken.append(WorkerSlices(worker, warm))
         with idle.while_measuring(worker, chosen):
             taken[-1].take(share_s, limit.clock)
-    records = [slices.record(idle.share(slices.worker)) for slices in taken]
-    return records, [record for slices in taken for record in slices.traced]
+    return taken, [slices.record(idle.share(slices.worker)) for slices in taken]
 
 
 def workers_needed(max_time_s: float) -> int:

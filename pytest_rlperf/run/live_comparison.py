@@ -372,7 +372,7 @@ def make_result(key: str, called: m.Called, measured: SideMeasurement) -> Result
         workers=measured.workers,
         phases=measured.phases,
         traced_call_s=measured.traced_call_s,
-        notes=(*measured.notes, *device_notes(measured.workers)),
+        notes=(*measured.notes, *growth.notes(measured.usages), *device_notes(measured.workers)),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_rlperf import units
@@ -81,6 +82,19 @@ def find(live: Live, policy: Policy) -> Finding | None:
     places = f"; allocated at {', '.join(live.places)}" if live.places else ""
     line = f"each call leaves {', '.join(parts)} more than on base{places}"
     return finding(policy, "growth", line, figures)
+
+
+def notes(usages: Sequence[Sequence[Usage]]) -> tuple[str, ...]:
+    """Return a note on what grows in every worker of one side, beside which there is nothing to compare with."""
+    runs = [
+        [Reading(replace(taken[0], calls=usage.calls), usage) for usage in taken]  # base stands still
+        for taken in usages
+        if len(taken) > _STRETCHES_LEAST
+    ]
+    if len(runs) < _PAIRS_LEAST:
+        return ()
+    kept = [growth.resource.line(growth.least) for growth in _growths(runs) if _is_enough(growth, runs)]
+    return (f"each call leaves {', '.join(kept)} behind: a leak, or a cache that is not full yet",) if kept else ()
 
 
 def hints(live: Live) -> bool:
