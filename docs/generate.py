@@ -85,28 +85,20 @@ def _flags_as_code(text: str) -> str:
     return re.sub(r"(?<![\w`-])--[a-z][\w-]*(=[\w/]+)?", r"`\g<0>`", text)
 
 
-def fixture_entries() -> str:
-    """Return the fixtures: the signature of what each returns, and its docstring."""
-    return "\n".join(
-        _entry(name, inspect.unwrap(getattr(fixtures, name))(None), inspect.unwrap(getattr(fixtures, name)))
-        for name in vars(fixtures)
-        if name in fixtures.CALLS
-    )
+def fixture_calls() -> str:
+    """Return the fixtures as a table: how each is called, and what it measures."""
+    made = {name: inspect.unwrap(getattr(fixtures, name)) for name in vars(fixtures) if name in fixtures.CALLS}
+    rows = ((f"`{_called(name, fixture(None))}`", _first(fixture)) for name, fixture in made.items())
+    return table(("fixture", "meaning"), rows)
 
 
 def results() -> str:
-    """Return the classes of results and verdicts."""
-    parts = []
-    for name in ("Result", "Verdict", "Status"):
-        parts.append(f"**`{name}`**: {_doc(getattr(pytest_rlperf, name))}\n")
-        if name == "Result":
-            members = [(member, getattr(pytest_rlperf.Result, member)) for member in _RESULT]
-            parts.append(
-                table(("of a result", "meaning"), ((f"`{_called(*each)}`", _first(each[1])) for each in members))
-            )
-        if name == "Status":
-            parts.append(", ".join(f"`{each.name}`" for each in pytest_rlperf.Status) + "\n")
-    return "\n".join(parts)
+    """Return the classes of results and verdicts, and the members of a result."""
+    classes = [(name, _first(getattr(pytest_rlperf, name))) for name in ("Result", "Verdict", "Status")]
+    statuses = ", ".join(f"`{each.name}`" for each in pytest_rlperf.Status)
+    rows = [(f"`{name}`", f"{text} {statuses}." if name == "Status" else text) for name, text in classes]
+    members = [(f"Result.{name}", getattr(pytest_rlperf.Result, name)) for name in _RESULT]
+    return table(("name", "meaning"), [*rows, *_rows(members)])
 
 
 def errors() -> str:
@@ -134,11 +126,11 @@ def counters() -> str:
 
 
 def _described(head: str, found: list[tuple[str, Any]]) -> str:
-    return table((head, "meaning"), ((f"`{_called(name, thing)}`", _first(thing)) for name, thing in found))
+    return table((head, "meaning"), _rows(found))
 
 
-def _entry(name: str, function: Any, documented: Any) -> str:
-    return f"**`{_called(name, function)}`**\n\n{_doc(documented)}\n"
+def _rows(found: list[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    return ((f"`{_called(name, thing)}`", _first(thing)) for name, thing in found)
 
 
 def _called(name: str, function: Any) -> str:
@@ -177,7 +169,7 @@ def _first(thing: Any) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "options": options,
     "commands": commands,
-    "fixtures": fixture_entries,
+    "fixtures": fixture_calls,
     "results": results,
     "errors": errors,
     "timers": timer_functions,

@@ -122,11 +122,10 @@ def test_every_option_is_documented(generate: Any) -> None:
 
 
 def test_every_fixture_is_documented(generate: Any) -> None:
-    """Each has the signature of its call, and its docstring."""
-    entries = generate.fixture_entries()
-    assert set(re.findall(r"(?m)^\*\*`(\w+)\(", entries)) == fixtures.CALLS.keys()
-    assert "rlperf_gae(function, n_steps=128, n_envs=8, backend='numpy', *, device='cpu', phases=None)" in entries
-    assert "ComponentError where an array of the batch" in entries
+    """Each has the signature of its call."""
+    rows = generate.fixture_calls()
+    assert set(re.findall(r"(?m)^\| `(\w+)\(", rows)) == fixtures.CALLS.keys()
+    assert "rlperf_gae(function, n_steps=128, n_envs=8, backend='numpy', *, device='cpu', phases=None)" in rows
 
 
 @pytest.mark.slow
