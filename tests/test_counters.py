@@ -12,7 +12,6 @@ from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
 from wording import Wording
 
-from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
 from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by, learn
@@ -748,12 +747,3 @@ def test_what_is_not_compared_is_said_with_the_reason(wording: Wording) -> None:
     verbose = note_lines(notes, verbose=True)
     assert verbose[:1] == [versions]
     assert verbose == wording
-
-
-def test_the_page_about_counters_lists_them_all() -> None:
-    """docs/counters.md has every counter, its unit and what it counts, and no other."""
-    page = (Path(__file__).parents[1] / "docs" / "counters.md").read_text(encoding="utf-8")
-    section = page.partition("## What is counted")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| `")]
-    units = {"1": "", "B": "bytes"}
-    assert rows == [f"| `{name}` | {units[known.unit]} | {known.meaning} |" for name, known in NAMES.items()]

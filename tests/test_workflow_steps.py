@@ -249,9 +249,7 @@ def test_gate_that_init_writes(tmp_path: Path, rounds: int, code: int) -> None:
 
 def test_shards_of_the_guide_are_merged(tmp_path: Path) -> None:
     """The matrix's step measures its shard, and the last job merges and summarizes what the shards have kept."""
-    guide = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
-    text = guide.partition("<!-- shards -->\n```yaml\n")[2].partition("```")[0]
-    measure, gate = YAML(typ="safe", pure=True).load(text)["jobs"].values()
+    measure, gate = load(ROOT / "docs" / "workflows" / "shards.yml")["jobs"].values()
     runner = Runner(tmp_path, tmp_path)
     for name in ("python", "rlperf"):
         script(tmp_path / "bin" / name, 'printf "%s\\n" "$@"')

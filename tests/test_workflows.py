@@ -26,6 +26,8 @@ ACTION = ROOT / "action.yml"
 CITATION = ROOT / "CITATION.cff"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 GUIDE = ROOT / "docs" / "github-actions.md"
+COPIED = sorted((ROOT / "docs" / "workflows").glob("*.yml"))  # by users
+SHARDS = ROOT / "docs" / "workflows" / "shards.yml"
 HERE = "pytest-rlperf/pytest-rlperf"  # at GitHub
 PACKAGE = f"'pytest-rlperf @ git+https://github.com/{HERE}'"
 # By `rlperf init --github`, which puts the project's own in the place of what begins with ~.
@@ -43,6 +45,7 @@ PERMISSIONS = {
     ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},
     ("anchor.yml", "report"): {"issues": "write"},
     ("dependencies.yml", "report"): {"issues": "write"},
+    ("pages.yml", "deploy"): {"pages": "write", "id-token": "write"},
     ("release.yml", "publish"): {"id-token": "write"},
 }
 
@@ -225,7 +228,7 @@ def test_only_what_runs_nobodys_code_may_write() -> None:
     """A job that may write installs nothing and runs no tests."""
     for name, job in [key for key, permissions in PERMISSIONS.items() if "write" in permissions.values()]:
         path = DEPENDENCIES if name == DEPENDENCIES.name else TESTS.with_name(name)
-        scripts = [step["run"] for step in load(path)["jobs"][job]["steps"] if "run" in step]
+        scripts = [step.get("run", "") for step in load(path)["jobs"][job]["steps"]]
         assert scripts
         assert not [script for script in scripts if re.search(r"\bpip\b|\bpytest\b(?!_)", script)]
 
@@ -262,7 +265,14 @@ def elsewhere(path: Path) -> str:
 @pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE, ANCHOR], ids=lambda path: path.name)
 def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
     """The workflow that users copy is the one that runs here, but for the origin of the package."""
-    assert f"<!-- {path.name} -->\n```yaml\n{elsewhere(path)}```\n" in GUIDE.read_text(encoding="utf-8")
+    assert SHARDS.with_name(path.name).read_text(encoding="utf-8") == elsewhere(path)
+
+
+@pytest.mark.parametrize("path", COPIED, ids=lambda path: path.name)
+def test_guide_includes_every_workflow_to_copy(path: Path) -> None:
+    """The page shows the whole file, and the file is valid."""
+    assert f"```{{literalinclude}} workflows/{path.name}\n" in GUIDE.read_text(encoding="utf-8")
+    assert check(path).returncode == 0, check(path).stdout
 
 
 def test_the_gate_here_reports_to_github() -> None:
@@ -306,14 +316,10 @@ def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
     assert measure["run"] == steps(load(WRITTEN))[-2]["run"].replace(" ~tests", "").rpartition(" ")[0]
 
 
-def test_the_gate_in_shards_is_valid_and_safe(tmp_path: Path) -> None:
+def test_the_gate_in_shards_is_safe() -> None:
     """The guide's matrix keeps the rules of the workflows here, and its last job is what the comment follows."""
-    text = GUIDE.read_text(encoding="utf-8").partition("<!-- shards -->\n```yaml\n")[2].partition("```")[0]
-    path = tmp_path / "gate.yml"
-    path.write_text(text, encoding="utf-8")
-    assert check(path).returncode == 0, check(path).stdout
-    workflow = load(path)
-    assert [finding for lint in LINTS for finding in lint(workflow, text, path.name)] == []
+    workflow, text = load(SHARDS), SHARDS.read_text(encoding="utf-8")
+    assert [finding for lint in LINTS for finding in lint(workflow, text, SHARDS.name)] == []
     measure, gate = workflow["jobs"].values()
     assert measure["steps"][:2] == steps(load(WRITTEN))[:2]
     assert measure["steps"][2]["run"] == f"pip install -e . {PACKAGE}"
@@ -327,9 +333,9 @@ def test_the_gate_in_shards_is_valid_and_safe(tmp_path: Path) -> None:
 
 def test_guide_names_this_package_by_its_commit() -> None:
     """A tag can be moved to other code, which would then run in the jobs of everybody who copied the guide."""
-    guide = GUIDE.read_text(encoding="utf-8")
-    references = re.findall(rf"{HERE}(?:@|\n\s+ref: )([^\s']+)", guide)
-    assert len(references) == 3
+    texts = "".join(path.read_text(encoding="utf-8") for path in (GUIDE, *COPIED))
+    references = re.findall(rf"{HERE}(?:@|\n\s+ref: )([^\s']+)", texts)
+    assert len(references) == 2
     assert set(references) == {"COMMIT"}
 
 

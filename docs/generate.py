@@ -1,0 +1,194 @@
+"""Write what the reference pages have from the code, between two marks each: ``python docs/generate.py``."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest_rlperf
+from pytest_rlperf import fixtures, testing, timers, traces
+from pytest_rlperf.cli import COMMANDS
+from pytest_rlperf.cli.command import Command
+from pytest_rlperf.counters.instrument import NAMES
+from pytest_rlperf.options import OPTIONS, Option
+
+DOCS = Path(__file__).parent
+_SHOWN = (bool, float, int, str, type(None))  # defaults that a signature shows
+_UNITS = {"1": "", "B": "bytes"}
+
+_RESULT = ("measured", "name", "clock", "call_s", "items_per_s", "phase")
+_ERRORS = ("PerformanceRegression", "ComponentError", "MeasurementError", "NotMeasuredError")
+_TIMERS = (
+    *("hierarchical_timer", "timed", "snapshot", "reset", "merge_tree", "merge", "enable", "disable", "is_recording"),
+    *("recording", "recording_into", "add_metadata", "set_gauge", "child_environment"),
+)
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+
+
+def option_rows(options: tuple[Option, ...] = OPTIONS) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of pytest's options: the name, the places where it can be set, and the meaning."""
+    for option in options:
+        name = option.name.removesuffix("_s")
+        places = {"flag": option.flag is not None, "ini": option.ini, "marker": option.marker}
+        value = f"={option.metavar}" if option.bare is None else f"[={option.metavar}]"
+        shown = f"{option.flag}{value}" if option.metavar else option.flag
+        yield (
+            f"`{shown or (f'rlperf_{name}' if option.ini else name)}`",
+            ", ".join(place for place, is_there in places.items() if is_there),
+            _flags_as_code(option.help.replace("%%", "%")),
+        )
+
+
+def options() -> str:
+    """Return the options of pytest as a table."""
+    return table(("option", "set by", "meaning"), option_rows())
+
+
+def commands() -> str:
+    """Return the commands, each with its arguments as a table."""
+    return "\n".join(_command(command) for command in COMMANDS)
+
+
+def _command(command: Command) -> str:
+    parser = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    rows = [(_invocation(action), _flags_as_code(_help(action))) for action in parser._actions]
+    more, example, code = " ".join((parser.epilog or "").split()).partition("For example: ")
+    words = " ".join(
+        part for part in (_flags_as_code(command.help), _flags_as_code(more), code and f"{example}`{code}`.") if part
+    )
+    return f"## rlperf {command.name}\n\n{words}\n" + (f"\n{table(('argument', 'meaning'), rows)}" if rows else "")
+
+
+def _invocation(action: argparse.Action) -> str:
+    shown = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    value = " ".join(shown) if isinstance(shown, tuple) else shown
+    flags = ", ".join(action.option_strings)
+    return f"`{f'{flags} {value}' if flags and action.nargs != 0 else flags or value}`"
+
+
+def _help(action: argparse.Action) -> str:
+    default = "" if action.default is None else action.default
+    return (action.help or "").replace("%(default)r", repr(default)).replace("%(default)s", str(default))
+
+
+def _flags_as_code(text: str) -> str:
+    return re.sub(r"(?<![\w`-])--[a-z][\w-]*(=[\w/]+)?", r"`\g<0>`", text)
+
+
+def fixture_calls() -> str:
+    """Return the fixtures as a table: how each is called, and what it measures."""
+    made = {name: inspect.unwrap(getattr(fixtures, name)) for name in vars(fixtures) if name in fixtures.CALLS}
+    rows = ((f"`{_called(name, fixture(None))}`", _first(fixture)) for name, fixture in made.items())
+    return table(("fixture", "meaning"), rows)
+
+
+def results() -> str:
+    """Return the classes of results and verdicts, and the members of a result."""
+    classes = [(name, _first(getattr(pytest_rlperf, name))) for name in ("Result", "Verdict", "Status")]
+    statuses = ", ".join(f"`{each.name}`" for each in pytest_rlperf.Status)
+    rows = [(f"`{name}`", f"{text} {statuses}." if name == "Status" else text) for name, text in classes]
+    members = [(f"Result.{name}", getattr(pytest_rlperf.Result, name)) for name in _RESULT]
+    return table(("name", "meaning"), [*rows, *_rows(members)])
+
+
+def errors() -> str:
+    """Return the errors."""
+    return table(("error", "meaning"), ((f"`{name}`", _first(getattr(pytest_rlperf, name))) for name in _ERRORS))
+
+
+def timer_functions() -> str:
+    """Return the functions of timers."""
+    found = [(name, getattr(timers, name)) for name in _TIMERS]
+    return _described("`pytest_rlperf.timers`", found)
+
+
+def trace_functions() -> str:
+    """Return the functions of files of timer trees, and the clock for tests."""
+    found = [("traces." + name, getattr(traces, name)) for name in ("read", "parse", "write")]
+    found += [("testing.FakeClock", testing.FakeClock), ("testing.FakeClock.advance", testing.FakeClock.advance)]
+    return _described("`pytest_rlperf`", found)
+
+
+def counters() -> str:
+    """Return the counters, each with its unit."""
+    rows = ((f"`{name}`", _UNITS[known.unit], known.meaning) for name, known in NAMES.items())
+    return table(("counter", "unit", "what it counts"), rows)
+
+
+def _described(head: str, found: list[tuple[str, Any]]) -> str:
+    return table((head, "meaning"), _rows(found))
+
+
+def _rows(found: list[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    return ((f"`{_called(name, thing)}`", _first(thing)) for name, thing in found)
+
+
+def _called(name: str, function: Any) -> str:
+    """Return how something is called: its name alone where it is a property."""
+    if not callable(function):
+        return name
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty, default=_default(each.default))
+        for each in inspect.signature(function).parameters.values()
+        if each.name != "self"
+    ]
+    return f"{name}{inspect.Signature(parameters)}"
+
+
+def _default(value: Any) -> Any:
+    return value if value is inspect.Parameter.empty or type(value) in _SHOWN else _Any()
+
+
+class _Any:
+    """Stands for a default that a signature does not show."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _doc(thing: Any) -> str:
+    """Return a docstring as Markdown, whose paragraphs are one line each."""
+    text = re.sub(r":\w+:`[~.]*([^`]+)`", r"`\1`", inspect.getdoc(thing) or "").replace("``", "`")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _first(thing: Any) -> str:
+    return _doc(thing).partition("\n\n")[0]
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "options": options,
+    "commands": commands,
+    "fixtures": fixture_calls,
+    "results": results,
+    "errors": errors,
+    "timers": timer_functions,
+    "traces": trace_functions,
+    "counters": counters,
+}
+PAGES = tuple(DOCS / f"{name}.md" for name in ("options", "cli", "api", "counters"))
+
+
+def filled(text: str) -> str:
+    """Return a page with what the code knows between the marks."""
+    for name, part in PARTS.items():
+        before, mark, after = text.partition(f"<!-- {name} -->\n")
+        if mark:
+            end = f"<!-- end of {name} -->"
+            text = f"{before}{mark}\n{part()}\n{end}{after.partition(end)[2]}"
+    return text
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
