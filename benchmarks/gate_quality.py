@@ -10,6 +10,8 @@ judges nothing::
     python benchmarks/gate_quality.py --unchanged 60      # and 45 gates more of unchanged code
     python benchmarks/gate_quality.py --out DIR           # what DIR has not yet, kept there
     python benchmarks/gate_quality.py --report DIR        # the tables of what is in DIR
+
+Its figures are in docs/evidence.md.
 """
 
 from __future__ import annotations

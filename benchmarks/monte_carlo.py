@@ -6,6 +6,8 @@ and is first compared with the rule itself. Nothing is measured: the same seed p
 
     python benchmarks/monte_carlo.py            # about four minutes of one core
     python benchmarks/monte_carlo.py --quick    # a tenth of it
+
+Its figures are in docs/evidence.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ down. Prints tables and judges nothing::
 
     python benchmarks/overhead.py            # about a minute
     python benchmarks/overhead.py --quick    # a first look
+
+Its figures are in docs/evidence.md.
 """
 
 from __future__ import annotations

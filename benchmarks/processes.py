@@ -4,6 +4,8 @@ INT2 and INT3 are two and three Ctrl-C, half a second apart. At the stages clone
 started is stuck, at the stage save the run's own process, and what the next run finds is tried too.
 
 `python benchmarks/processes.py [--jobs N] [WORD ...]` prints a table of the cases whose names hold every word.
+
+Its figures are in docs/evidence.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 It makes a project in DIRECTORY with a library, that many tests of calls of about 1 ms, and a commit that slows one test
 of a hundred down to half of its speed. It compares all tests with the commit before, then each shard, one after another
 on this machine, and merges the shards.
+
+Its figures are in docs/evidence.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The parts are timed by themselves, in turns, which gives the shares that their mix must have. Prints a table and judges
 nothing: ``python benchmarks/shares.py``.
+
+Its figures are in docs/evidence.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@
 The run's own process notes its memory and what it holds every few tests. The table has the means of each quarter of the
 run. The exit code is 1 where the last quarter has more than the second: more descriptors, threads, processes, scratch
 or cache, or over ``--kilobytes`` of memory a test, which keeps its outcome and its reports for the end.
+
+Its figures are in docs/evidence.md.
 """
 
 from __future__ import annotations

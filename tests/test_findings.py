@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 import textwrap
@@ -356,3 +357,14 @@ def test_a_run_names_what_grows_and_what_differs(tmp_path: Path) -> None:
     assert "allocated at library.py:8" in run.failure("test_leaks")
     assert "returns other numbers from the first call on: output" in run.failure("test_differs")
     assert [finding["kind"] for finding in run.tests["test_leaks"]["verdict"]["findings"]] == ["growth"]
+
+
+def test_the_page_about_findings_lists_them_all() -> None:
+    """docs/findings.md has every kind, what its module finds, and what it does unless it is set."""
+    page = (Path(__file__).parents[1] / "docs" / "findings.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    modules = {kind: importlib.import_module(f"pytest_rlperf.judge.findings.{kind}") for kind in FINDINGS}
+    finds = {kind: (module.__doc__ or "").partition(".\n")[0].rstrip(".") for kind, module in modules.items()}
+    assert {(name, what, level) for name, what, _, level in cells} == {
+        (f"`{kind}`", finds[kind].partition(": ")[2], f"`{level}`") for kind, level in FINDINGS.items()
+    }

@@ -4,7 +4,7 @@ A slow spell of the machine slows a kernel down too. So the ratio of a workload'
 within tens of milliseconds, is stable where the times are not. One kernel moves with the pace of
 the processor alone. The other also reads memory at random, in about the proportion that a replay buffer's sample
 does: a neighbour that fills the shared cache slows both of these by about as much, and leaves a loop of Python as it
-is (``docs/measuring.md``). They use nothing but the interpreter and its standard library, so that no
+is (``docs/evidence.md``). They use nothing but the interpreter and its standard library, so that no
 package upgrade moves them; the interpreter's minor version is part of the machine class.
 """
 
