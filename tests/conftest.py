@@ -78,7 +78,7 @@ LONGEST = (
     "test_timers_processes.py",
     "test_counting_torch.py",
     "test_sides_layouts.py",
-    "test_pages.py",
+    "test_examples.py",
     "test_reliability.py",
     "test_benchmark_suites.py",
     "test_judge.py",

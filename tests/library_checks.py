@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from pytest_rlperf import suite
 from pytest_rlperf.components.libraries import Library, libraries
@@ -17,7 +14,7 @@ from pytest_rlperf.model.measured import Phase, Workload
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers import recording
 
-DOCS = Path(__file__).parents[1] / "docs" / "libraries"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 SUITE = Path(suite.__file__).parent / "libraries"
 
 
@@ -79,12 +76,6 @@ def assert_counts(workload: Workload, real_steps: Callable[[], float]) -> None:
         assert workload.count() == 0, "nothing new has been stepped"
 
 
-def documented_tests(page: str) -> str:
-    """Return the examples on a library's page as one module."""
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-
-
-def write_documented_tests(pytester: pytest.Pytester, page: str) -> None:
-    """Make a test file, ``test_documented.py``, of the examples on a library's page."""
-    pytester.makepyfile(test_documented=documented_tests(page))
+def example(name: str) -> str:
+    """Return the example of a library, a module of tests."""
+    return (EXAMPLES / f"test_{name}.py").read_text(encoding="utf-8")

@@ -130,20 +130,31 @@ def test_every_fixture_is_documented(generate: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_tutorial(pytester: pytest.Pytester) -> None:
-    """Its first steps give the file that it shows, whose tests pass, also after its slowdown."""
+def test_tutorial(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rlperf init` says and writes what the page shows, and the page's tests pass, also after its slowdown."""
     for module in ("torch", "gymnasium"):
         if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
             pytest.skip(f"needs {module}")
-    code, tests = blocks(DOCS / "tutorial.md", "python")
-    (slowdown,) = blocks(DOCS / "tutorial.md", "diff")
-    pytester.makepyfile(advantages=code)
-    (pytester.path / "requirements.txt").write_text("numpy\ngymnasium\n", encoding="utf-8")
+    page = DOCS / "tutorial.md"
+    tests, phases = blocks(page, "python")
+    (slowdown,) = blocks(page, "diff")
+    code = (ROOT / "examples" / "single_file" / "sac.py").read_text(encoding="utf-8")
+    pytester.makepyfile(sac=code)
+    (pytester.path / "requirements.txt").write_text("gymnasium\nnumpy\ntorch\n", encoding="utf-8")
     assert main(["init"]) == 0
-    assert (pytester.path / "test_perf.py").read_text(encoding="utf-8") == tests
+    (shown,) = (block for block in blocks(page, "console") if block.startswith("$ rlperf init\n"))
+    assert capsys.readouterr().out.startswith(shown.partition("\n")[2])
+    written = (pytester.path / "test_perf.py").read_text(encoding="utf-8")
+    for kept in tests.split("\n\n\n")[1:-1]:
+        assert kept in written
     fast, slow = (re.search(rf"(?m)^\{sign} (.*)$", slowdown) for sign in "-+")
     assert fast is not None
     assert slow is not None
     assert code.count(fast[1]) == 1
-    pytester.makepyfile(advantages=code.replace(fast[1], slow[1]))
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+    call = 'batch_size=256, phases={"loss": "critic_loss", "targets": "update_targets"})'
+    assert call in phases
+    pytester.makepyfile(test_perf=tests, test_phases=tests.replace("batch_size=256)", call))
+    pytester.makepyfile(sac=code.replace(fast[1], slow[1]))
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", "not (test_phases and sample)").assert_outcomes(
+        passed=5, deselected=3
+    )

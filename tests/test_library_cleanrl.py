@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from library_checks import assert_parts, documented_tests, harvested
+from library_checks import assert_parts, example, harvested
 
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.sac import sac_workload
@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 @pytest.fixture
 def script() -> dict[str, Any]:
-    """Return the names of the page's script, as it has run."""
+    """Return the names of the example's script, as it has run."""
     names: dict[str, Any] = {"__name__": "script"}
-    exec(compile(documented_tests("cleanrl"), "cleanrl.md", "exec"), names)  # noqa: S102 - the page's own code
+    exec(compile(example("cleanrl"), "test_cleanrl.py", "exec"), names)  # noqa: S102 - the project's own code
     return names
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import write_documented_tests
+from library_checks import example
 from numpy.typing import NDArray
 from wording import Wording
 
@@ -546,10 +546,10 @@ def test_a_rollout_that_needs_its_env_steps(make: Callable[[Array], Any], items:
         ppo_workload(Collector(make), 8, items).check()
 
 
-# --------------------------------------------------------------------------- the page
+# ------------------------------------------------------------------------ the example
 
 
-def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
-    """Every example passes as it stands, without PyTorch."""
-    write_documented_tests(pytester, "your-own")
+def test_the_example_passes(pytester: pytest.Pytester) -> None:
+    """Each of its tests passes as it stands, without PyTorch."""
+    pytester.makepyfile(test_example=example("your_own"))
     pytester.runpytest_subprocess("-p", "no:benchmark").assert_outcomes(passed=6)

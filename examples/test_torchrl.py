@@ -1,9 +1,5 @@
-# TorchRL
+"""TorchRL: its envs, buffer, GAE and collector, and a SAC update that is composed of its losses."""
 
-The adapters were tested with TorchRL 0.14. The fixtures measure envs, buffers, GAE and collectors without changes; you
-compose a SAC update yourself.
-
-```python
 import pytest
 import torch
 from tensordict import TensorDict
@@ -15,6 +11,8 @@ from torchrl.envs import GymEnv, SerialEnv
 from torchrl.modules import MLP, NormalParamExtractor, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
 from torchrl.objectives import SACLoss, SoftUpdate
 from torchrl.objectives.value import GAE
+
+from pytest_rlperf.timers import hierarchical_timer
 
 
 def make_envs():
@@ -54,36 +52,8 @@ def test_collect(rlperf_ppo_collect):
     gae = GAE(gamma=0.99, lmbda=0.95, value_network=value)
     collector = Collector(envs, policy, frames_per_batch=4 * 32, total_frames=-1, postproc=gae)
     rlperf_ppo_collect(collector, n_steps=32)
-```
 
-| object | one call is | phases | checked first |
-|---|---|---|---|
-| an `EnvBase`: `GymEnv`, `SerialEnv`, `ParallelEnv`, transformed or not | `env.step_and_maybe_reset(tensordict)` | `action`, `env_step` | a reward and a done for each env; an env that ends within 100 steps is reset |
-| a `ReplayBuffer` or `TensorDictReplayBuffer`, whatever its storage | `buffer.sample(batch_size)` | `sample` | rows of every tensor, all on one device |
-| `generalized_advantage_estimate`, its `vec_` sister, or a `GAE` | the function, or the module on a TensorDict that has values | `gae` | advantages, against float64 |
-| an object of yours with `update` | `agent.update(batch_size)` | `sample`, `target_q`, `critic`, `actor`, `alpha`, `polyak` | parameters change, and are finite |
-| a `Collector` | the next batch of `frames_per_batch` | `policy`, `env_step`, `store`, `gae` | full, finite, and of the policy: log-probabilities are computed again |
 
-**Part of a call:** resets of envs that have ended, which are not counted as steps; GAE in a rollout, with its value
-network, where it is the collector's `postproc`. `store` is all work between an env step and the next action: keeping the
-transition, numbering trajectories, and at the end stacking and copying the batch. In measured runs TorchRL's own profiling
-ranges are phases within `env_step`. A call on a GPU ends with a wait for its work. Where gymnasium's vector env takes a call
-to reset (`GymEnv(…, num_envs=8)`), TorchRL returns that call as a step; it is not counted as one.
-
-**Not in a call:** drawing the actions of `step`; the first reset; starting the processes of a `ParallelEnv`; the layout of
-GAE's tensors, `[n_envs, n_steps, 1]`. A `GAE` is measured in a copy with the gamma and lambda of the benchmark, and without
-its value network.
-
-**Refused**, with what to do instead: a buffer that prefetches, and one whose passes end with a smaller batch; a collector
-that ends (`total_frames`), that fills a buffer, that waits for whole trajectories, or that begins with random frames;
-collectors with processes of their own.
-
-## One SAC update
-
-TorchRL has no call for it. Write a method `update(batch_size)` of an object that holds the loss, the buffer, and the
-optimizers. Each optimizer has a name that contains its part, such as `critic_optimizer`:
-
-```python
 class Agent:
     def __init__(self, buffer):
         net = TensorDictModule(
@@ -125,13 +95,6 @@ class Agent:
 
 def test_sac(rlperf_sac_update, buffer):
     rlperf_sac_update(Agent(buffer), batch_size=256)
-```
-
-Where one `self.loss(batch)` gives all losses and one backward pass serves them all, the plugin cannot divide that pass. Use
-timers of your own then, which also show more detail:
-
-```python
-from pytest_rlperf.timers import hierarchical_timer
 
 
 class JointAgent(Agent):
@@ -153,11 +116,3 @@ class JointAgent(Agent):
 
 def test_joint_sac(rlperf_sac_update, buffer):
     rlperf_sac_update(JointAgent(buffer), batch_size=256)
-```
-
-`rlperf_ppo_update` and `rlperf_train` measure an agent with `collect(n_steps)`, which returns a collector's next rollout,
-and `update(rollout)`, composed of `ClipPPOLoss` and an optimizer (`pytest_rlperf/suite/libraries/test_torchrl.py` has one);
-`rlperf_train` also needs `items=…`, the frames of a rollout.
-
-Any other update, and any collector, can be a thunk: `rlperf_sac_update(lambda: …)`, and
-`rlperf_ppo_collect(lambda: next(rollouts), items=frames_per_batch)`.

@@ -1,8 +1,5 @@
-# skrl
+"""skrl: a wrapped env, memory, GAE and SAC; a rollout and acting by thunks."""
 
-The adapters were tested with skrl 2.1.1. They are for its PyTorch implementation, one of three.
-
-```python
 import gymnasium as gym
 import pytest
 import torch
@@ -12,6 +9,8 @@ from skrl.agents.torch.sac import SAC
 from skrl.envs.wrappers.torch import wrap_env
 from skrl.memories.torch import RandomMemory
 from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
+
+from pytest_rlperf.timers import hierarchical_timer
 
 QUIET = {"write_interval": 0, "checkpoint_interval": 0}  # no TensorBoard files, nothing tracked
 
@@ -70,31 +69,6 @@ def test_sample(rlperf_replay_sample, sac):
 
 def test_sac(rlperf_sac_update, sac):
     rlperf_sac_update(sac, batch_size=64)
-```
-
-One call of each component:
-
-| component | the call | notes |
-|---|---|---|
-| `rlperf_vecenv_step` | `env.step(actions)` of the env that `wrap_env` returns; the reset of an env that is no vector env is part of the call, as in skrl's trainers | actions are tensors drawn beforehand; under gymnasium's `NEXT_STEP` a call that only resets an env is not counted as its step; `DISABLED` is an error, because the wrapper resets a vector env only once |
-| `rlperf_replay_sample` | `memory.sample(names, batch_size=…)` of all tensors in the memory | |
-| `rlperf_gae` | `compute_gae` of PPO, A2C, RPO, TRPO or AMP, on tensors (n_steps, n_envs, 1) | `compute_gae` normalises its advantages: the check compares its returns less the values with the reference, and its advantages with the reference's, normalised |
-| `rlperf_sac_update` | `agent.update(…)` with the models in training mode | `cfg.batch_size` must be the `batch_size`, and `cfg.gradient_steps` 1; lazy models are initialised first |
-| `rlperf_ppo_update` | `agent.update(…)` of a PPO, GAE included | the test has filled the memory with a rollout, as `collect` below does |
-
-On a GPU, a call lasts until the device has finished its work.
-
-The checks: tensors have a row for each env, or for each transition, and are on the env's, memory's or agent's device; an
-update takes one batch of the given size and one step of each optimizer.
-
-A SAC update has the phases `sample`, `target_q`, `critic`, `actor`, `alpha` and `polyak`.
-
-skrl has no call that collects a rollout: the loop is in its trainers, and an update begins with GAE. A thunk measures one, and
-`rlperf_train(trainer.train, items=…)` a whole iteration of a headless trainer that has the timesteps of one.
-Timers make its phases:
-
-```python
-from pytest_rlperf.timers import hierarchical_timer
 
 
 def test_collect(rlperf_ppo_collect, env):
@@ -131,12 +105,8 @@ def test_collect(rlperf_ppo_collect, env):
             return compute_gae(**stored, last_values=values, discount_factor=0.99, lambda_coefficient=0.95)
 
     rlperf_ppo_collect(collect, items=32 * env.num_envs)
-```
 
-Items are then all rows of the memory: under `NEXT_STEP` also those that only reset an env. Agents with recurrent models,
-several agents in one trainer, and other objects without an adapter need a thunk, too:
 
-```python
 def test_acting(rlperf, sac, env):
     observations, _ = env.reset()
 
@@ -146,4 +116,3 @@ def test_acting(rlperf, sac, env):
             return env.step(actions)
 
     rlperf(act_and_step, items=env.num_envs, unit="env step")
-```

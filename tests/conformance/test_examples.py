@@ -1,4 +1,4 @@
-"""The pages on libraries show what works: every example passes as it stands, and is measured under ``--rlperf``."""
+"""The examples show what works: each test of them passes as it stands, and is measured under ``--rlperf``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import pytest
-from library_checks import write_documented_tests
+from library_checks import EXAMPLES, example
 
 from pytest_rlperf.cli.init import first_tests
 from pytest_rlperf.components.libraries import Library, libraries
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page, the module that its library is, how many tests it shows, and which of them a measured run leaves out."""
+class Example:
+    """A library's example, the module that the library is, its tests, and those that a measured run leaves out."""
 
     name: str
     module: str
@@ -27,49 +27,55 @@ class Page:
     environment: str = ""
 
 
-PAGES = (
-    Page("cleanrl", "gymnasium", 6),
-    Page("envpool", "envpool", 3),
-    Page("gymnasium", "gymnasium", 4),
-    Page("jax", "jax", 6),
-    Page("rlox", "rlox", 10, ("test_gae[one]", "test_collector", "test_vtrace")),
-    Page("sample-factory", "sample_factory", 2),
-    Page("skrl", "skrl", 6, ("test_acting",)),
-    Page("stable-baselines3", "stable_baselines3", 8),
+ALL = (
+    Example("cleanrl", "gymnasium", 6),
+    Example("envpool", "envpool", 3),
+    Example("gymnasium", "gymnasium", 4),
+    Example("jax", "jax", 6),
+    Example("rlox", "rlox", 10, ("test_gae[one]", "test_collector", "test_vtrace")),
+    Example("sample_factory", "sample_factory", 2),
+    Example("skrl", "skrl", 6, ("test_acting",)),
+    Example("stable_baselines3", "stable_baselines3", 8),
     # In every process again, compiling would take longer than all the rest.
-    Page("tianshou", "tianshou", 8, ("test_update_by_a_thunk",), "NUMBA_DISABLE_JIT=1"),
-    Page("torchrl", "torchrl", 6, ("test_joint_sac",)),
+    Example("tianshou", "tianshou", 8, ("test_update_by_a_thunk",), "NUMBA_DISABLE_JIT=1"),
+    Example("torchrl", "torchrl", 6, ("test_joint_sac",)),
+    Example("your_own", "numpy", 6),
 )
 
 
-@pytest.fixture(params=PAGES, ids=lambda page: page.name)
-def page(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """Write a page's examples to a test file; where the library is not installed, skip them."""
-    page: Page = request.param
-    for module in ("torch", "gymnasium", page.module):
+def test_every_example_is_tried() -> None:
+    """A file in the directory has a row in the table."""
+    assert sorted(f"test_{each.name}.py" for each in ALL) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.fixture(params=ALL, ids=lambda each: each.name)
+def shown(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Example:
+    """Copy a library's example; where the library is not installed, skip it."""
+    shown: Example = request.param
+    for module in ("torch", "gymnasium", shown.module):
         if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
             pytest.skip(f"needs {module}")
-    name, _, value = page.environment.partition("=")
+    name, _, value = shown.environment.partition("=")
     if name:
         monkeypatch.setitem(os.environ, name, value)
-    write_documented_tests(pytester, page.name)
+    pytester.makepyfile(test_example=example(shown.name))
     pytester.makeconftest("import torch; torch.set_num_threads(1)")
-    return page
+    return shown
 
 
-def test_its_examples_pass(page: Page, pytester: pytest.Pytester) -> None:
+def test_it_passes(shown: Example, pytester: pytest.Pytester) -> None:
     """Unmeasured, as in an ordinary run."""
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=page.tests)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=shown.tests)
 
 
 @pytest.mark.slow
-def test_its_examples_are_measured(page: Page, pytester: pytest.Pytester) -> None:
+def test_it_is_measured(shown: Example, pytester: pytest.Pytester) -> None:
     """In processes of their own, with a figure each."""
-    left_out = [f"--deselect=test_documented.py::{name}" for name in page.unmeasured]
+    left_out = [f"--deselect=test_example.py::{name}" for name in shown.unmeasured]
     args = ("--rlperf", "--rlperf-max-time=1", "--rlperf-json=run.json", "-p", "no:cacheprovider", *left_out)
-    measured = page.tests - len(page.unmeasured)
+    measured = shown.tests - len(shown.unmeasured)
     result = pytester.runpytest_subprocess(*args, timeout=400)
-    result.assert_outcomes(passed=measured, deselected=len(page.unmeasured))
+    result.assert_outcomes(passed=measured, deselected=len(shown.unmeasured))
     run = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))
     assert len(run["tests"]) == measured
     assert all(test["result"]["items"] > 0 for test in run["tests"].values())

@@ -1,11 +1,5 @@
-# CleanRL, and scripts like it
+"""CleanRL, and scripts like it: each component is the script's own lines, in a function without parameters."""
 
-A script has no object to give to a fixture, so each component is a thunk: the lines of the script, in a function without
-parameters. The names below are those that CleanRL uses; sizes are yours.
-
-## Vector env
-
-```python
 import gymnasium as gym
 import numpy as np
 import torch
@@ -24,11 +18,8 @@ def make_env(env_id):
 
 def test_step(rlperf_vecenv_step):
     rlperf_vecenv_step(lambda: gym.vector.SyncVectorEnv([make_env("CartPole-v1")] * 8))
-```
 
-## Replay buffer
 
-```python
 class ReplayBuffer:
     def __init__(self, size):
         self.observations, self.actions = torch.randn(size, 3), torch.rand(size, 1) * 2 - 1
@@ -44,18 +35,8 @@ class ReplayBuffer:
 def test_sample(rlperf_replay_sample):
     rb = ReplayBuffer(10_000)
     rlperf_replay_sample(lambda: rb.sample(256), batch_size=256)
-```
 
-`rlperf_replay_sample(rb, batch_size=256)` does the same for any object with `sample(batch_size)`, such as the buffers of
-`cleanrl_utils` and Stable-Baselines3.
 
-## GAE
-
-The loop becomes a function. The fixture passes arguments by the names of the parameters. A function that takes `next_done`
-receives data in CleanRL's convention, in which `dones[t]` marks step `t` as an episode's first. The check compares its result
-with a float64 computation.
-
-```python
 def compute_gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     advantages = torch.zeros_like(rewards)
     following, value_then, goes_on = torch.zeros_like(next_value), next_value, 1.0 - next_done
@@ -68,15 +49,8 @@ def compute_gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda
 
 def test_gae(rlperf_gae):
     rlperf_gae(compute_gae, n_steps=128, n_envs=8, backend="torch")
-```
 
-## SAC update
 
-The update is a function within the one that makes networks and optimizers. The plugin finds them among the function's
-variables, by their names and types, so that `sample`, `target_q`, `critic`, `actor`, `alpha` and `polyak` are phases
-without a timer in the code.
-
-```python
 class Actor(nn.Module):
     def __init__(self):
         super().__init__()
@@ -141,21 +115,8 @@ def make_sac_update(batch_size):
 
 def test_sac(rlperf_sac_update):
     rlperf_sac_update(make_sac_update(batch_size=256))
-```
 
-The parameters that an optimizer trains decide its phase, so `alpha_optimizer`, or CleanRL's own `a_optimizer`, is the phase
-`alpha`. The optimizer's name decides only where the parameters do not. Some of the parameters that the optimizers train
-have to change, or the update is an error.
 
-Where the script updates the actor every second step only, let one call do two steps, so that every call does the same work.
-The plugin cannot check the number of rows in a thunk's batch.
-
-## PPO rollout
-
-The rollout is a function that continues where the last call stopped; `items` is the number of env steps of one call. The
-env is reset once, outside the call. You can edit a script, so the phases come from timers in it.
-
-```python
 def make_collect(envs, num_steps):
     shape = num_steps, envs.num_envs
     agent = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 3))  # two logits and the value
@@ -192,17 +153,8 @@ def test_collect(rlperf_ppo_collect):
     envs = gym.vector.SyncVectorEnv([make_env("CartPole-v1")] * 8, autoreset_mode=mode)
     rlperf_ppo_collect(make_collect(envs, num_steps=128), items=128 * 8)
     envs.close()
-```
 
-Under `SAME_STEP` every call steps every env, as in the version of gymnasium that most scripts were written for. Under
-`NEXT_STEP` some calls only reset an env, and `items` would count these resets as steps.
 
-## PPO update
-
-The update is a function of the rollout that the script has collected, all epochs and minibatches. Before each call the
-plugin puts the parameters back that the optimizer trains, so that each call does the same work.
-
-```python
 def make_ppo_update(rows, epochs=4, minibatch_size=256):
     agent = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 3))  # two logits and the value
     optimizer = torch.optim.Adam(agent.parameters(), lr=2.5e-4)
@@ -227,6 +179,3 @@ def make_ppo_update(rows, epochs=4, minibatch_size=256):
 
 def test_ppo_update(rlperf_ppo_update):
     rlperf_ppo_update(make_ppo_update(rows=1024))
-```
-
-A whole iteration is a function that collects and updates: `rlperf_train(iteration, items=1024)`.

@@ -1,9 +1,5 @@
-# Tianshou
+"""Tianshou: its vector env, buffer, GAE, SAC and PPO."""
 
-The adapters are for Tianshou 2. Its algorithms take a few lines to create, here as fixtures: a trainer of SAC with a filled
-buffer, and PPO's collector.
-
-```python
 import gymnasium
 import pytest
 from tianshou.algorithm import PPO, SAC
@@ -16,6 +12,7 @@ from tianshou.trainer import OffPolicyTrainerParams, OnPolicyTrainerParams
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+from tianshou.utils.torch_utils import policy_within_training_step
 
 ADAM = AdamOptimizerFactory(lr=1e-3)
 
@@ -61,11 +58,8 @@ def ppo_trainer():
     collector = Collector(ppo, env, VectorReplayBuffer(2_048, len(env)))
     params = OnPolicyTrainerParams(training_collector=collector, collection_step_num_env_steps=32 * len(env))
     return ppo.create_trainer(params)
-```
 
-The measured tests:
 
-```python
 def test_step(rlperf_vecenv_step):
     rlperf_vecenv_step(lambda: vector_env("CartPole-v1"))
 
@@ -92,32 +86,6 @@ def test_ppo_update(rlperf_ppo_update, ppo_trainer):
 
 def test_train(rlperf_train, ppo_trainer):
     rlperf_train(ppo_trainer, n_steps=32)
-```
-
-| test | one call is | not in a call |
-|---|---|---|
-| step | `step` of all envs (`BaseVectorEnv` of any kind, `VectorEnvWrapper` too), and the `reset` by id of those that ended, which is not counted as a step; with `wait_num`, the same for the envs that are ready | drawing actions, the first reset |
-| sample | `buffer.sample(batch_size)`, which returns the indices too | allocation, which is at the first `add` |
-| GAE | `compute_episodic_return` on a `VectorReplayBuffer` with a part for each env | filling the buffer, the order of values, Numba's compilation; `backend="torch"` passes tensors |
-| SAC update | `algorithm.update(buffer, sample_size=batch_size)` within a training step, SAC's or DiscreteSAC's | the trainer's moving averages and log |
-| PPO rollout | `collector.collect(n_step=n_steps × envs)` within a training step | the collector's first reset; `reset_buffer(keep_statistics=True)` before each |
-| PPO update, of an `OnPolicyTrainer` | `algorithm.update(…)` on all that the buffer holds, GAE included, within a training step | filling the buffer |
-| `rlperf_train`, of an `OnPolicyTrainer` | a training step of the trainer: collecting, the update, emptying the buffer | the collector's first reset |
-
-SAC's phases are `sample`, `target_q`, `critic`, `actor`, `alpha` and `polyak`. A rollout's are `policy`; `env_step`;
-`store`, all work between an env step and the next call of the policy (making a `Batch`, the step hook, the collector's
-`stats`, and `add`); `reset`; and `episodes`, Tianshou's work on the episodes that ended.
-
-**Errors:** an empty buffer, a batch or a rollout of another size, advantages that differ from float64's,
-parameters on two devices, critics that receive fewer transitions than `batch_size`, an update of too few optimizer steps,
-actions that are not of this collector's policy, and a trainer with different policies in its collector and its algorithm.
-
-**Limits:** a rollout has no `gae`, because Tianshou computes it in the update. An `AsyncCollector` collects more steps than
-`n_steps`, so it needs a thunk, `rlperf_ppo_collect(collect, items=…)`. A `SAC` has no buffer, so the fixture takes its
-trainer; a thunk enters the training step itself:
-
-```python
-from tianshou.utils.torch_utils import policy_within_training_step
 
 
 def test_update_by_a_thunk(rlperf_sac_update, sac_trainer):
@@ -128,4 +96,3 @@ def test_update_by_a_thunk(rlperf_sac_update, sac_trainer):
             sac.update(buffer=buffer, sample_size=64)
 
     rlperf_sac_update(update)
-```
