@@ -239,9 +239,14 @@ def measure_one_side(
     if len(records) < len(chosen):
         notes.append(f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}")
     notes += _restless(records)
-    traced = [record for slices in taken for record in slices.traced]
     usages = tuple(tuple(slices.usages) for slices in taken)
-    return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), tuple(notes), usages)
+    return SideMeasurement(tuple(records), *_phases(taken), tuple(notes), usages)
+
+
+def _phases(taken: Sequence[WorkerSlices]) -> tuple[tuple[Phase, ...], float]:
+    """Return the phases of all workers' traced slices, and how long a call took in these."""
+    traced = [record for slices in taken for record in slices.traced]
+    return merge_phases(traced), traced_call_s(traced)
 
 
 def _count(counting: CountingPass | None, workers: Sequence[Worker]) -> None:
