@@ -125,6 +125,9 @@ def _init(roots: list[Path], names: list[str], output: Path | None, *, github: b
     own = search(roots, names, [library.module for library in known])
     declared = _declared(roots)
     used = [] if names else _used(known, own, declared)
+    tested = used if own.known or not own.found else []
+    reason = "its tests would load none of your code: rlperf suite measures it"
+    own.skipped += [(library.module, reason) for library in used if library not in tested]
     output = output or _place(roots, names, own)
     top = _repository_top(roots[0])
     if github and not output.resolve().is_relative_to(top):
@@ -132,10 +135,10 @@ def _init(roots: list[Path], names: list[str], output: Path | None, *, github: b
     kept = output.exists() or output.is_symlink()
     if kept and not github:
         raise UsageError(f"{output} exists, and rlperf init writes over no file: --output PATH names another")
-    print_text(_found_text(own, used))
+    print_text(_found_text(own, tested))
     if kept:
         print_text(f"kept {output}\n")
-    elif not _write_tests(output, own, used):
+    elif not _write_tests(output, own, tested):
         print_text(_nothing_text(own, names))
         return Exit.NOTHING_MEASURED
     if github:
