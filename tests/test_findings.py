@@ -24,7 +24,7 @@ from pytest_rlperf.judge.findings import find_all, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.verdict import with_findings
 from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
-from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PhaseRatio, Reading
+from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.run.outcomes import Series
 
@@ -201,6 +201,17 @@ def test_a_phase_is_slower_though_the_call_is_not() -> None:
         "phases: slower in a phase: update/critic +50.0 %, at least +40.4 %"
     ]
     assert lines(pairs(("update", 1.02, 0.9), ("update/critic", 1.1, 0.05))) == []
+
+
+def test_phases_that_agree_by_chance_are_not_named() -> None:
+    """Where the other phases of a test are off by half from pair to pair, pairs of one that agree prove little."""
+    noisy = (0.5, -0.7, 0.2)
+
+    def pair(index: int) -> PairRecord:
+        others = tuple(PhaseRatio(f"update/{name}", noisy[(index + turn) % 3], 0.2) for turn, name in enumerate("abc"))
+        return replace(builders.pair(0.01), phases=(*others, PhaseRatio("update/d", 0.6 + index / 50, 0.14)))
+
+    assert lines(replace(live_of([[]] * 3), pairs=tuple(map(pair, range(3))))) == []
 
 
 def point(size: float, ratio: float, peak: int) -> scale.Point:

@@ -17,7 +17,7 @@ _PAIRS_LEAST = 3
 _SURELY = 0.2  # slower, for certain
 _OF_CALL = 0.003  # of the call, added by a phase that is worth a line
 _NAMED_MOST = 3
-_USUAL_SD = 0.05  # of pairs' ratios of one phase
+_USUAL_SD = 0.05  # of pairs' ratios of one phase; on a busy machine that of the test's phases
 
 
 class _Slower(NamedTuple):
@@ -51,10 +51,14 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) -> list[_Slower]:
+    """Return them, the surest first. Phases that agree by chance are no surer than the test's other phases are."""
+    if not known:
+        return []
     ranked = []
+    usual = max(_USUAL_SD, statistics.median(statistics.stdev(ratio for ratio, _ in found) for found in known.values()))
     for path, found in known.items():
         ratios, share = [ratio for ratio, _ in found], statistics.fmean(share for _, share in found)
-        mean, error, freedom = _estimate(ratios)
+        mean, error, freedom = _estimate(ratios, usual)
         ranked.append(((mean - math.log1p(_SURELY)) / error, path, mean, error, freedom, share))
     ranked.sort(reverse=True)
     slower: list[_Slower] = []
@@ -69,7 +73,7 @@ def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) 
     return slower
 
 
-def _estimate(ratios: Sequence[float]) -> tuple[float, float, float]:
+def _estimate(ratios: Sequence[float], usual: float) -> tuple[float, float, float]:
     """Return the mean, its standard error and degrees of freedom, the variance shrunken towards the usual one."""
-    variance = shrunken_variance(squared_deviations(ratios), len(ratios) - 1, _USUAL_SD)
+    variance = shrunken_variance(squared_deviations(ratios), len(ratios) - 1, usual)
     return statistics.fmean(ratios), math.sqrt(variance.value / len(ratios)), variance.freedom
