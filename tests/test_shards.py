@@ -333,15 +333,8 @@ def test_a_file_that_cannot_be_collected_fails_the_merged_run(pytester: pytest.P
     assert main(["merge", str(pytester.path / "1.json")]) == Exit.SLOWER
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--rlperf-tolerance=4%",
-        # Other facts that all shards have in common, compared in the same place:
-        pytest.param("--deselect=test_it.py::test_shown", marks=pytest.mark.slow),
-        pytest.param("--rlperf-shard=2/3", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--rlperf-tolerance=4%", "--deselect=test_it.py::test_shown", "--rlperf-shard=2/3"])
 def test_shards_that_were_judged_otherwise_are_refused(
     option: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
