@@ -258,7 +258,10 @@ def _count(counting: CountingPass | None, workers: Sequence[Worker]) -> None:
 def _take_turns(
     chosen: Sequence[Worker], warm: Warm, limit: TimeLimit, progress: Progress
 ) -> tuple[list[WorkerSlices], list[WorkerRecord]]:
-    """Have one worker after another take its slices, the first of which is warm; return them and their figures."""
+    """Have workers take their slices one after the other, and return each one's slices and figures.
+
+    ``warm`` is what warming up the first one gave.
+    """
     __tracebackhide__ = True
     taken: list[WorkerSlices] = []
     idle = IdleWatch(limit.clock)

@@ -154,7 +154,7 @@ def typical_shares(slices: Sequence[SliceRecord]) -> tuple[Phase, ...]:
 
 
 class _Usages(NamedTuple):
-    """What both sides of a pair hold after so many blocks."""
+    """What both workers of a pair hold when they have taken ``blocks`` blocks."""
 
     blocks: int
     base: Usage

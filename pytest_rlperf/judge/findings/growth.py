@@ -7,7 +7,7 @@ continues in every stretch of every pair and is more than base's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -67,10 +67,10 @@ class Growth(NamedTuple):
 
 def find(live: Live, policy: Policy) -> Finding | None:
     """Return what grows in every pair, or in the one that went on for longer."""
-    runs = [live.longer] if live.longer else _long_enough(live)
+    runs = [live.longer] if live.longer else _long_enough(pair.readings for pair in live.pairs)
     if not live.longer and len(runs) < _PAIRS_LEAST:
         return None
-    kept = [growth for growth in _growths(runs) if _is_enough(growth, runs)]
+    kept = _worth_failing_for(runs)
     waiting = _waiting(runs)
     if not kept and waiting is None:
         return None
@@ -86,20 +86,17 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 def notes(usages: Sequence[Sequence[Usage]]) -> tuple[str, ...]:
     """Return a note on what grows in every worker of one side, beside which there is nothing to compare with."""
-    runs = [
-        [Reading(replace(taken[0], calls=usage.calls), usage) for usage in taken]  # base stands still
-        for taken in usages
-        if len(taken) > _STRETCHES_LEAST
-    ]
+    # Beside each worker a base that stands still.
+    runs = _long_enough([Reading(replace(taken[0], calls=usage.calls), usage) for usage in taken] for taken in usages)
     if len(runs) < _PAIRS_LEAST:
         return ()
-    kept = [growth.resource.line(growth.least) for growth in _growths(runs) if _is_enough(growth, runs)]
+    kept = [growth.resource.line(growth.least) for growth in _worth_failing_for(runs)]
     return (f"each call leaves {', '.join(kept)} behind: a leak, or a cache that is not full yet",) if kept else ()
 
 
 def hints(live: Live) -> bool:
     """Whether pairs are too short to tell growth, and something grows in each of them as far as they go."""
-    runs = _long_enough(live)
+    runs = _long_enough(pair.readings for pair in live.pairs)
     if len(runs) >= _PAIRS_LEAST:
         return any(not _is_enough(growth, runs) for growth in _growths(runs))
     short = [pair.readings for pair in live.pairs if pair.readings]
@@ -109,9 +106,14 @@ def hints(live: Live) -> bool:
     )
 
 
-def _long_enough(live: Live) -> list[tuple[Reading, ...]]:
-    """Return the readings of pairs that have enough of them: on a busy machine some have a few slices only."""
-    return [pair.readings for pair in live.pairs if len(pair.readings) > _STRETCHES_LEAST]
+def _long_enough(runs: Iterable[Sequence[Reading]]) -> list[Sequence[Reading]]:
+    """Return the runs that have enough readings: on a busy machine some have a few slices only."""
+    return [readings for readings in runs if len(readings) > _STRETCHES_LEAST]
+
+
+def _worth_failing_for(runs: Sequence[Sequence[Reading]]) -> list[Growth]:
+    """Return what grows in every run, by enough."""
+    return [growth for growth in _growths(runs) if _is_enough(growth, runs)]
 
 
 def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:

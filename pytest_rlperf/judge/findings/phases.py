@@ -51,7 +51,10 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) -> list[_Slower]:
-    """Return them, the surest first. Phases that agree by chance are no surer than the test's other phases are."""
+    """Return the phases that are surely slower, the surest first.
+
+    A phase on which few pairs agree is trusted no more than the scatter of the test's other phases allows.
+    """
     if not known:
         return []
     ranked = []
