@@ -11,6 +11,7 @@ from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, S
 from pytest_rlperf.model.device import DeviceFigures, Pace
 from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Phase, Result
+from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import table_text
@@ -64,6 +65,13 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
 
 def _change(estimate: Estimate | Creep) -> str:
     return f"{units.change(estimate.ratio)} {units.interval(estimate.ratio, estimate.low, estimate.high):>12}"
+
+
+def verdict_line(outcome: Outcome) -> str:
+    """Return a test's verdict in one line: its status, the change or else the time of a call, and its name."""
+    result, estimate = outcome.result, outcome.verdict.estimate
+    figure = _change(estimate) if estimate is not None else units.seconds(result.call_s) if result.measured else ""
+    return f"{verdict_label(outcome.verdict):<10} {figure:<23} {shown(result.name)}"
 
 
 def _first_count(changes: Sequence[CounterChange]) -> str:

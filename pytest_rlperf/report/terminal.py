@@ -29,6 +29,7 @@ from pytest_rlperf.report.tables import (
 from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered, table_lines, table_text
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
 
+STARTING = "starting"  # the first word of steps before anything is measured
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
 _MOST_GROWN = 3  # tests named below the table
@@ -84,7 +85,9 @@ class _Line:
         self._done, self._total, self._verdicts = done, total, dict(verdicts)
 
     def _text(self, step: str) -> str:
-        """Return the line."""
+        """Return the line; the time left does not count what the first processes take to start."""
+        if not self._done and step.startswith(STARTING):
+            self._started_s = self._clock()
         parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
         if self._verdicts:
             parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
@@ -113,10 +116,10 @@ class LogLine(_Line):
 
     def show(self, step: str) -> None:
         """Write the line, if the last one is a minute old."""
-        now_s = self._clock()
+        now_s, text = self._clock(), self._text(step)
         if now_s - self._last_s >= _LOGGED_S:
             self._last_s = now_s
-            self._write(self._text(step))
+            self._write(text)
 
     def clear(self) -> None:
         """Nothing to wipe."""

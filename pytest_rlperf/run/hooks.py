@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property, partial
 from types import FrameType
+from typing import TypeAlias
 
 import pytest
 
@@ -20,13 +21,15 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import is_measured, missing_call, result_key
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
-from pytest_rlperf.report.statuses import compares_nothing
+from pytest_rlperf.report.statuses import STYLES, compares_nothing
+from pytest_rlperf.report.tables import verdict_kind, verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
 from pytest_rlperf.report.wording import note_lines, uncalled
 from pytest_rlperf.run import selfcheck
@@ -42,6 +45,7 @@ _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_DFL,
 }
+_TestStatus: TypeAlias = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # a category, a letter, a word
 _ENDING_S = 30.0  # workers and the guardian have seconds each, reports less
 
 
@@ -236,6 +240,24 @@ class MeasuredRun:
         elif report.when == "call" and report.passed:
             self._passed.append(item)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport, config: pytest.Config
+    ) -> Generator[None, _TestStatus, _TestStatus]:
+        """Show a line with a test's verdict in the place of its dot, or of PASSED with -v."""
+        category, letter, word = yield
+        item = self._end.items.get(report.nodeid)
+        if item is None or not letter or config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) < 0:
+            return category, letter, word
+        outcome = self._run.outcomes.tests.get(result_key(item))
+        if outcome is not None and outcome.verdict.status is not Status.ERROR:
+            failing = failure_of(outcome, self._run) is not None
+            if report.outcome == ("failed" if failing else "passed"):  # and not for another reason
+                shown = word if failing else (outcome.verdict.status.value, _markup(outcome.verdict))
+                return category, f"\n  {verdict_line(outcome)}", shown
+        name = word if isinstance(word, str) else word[0]
+        return category, f"\n  {name:<34} {item.name}", word
+
     def _add_error(self, key: str, report: pytest.TestReport) -> None:
         """Keep a test that failed otherwise than by its verdict as an error."""
         outcomes = self._run.outcomes
@@ -346,6 +368,11 @@ def names_tests(config: pytest.Config) -> bool:
     """Whether files or tests were named, or --lf left files out: then there may be tests that were not collected."""
     named = any("::" in arg or arg.endswith(".py") for arg in config.args)
     return named or bool(getattr(config.option, "lf", False))
+
+
+def _markup(verdict: Verdict) -> dict[str, bool]:
+    """Return the looks of a verdict as pytest's terminal writer takes them."""
+    return dict.fromkeys(STYLES[verdict_kind(verdict)].split(), True)
 
 
 def _can_be_measured(item: pytest.Item) -> bool:
