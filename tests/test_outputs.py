@@ -26,7 +26,7 @@ from virtual_gpu import VirtualGPU
 from wording import Wording
 
 from pytest_rlperf import hierarchical_timer
-from pytest_rlperf.cli.command import UsageError, parse
+from pytest_rlperf.cli.command import Exit, UsageError, parse
 from pytest_rlperf.devices.clocks import EventClock
 from pytest_rlperf.devices.tape import HostTape, Tape, trace_call
 from pytest_rlperf.model import reasons
@@ -497,6 +497,25 @@ def test_a_real_run_is_as_the_schema_says(tmp_path: Path) -> None:
     recorded = parse(example.json.read_bytes(), "run.json")
     assert isinstance(recorded, RunFile)
     assert recorded.tests["test_it.py::test_sum"].result.items == 3
+
+
+def test_the_latest_run_is_shown_without_a_file(tmp_path: Path) -> None:
+    """From any directory of the project: all of it, one test, or the page; a file that is none is told from a test."""
+    source = (
+        "def test_sum(rlperf):\n    rlperf(lambda: sum(range(1000)))\n\ndef test_max(rlperf):\n    rlperf(lambda: max(1, 2))\n"
+    )
+    example = Example(tmp_path, {"test_it.py": source, "deep/er/x": ""})
+    assert "pytest --rlperf" in example.rlperf("show", code=Exit.USAGE).err
+    run = example.pytest("--rlperf", "--rlperf-max-time=0.2", plugins=("rlperf", "cacheprovider"), code=0)
+    assert re.findall(r"^  NEW +[\d.]+ .s +(\w+)", run.out, re.MULTILINE) == ["test_sum", "test_max"]
+    shown = example.rlperf("show", code=0).out
+    assert all(name in shown for name in ("test_sum", "test_max", "latest.json"))
+    assert "test_max" not in example.rlperf("show", "test_it.py::test_sum", code=0).out
+    page = Path(example.rlperf("show", "test_sum", "--html", code=0).out.strip())
+    assert "test_sum" in page.read_text(encoding="utf-8")
+    assert "test_it.py::test_max" in example.rlperf("show", "test_mux", code=Exit.USAGE).err
+    example.root = example.root / "deep" / "er"
+    assert "test_max" in example.rlperf("show", code=0).out
 
 
 def test_documents_with_all_there_is_are_as_the_schema_says(wording: Wording) -> None:

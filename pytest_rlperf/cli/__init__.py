@@ -19,7 +19,9 @@ files are written by pytest:
   pytest --rlperf-save-baseline             a baseline, below baselines/
 
 for example:
-  rlperf show run.json                      the table again, as pytest showed it
+  rlperf show                               the latest run again; --html opens its page
+  rlperf show tests/test_perf.py::test_gae  one test of it, with all that is known
+  rlperf show run.json                      an older run, kept by --rlperf-json
   rlperf show baselines run.json            the times in both, side by side
   rlperf COMMAND -h                         what a command takes
 

@@ -134,7 +134,7 @@ def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
         return known
     for pattern in patterns:
         if not any(_matches(key, pattern) for key in known):
-            raise UsageError(f"-k {pattern}: no such test; there is: {listed(known) or 'none'}")
+            raise UsageError(f"{pattern}: no such test; there is: {listed(known) or 'none'}")
     return [key for key in known if any(_matches(key, pattern) for pattern in patterns)]
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import tempfile
 import time
+import webbrowser
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -45,7 +49,11 @@ _EQUAL = "They are of one class: times stored on one are compared with times of 
 
 def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", help=f"what --rlperf-json wrote, a baseline, {DIRECTORY}, or - for standard input"
+        "file",
+        nargs="?",
+        metavar="FILE or TEST",
+        help=f"what --rlperf-json wrote, a baseline, {DIRECTORY}, or - for standard input; a test's id shows that test "
+        "of the latest run in this project, nothing shows all of its tests",
     )
     parser.add_argument(
         "other", nargs="?", metavar="FILE", help="a second one: shows the times in both, side by side, and no verdicts"
@@ -61,24 +69,77 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a run: the table (text, the default), the table for a README or an issue "
         "(markdown), or the job summary, short enough for a comment (github)",
     )
+    parser.add_argument("--html", action="store_true", help="open a run's report in a browser, as --rlperf-html writes")
 
 
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.printable import shown
 
     if arguments.other is not None:
-        if arguments.verbose or arguments.format != _FORMATS[0]:
-            parser.error("-v and --format are for one file: leave them out, or name one")
+        if arguments.verbose or arguments.html or arguments.format != _FORMATS[0]:
+            parser.error("-v, --html and --format are for one file: leave them out, or name one")
         return _show_both([arguments.file, arguments.other], arguments.patterns)
-    path, recorded = read(arguments.file)
-    keys = chosen(results_of(recorded), arguments.patterns)
-    if arguments.format == _FORMATS[0]:
+    test = arguments.file if arguments.file is not None and _names_test(arguments.file) else None
+    path, recorded = read(_latest(test) if arguments.file is None or test is not None else arguments.file)
+    keys = chosen(results_of(recorded), [*(arguments.patterns or ()), *([] if test is None else [test])])
+    if arguments.html:
+        _open_page(recorded, keys, path)
+    elif arguments.format == _FORMATS[0]:
         title = "" if path == arguments.file else f"{shown(path)}:\n\n"
-        print_text(title + _rendered(recorded, keys, verbose=arguments.verbose))
+        print_text(title + _rendered(recorded, keys, verbose=arguments.verbose or test is not None))
     else:
         print_text(_formatted(recorded, keys, arguments.format, path))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
     return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
+
+
+def _names_test(argument: str) -> bool:
+    """Whether an argument is no file of a run: a test's id, or a part of one."""
+    is_file = argument == "-" or os.path.exists(argument)  # noqa: PTH110 - which raises for no path, however long
+    return argument.partition("::")[0].endswith(".py") or not (is_file or argument.endswith(".json"))
+
+
+def _latest(test: str | None) -> str:
+    """Return the path of this project's latest run; UsageError where there is none."""
+    from pytest_rlperf.report.files import latest_run
+
+    directory = Path.cwd()
+    path = latest_run(directory)
+    if path is None:
+        missing = "" if test is None else f"{test} is no file, and "
+        raise UsageError(
+            f"{missing}pytest's cache has no run, in {directory} or above: run `pytest --rlperf` there first, "
+            "or name a file that --rlperf-json wrote"
+        )
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
+
+
+def _open_page(recorded: Recorded, keys: list[str], path: str) -> None:
+    """Write the report of a run's tests as a page, print where it is, and open it where a person looks on."""
+    from pytest_rlperf.report.files import OutputError, write_file
+    from pytest_rlperf.report.html import check_html
+    from pytest_rlperf.report.run_json import RunFile
+
+    if not isinstance(recorded, RunFile):
+        raise UsageError(f"--html shows verdicts, which {path} has none of: leave it out, or give a run")
+    try:
+        page = Path(tempfile.mkdtemp(prefix="rlperf-"), "report.html")
+        check_html(page, "--html")
+        write_file("--html", page, _page(recorded, [recorded.tests[key] for key in keys]))
+    except (OSError, OutputError) as error:
+        raise UsageError(str(error)) from None
+    print_text(f"{page}\n")
+    if sys.stdout.isatty():
+        webbrowser.open(page.as_uri())
+
+
+def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
+    """Return the HTML report of some of a run's outcomes."""
+    from pytest_rlperf.report.html import render_html
+
+    created = run.provenance.created if run.provenance else ""
+    summary = summary_of(run, outcomes)
+    return render_html(outcomes, summary, tolerances={}, command="pytest --rlperf", created=created)
 
 
 def _show_both(paths: list[str], patterns: list[str] | None) -> int:
@@ -214,7 +275,6 @@ def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.files import OutputError, check_apart, write_file
-    from pytest_rlperf.report.html import render_html
     from pytest_rlperf.report.merge import MergeError, merge_shards
     from pytest_rlperf.report.run_json import document_of, written
     from pytest_rlperf.report.statuses import compares_nothing
@@ -228,9 +288,7 @@ def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
         if arguments.json is not None:  # files come before the table, since its reader may close the pipe
             write_file("--json", arguments.json, written(document_of(run)))
         if arguments.html is not None:
-            created = run.provenance.created if run.provenance else ""
-            page = render_html(outcomes, summary, tolerances={}, command="pytest --rlperf", created=created)
-            write_file("--html", arguments.html, page)
+            write_file("--html", arguments.html, _page(run, outcomes))
     except (MergeError, OutputError) as error:
         raise UsageError(str(error)) from None
     print_text(render_summary(outcomes, summary, width=table_width(), color=has_color(), verbose=arguments.verbose))

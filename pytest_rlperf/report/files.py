@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,6 +14,8 @@ from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.traces.chrome import write_spans
 
+LATEST_RUN = "latest.json"
+CACHE = "rlperf"  # the directory of these files in pytest's cache
 _LONGEST_STEM = 80
 
 
@@ -54,6 +57,15 @@ def write_file(option: str, path: Path, text: str) -> None:
         writing.write_whole(path, text.encode("utf-8", "backslashreplace"))
     except (OSError, ValueError) as error:
         raise _unwritable(option, path, error) from None
+
+
+def latest_run(directory: Path) -> Path | None:
+    """Return the file that the latest run of a project left in pytest's cache, None where there is none.
+
+    It is looked for in ``directory`` and in those that it lies in, at pytest's usual place.
+    """
+    places = (place / ".pytest_cache" / "d" / CACHE / LATEST_RUN for place in (directory, *directory.parents))
+    return next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113 - a closed directory is no error
 
 
 def file_stem(nodeid: str) -> str:

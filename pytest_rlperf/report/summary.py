@@ -32,9 +32,9 @@ class Summary:
 
 
 def next_steps(
-    outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool
+    outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool, kept: bool = False
 ) -> list[NextStep]:
-    """Return what to type next; commands begin with ``command``."""
+    """Return what to type next; commands begin with ``command``, or show the run again where it is ``kept``."""
     statuses = {outcome.verdict.status for outcome in outcomes}
     steps = []
     if not saved and statuses & {Status.NEW, Status.INCOMPARABLE} and not against:
@@ -43,8 +43,11 @@ def next_steps(
     if not saved and faster:
         steps.append(NextStep(improved(len(faster)), (f"{command} --rlperf-save-baseline",)))
     steps += acceptance(outcomes, command, against=against)
+    if kept and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
+        steps.append(NextStep("open the report in a browser", ("rlperf show --html",)))
     if statuses - {Status.ERROR} and not steps and not verbose:
-        steps.append(NextStep("show every test's phases and what its figures rest on", (f"{command} --rlperf -v",)))
+        showing = "rlperf show -v" if kept else f"{command} --rlperf -v"
+        steps.append(NextStep("show every test's phases and what its figures rest on", (showing,)))
     return steps
 
 

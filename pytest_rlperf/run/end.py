@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +18,8 @@ from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
 from pytest_rlperf.report import benchmark_json
 from pytest_rlperf.report.files import (
+    CACHE,
+    LATEST_RUN,
     TRACE_OPTION,
     OutputError,
     check_directory,
@@ -71,6 +74,7 @@ class EndOfRun:
         self._run = run
         self.items: dict[str, pytest.Item] = {}
         self._places: dict[str, tuple[str, int]] = {}
+        self._kept = False
 
     def add_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Keep the line of a test that GitHub is to annotate: where it failed, else where it begins."""
@@ -89,8 +93,11 @@ class EndOfRun:
         """
         settings, traces = self._settings, self._run.outcomes.traces
         unmeasured = {*finished} - {*failed, *self._run.outcomes.keys}
+        document = written(self._document(failed, unmeasured))
+        if self._run.outcomes.keys:
+            self._keep(document)
         writers: list[tuple[Path | None, Callable[[Path], object]]] = [
-            (settings.json, lambda path: write_file(_JSON, path, written(self._document(failed, unmeasured)))),
+            (settings.json, lambda path: write_file(_JSON, path, document)),
             (settings.html, lambda path: write_file(_HTML, path, self._page())),
             (settings.benchmark_json, lambda path: write_file(benchmark_json.OPTION, path, self._benchmarks())),
             (settings.trace, lambda path: write_traces(path, traces)),
@@ -103,6 +110,14 @@ class EndOfRun:
                 except OutputError as error:
                     errors.append(str(error))
         return errors
+
+    def _keep(self, document: str) -> None:
+        """Keep the run's JSON in pytest's cache, for ``rlperf show``, where there is one that can be written."""
+        cache = getattr(self._config, "cache", None)
+        if cache is not None:
+            with suppress(OSError, OutputError):
+                write_file("pytest's cache", cache.mkdir(CACHE) / LATEST_RUN, document)
+                self._kept = True
 
     def _document(self, failed: Collection[str], unmeasured: Collection[str]) -> dict[str, Any]:
         """Return the run's JSON; ``unmeasured`` are the keys of tests without figures that have not failed."""
@@ -210,6 +225,7 @@ class EndOfRun:
             saved=saved is not None,
             against=self._settings.against is not None,
             verbose=verbose,
+            kept=self._kept,
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""

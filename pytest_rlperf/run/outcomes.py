@@ -30,6 +30,7 @@ from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import git_user, read_allowances
 
 # The settings that verdicts depend on.
+_UNKNOWN = Tree(None, None, dirty=True)  # without git's answer any file may have changed
 _JUDGING = ("against", "baseline", "tolerance", "pairs", "counters", "strict")
 
 
@@ -151,8 +152,12 @@ class RunState:
         self.merged: RunFile | None = None
         self._root = root
         self._provenance: Provenance | None = None
-        if settings.save or settings.json or settings.benchmark_json or settings.shard or settings.ray:
+        try:
             self._tree = self._read_tree()
+        except SideError:
+            if settings.save:
+                raise
+            self._tree = _UNKNOWN
 
     def note(self, *notes: Note) -> None:
         """Add notes that are not there yet; of one test's counts the latest stays."""
@@ -193,7 +198,7 @@ class RunState:
             try:
                 after = self._read_tree()
             except SideError:
-                after = Tree(None, None, dirty=True)  # without git's answer any file may have changed
+                after = _UNKNOWN
             self._provenance = make_provenance(self._tree, after, self.outcomes.modules)
         return self._provenance
 
