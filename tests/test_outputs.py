@@ -501,9 +501,13 @@ def test_a_real_run_is_as_the_schema_says(tmp_path: Path) -> None:
 
 def test_the_latest_run_is_shown_without_a_file(tmp_path: Path) -> None:
     """From any directory of the project: all of it, one test, or the page; a file that is none is told from a test."""
-    source = (
-        "def test_sum(rlperf):\n    rlperf(lambda: sum(range(1000)))\n\ndef test_max(rlperf):\n    rlperf(lambda: max(1, 2))\n"
-    )
+    source = """
+    def test_sum(rlperf):
+        rlperf(lambda: sum(range(1000)))
+
+    def test_max(rlperf):
+        rlperf(lambda: max(1, 2))
+    """
     example = Example(tmp_path, {"test_it.py": source, "deep/er/x": ""})
     assert "pytest --rlperf" in example.rlperf("show", code=Exit.USAGE).err
     run = example.pytest("--rlperf", "--rlperf-max-time=0.2", plugins=("rlperf", "cacheprovider"), code=0)

@@ -102,6 +102,7 @@ def _names_test(argument: str) -> bool:
 def _latest(test: str | None) -> str:
     """Return the path of this project's latest run; UsageError where there is none."""
     from pytest_rlperf.report.files import latest_run
+    from pytest_rlperf.report.wording import seen_from_here
 
     directory = Path.cwd()
     path = latest_run(directory)
@@ -111,7 +112,7 @@ def _latest(test: str | None) -> str:
             f"{missing}pytest's cache has no run, in {directory} or above: run `pytest --rlperf` there first, "
             "or name a file that --rlperf-json wrote"
         )
-    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
+    return seen_from_here(path)
 
 
 def _open_page(recorded: Recorded, keys: list[str], path: str) -> None:

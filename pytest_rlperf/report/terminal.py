@@ -249,7 +249,7 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]
     for text in (_text(message(outcome)), *map(_line, sentences)):
         console.print(_indented(text))
-    if not same:
+    if not same and (verbose or verdict.status is not Status.NEW):
         _print_phases(console, outcome, verbose=verbose)
     for line in counter_lines(outcome, verbose=verbose):
         console.print(_indented(_line(line)))

@@ -657,7 +657,7 @@ def saved_lines(saved: Saved) -> list[str]:
     """Return what a run has stored, and why other results were not."""
     lines = []
     if saved.stored:
-        lines.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{_relative(saved.path)}")
+        lines.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{seen_from_here(saved.path)}")
         if not saved.settleable:
             lines.append(
                 "not from a clean commit, so live pairs can never run this code: commit what `git status` shows, "
@@ -691,6 +691,6 @@ def _kept_back(why: KeptBack, keys: Sequence[str], saved: Saved, workers: int) -
     return texts[why]
 
 
-def _relative(path: Path) -> str:
-    """Return ``path`` as seen from the current directory, where it lies below it."""
+def seen_from_here(path: Path) -> str:
+    """Return ``path`` as it is seen from the current directory, where it lies below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -31,7 +31,7 @@ from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.statuses import STYLES, compares_nothing
 from pytest_rlperf.report.tables import verdict_kind, verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
-from pytest_rlperf.report.wording import note_lines, uncalled
+from pytest_rlperf.report.wording import note_lines, seen_from_here, uncalled
 from pytest_rlperf.run import selfcheck
 from pytest_rlperf.run.end import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import Lanes
@@ -119,7 +119,7 @@ class MeasuredRun:
         settings, baselines = self._settings, self._run.baselines
         found = "" if baselines.own is not None else ", none yet for this machine class"
         stored = "; figures are stored there" if settings.save else ""
-        compared = f"baseline {baselines.store.name!r} in {settings.baseline_dir}{found}{stored}"
+        compared = f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline_dir)}{found}{stored}"
         if settings.selfcheck:
             compared = "today's code against itself"
         elif settings.against is not None:
