@@ -19,6 +19,7 @@ from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.tables import phase_rows
 from pytest_rlperf.report.terminal import LiveLine, LogLine, render_summary
 from pytest_rlperf.report.wording import note_lines, origin_text, phases_note
+from pytest_rlperf.run.loop import TimeLeft
 
 SUMMARY = Summary(
     machines=["Some CPU, 2 cores, Linux x86_64, CPython 3.11"],
@@ -271,33 +272,41 @@ def test_a_run_of_many_tests_shows_how_far_it_is() -> None:
     clock.now = 59.0
     assert shown() == "  rlperf: test 1 of 300 · test_step · pair 2"
     clock.now = 60.0
-    line.count(20, 300, {"SLOWER": 1, "SAME": 19})
+    line.count(20, 300, {"SLOWER": 1, "SAME": 19}, left_s=840.0)
     assert shown() == "  rlperf: test 21 of 300 · 1 SLOWER, 19 SAME · about 14 min left · test_step · pair 2"
     clock.now = 600.0
-    line.count(298, 300, {"SAME": 298})
+    line.count(298, 300, {"SAME": 298}, left_s=4.0)
     assert "test 299 of 300 · 298 SAME · about 4 s left" in shown()
 
 
-def test_the_time_left_is_that_of_tests_as_long_as_those_that_are_done() -> None:
-    """It gets shorter while a test lasts, to no less than the tests after it, and no number is left of the last one."""
+def test_the_time_left_goes_by_the_latest_run_and_by_this_run_s_pace() -> None:
+    """Where no test is known, the first one's time counts for nothing, as processes started in it."""
+    clock = builders.Seconds()
+    keys = ["a", "b", "c", "d"]
+    for known_s, expected_s in (
+        ({}, [0.0, 0.0, 20.0, 10.0, 0.0]),
+        ({"a": 25.0, "b": 5.0, "c": 10.0, "d": 20.0}, [60.0, 70.0, 60.0, 35.0, 0.0]),
+        ({"a": 50.0}, [200.0, 150.0, 60.0, 23.3, 0.0]),
+    ):
+        left, found = TimeLeft(keys, known_s, clock), []
+        for seconds in (50.0, 10.0, 10.0, 10.0):
+            found.append(left.left_s())
+            clock.now += seconds
+            left.add()
+        assert [*found, left.left_s()] == pytest.approx(expected_s, abs=0.1)
+        assert left.took_s() == {"a": 50.0, "b": 10.0, "c": 10.0, "d": 10.0}
+
+
+def test_the_time_left_gets_shorter_while_a_test_lasts() -> None:
+    """Nothing is left of it where that test takes longer than was expected."""
     clock, screen, file = builders.Seconds(), Screen(), io.StringIO()
     screen.fullwidth = 100
     line = LiveLine(screen, file, clock)
-    steps = (
-        (0.0, 0, ""),
-        (40.0, 1, "80 s"),
-        (50.0, None, "70 s"),
-        (90.0, None, "40 s"),
-        (100.0, 2, "50 s"),
-        (120.0, None, "30 s"),
-        (160.0, None, ""),
-    )
-    for now_s, done, left in steps:
+    line.count(1, 3, {}, left_s=80.0)
+    for now_s, left in ((0.0, ["80 s"]), (10.0, ["70 s"]), (100.0, [])):
         clock.now = now_s
-        if done is not None:
-            line.count(done, 3, {})
-        line.show("pair 1")
-        assert re.findall(r"about (.*) left", file.getvalue().rpartition("\n")[2]) == ([left] if left else [])
+        line.show(f"pair {now_s}")
+        assert re.findall(r"about (.*) left", file.getvalue().rpartition("\n")[2]) == left
 
 
 def test_a_run_of_one_test_shows_its_step_alone() -> None:
@@ -320,7 +329,7 @@ def test_a_log_has_a_line_a_minute() -> None:
     for second in range(1, 200):
         clock.now = float(second)
         if second == 100:
-            line.count(1, 3, {"SAME": 1})
+            line.count(1, 3, {"SAME": 1}, left_s=200.0)
         line.show("pair 1")
         line.clear()
     assert written == [

@@ -22,5 +22,5 @@ class Progress(Protocol):
 class RunProgress(Progress, Protocol):
     """Shows how far a run has come, beside its step."""
 
-    def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
-        """Show how many of the tests are done, and how many there are of each verdict so far."""
+    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
+        """Show how many tests are done, how many there are of each verdict so far, and the time left, 0 if unknown."""

@@ -29,7 +29,6 @@ from pytest_rlperf.report.tables import (
 from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered, table_lines, table_text
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
 
-STARTING = "starting"  # the first word of steps before anything is measured
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
 _MOST_GROWN = 3  # tests named below the table
@@ -53,7 +52,7 @@ class NoLine:
     def begin(self, test: str) -> None:
         """Show nothing."""
 
-    def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
+    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
         """Show nothing."""
 
     def show(self, step: str) -> None:
@@ -71,39 +70,27 @@ class _Line:
         self._test = ""
         self._done = self._total = 0
         self._verdicts: Mapping[str, int] = {}
-        self._started_s = self._counted_s = clock()
+        self._left_s, self._counted_s = 0.0, clock()
 
     def begin(self, test: str) -> None:
         """Name the test that the next steps belong to."""
         self._test = test
 
-    def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
-        """Keep how many of the tests are done, and how many there are of each verdict so far."""
-        self._counted_s = self._clock()
-        if not done:
-            self._started_s = self._counted_s
+    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
+        """Keep how many of the tests are done, how many there are of each verdict so far, and the time left."""
+        self._left_s, self._counted_s = left_s, self._clock()
         self._done, self._total, self._verdicts = done, total, dict(verdicts)
 
     def _text(self, step: str) -> str:
-        """Return the line; the time left does not count what the first processes take to start."""
-        if not self._done and step.startswith(STARTING):
-            self._started_s = self._clock()
+        """Return the line."""
         parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
         if self._verdicts:
             parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
-        left_s = self._left_s()
+        left_s = self._left_s - (self._clock() - self._counted_s)
         if left_s >= 1:
             parts.append(f"about {left_s:.0f} s left" if left_s < 120 else f"about {left_s / 60:.0f} min left")
         parts += [shown(self._test), step] if self._test else [step]
         return f"rlperf: {' · '.join(parts)}"
-
-    def _left_s(self) -> float:
-        """Return the time left if each test takes as long as those that are done did on average; 0 until one is."""
-        if not self._done:
-            return 0.0
-        each_s = (self._counted_s - self._started_s) / self._done
-        this_s = max(0.0, each_s - (self._clock() - self._counted_s))
-        return this_s + each_s * (self._total - self._done - 1)
 
 
 class LogLine(_Line):
@@ -116,10 +103,10 @@ class LogLine(_Line):
 
     def show(self, step: str) -> None:
         """Write the line, if the last one is a minute old."""
-        now_s, text = self._clock(), self._text(step)
+        now_s = self._clock()
         if now_s - self._last_s >= _LOGGED_S:
             self._last_s = now_s
-            self._write(text)
+            self._write(self._text(step))
 
     def clear(self) -> None:
         """Nothing to wipe."""

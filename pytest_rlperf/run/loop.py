@@ -8,11 +8,12 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -62,6 +63,7 @@ from pytest_rlperf.workers.stems import (
 )
 
 _REFRESH_S = 0.1
+_SECONDS = "rlperf/seconds"  # how long tests took, in pytest's cache
 _PATIENCE_LEAST_S = 10.0
 _BUDGET_S = 1800.0  # for all tests where none is given
 _LEAST_PAIR_S = 3.0  # of that for each of a test's fewest pairs
@@ -283,6 +285,9 @@ class TestLoop:
             TestInLane(item, following, order, self._run, lanes, forks=forks)
             for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True))
         ]
+        cache = getattr(self._config, "cache", None)
+        known_s = {} if cache is None else cache.get(_SECONDS, {})
+        left = TimeLeft([test.measuring.group.key for test in tests], known_s)
         threads = ThreadPoolExecutor(lanes.count)
         # With one lane a test begins when the one before it is reported: what it prints comes in the right place.
         measured: Iterable[Future[None]] = (threads.submit(self._measure, test, measure, budget) for test in tests)
@@ -290,8 +295,9 @@ class TestLoop:
             if lanes.count > 1:
                 measured = list(measured)
             for number, (test, end) in enumerate(zip(tests, measured, strict=True)):
-                show_count(self._progress, self._run, number, len(tests))
+                self._show_count(number, len(tests), left.left_s())
                 self._report(test, end)
+                left.add()
                 if session.shouldfail:
                     raise session.Failed(session.shouldfail)
                 if session.shouldstop:
@@ -301,6 +307,14 @@ class TestLoop:
             lanes.close()
             processes.cancel()
             threads.shutdown(cancel_futures=True)
+            if cache is not None:
+                cache.set(_SECONDS, {**known_s, **left.took_s()})
+
+    def _show_count(self, done: int, total: int, left_s: float) -> None:
+        """Show how many tests are done, the verdicts so far, and the time left."""
+        statuses = Counter(outcome.verdict.status for outcome in self._run.outcomes.tests.values())
+        verdicts = {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]}
+        self._progress.count(done, total, verdicts, left_s)
 
     def _measure(self, test: TestInLane, measure: Measure, budget: Budget) -> None:
         """Measure one test in its part of the run's time."""
@@ -465,10 +479,38 @@ class Budget:
         return max(self._least_s, left_s * min(self._lanes, tests) / tests)
 
 
-def show_count(progress: RunProgress, run: RunState, done: int, total: int) -> None:
-    """Show how many of a run's tests are done, and the verdicts so far."""
-    statuses = Counter(outcome.verdict.status for outcome in run.outcomes.tests.values())
-    progress.count(done, total, {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]})
+class TimeLeft:
+    """Estimates the time that a run's tests will take: as in the latest run here, at the pace of this run.
+
+    ``known_s`` are the seconds by tests, from the end of the test before. Without them an estimate takes two tests, as
+    the first one's time has the start of the processes in it.
+    """
+
+    def __init__(
+        self, keys: Sequence[str], known_s: Mapping[str, float], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        known = [known_s[key] for key in keys if key in known_s]
+        usual_s = sum(known) / len(known) if known else 1.0
+        self._expected_s = [known_s.get(key, usual_s) for key in keys]
+        self._keys, self._clock = keys, clock
+        self._first = 0 if keys and keys[0] in known_s else 1  # of those that the pace is taken from
+        self._ends_s = [clock()]
+
+    def add(self) -> None:
+        """Note that the next test is done."""
+        self._ends_s.append(self._clock())
+
+    def left_s(self) -> float:
+        """Return the time left, 0 where it cannot be known yet."""
+        done = len(self._ends_s) - 1
+        if done > self._first:
+            spent_s = self._ends_s[-1] - self._ends_s[self._first]
+            return sum(self._expected_s[done:]) * spent_s / sum(self._expected_s[self._first : done])
+        return 0.0 if self._first else sum(self._expected_s)
+
+    def took_s(self) -> dict[str, float]:
+        """Return the seconds of the tests that are done."""
+        return {key: end_s - begin_s for key, (begin_s, end_s) in zip(self._keys, pairwise(self._ends_s), strict=False)}
 
 
 def _doubt_of(error: Exception) -> str:
