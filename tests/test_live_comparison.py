@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +11,18 @@ import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
-from pytest_rlperf.model.judged import Policy, Status
-from pytest_rlperf.model.live import PairRecord
+from pytest_rlperf.measure.one_side import SideMeasurement
+from pytest_rlperf.measure.pairs import PairsMeasured
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Lever, LeverKind, Policy, Status
+from pytest_rlperf.model.live import OtherWork, PairRecord
 from pytest_rlperf.model.measured import OutputPart
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LiveComparison, Measuring
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.stems import DoubtfulError
+
+OTHER_WORK = OtherWork("python", 47, 0.5, 0.25, 0.0)
 
 
 class Worker(FakeWorker):
@@ -119,12 +124,12 @@ class Group:
 
 
 class Measurement:
-    """Pairs that all find the same."""
+    """Pairs that find a log-ratio, by their number, beside work of another process."""
 
     is_time_up = False
 
-    def __init__(self, log_ratio: float) -> None:
-        self._log_ratio = log_ratio
+    def __init__(self, find: Callable[[int], float]) -> None:
+        self._find = find
         self._pairs: list[PairRecord] = []
 
     def begin(self, most: int) -> int:
@@ -137,24 +142,29 @@ class Measurement:
 
     def take(self, warm: Any) -> None:
         """Find the ratio."""
-        self._pairs.append(builders.pair(self._log_ratio, loader=warm.pair.loader))
+        found = self._find(warm.pair.number)
+        self._pairs.append(builders.pair(found, loader=warm.pair.loader, other_work=OTHER_WORK))
 
     def records(self) -> list[PairRecord]:
         """Return the pairs so far."""
         return list(self._pairs)
 
-    def measured(self) -> None:
-        """Return no figures: nobody looks at them here."""
+    def measured(self) -> PairsMeasured:
+        """Return the pairs: nobody looks at other figures here."""
+        side = SideMeasurement((), (), 0.0, ())
+        return PairsMeasured(tuple(self._pairs), side, side, ())
 
 
-def comparison(stems: Stems, log_ratio: float = 0.0, counted: list[str] | None = None) -> tuple[LiveComparison, Group]:
-    """Return the comparison of a test whose pairs all find a ratio, on one lane; who counts is in ``counted``."""
+def comparison(
+    stems: Stems, find: Callable[[int], float] = lambda _: 0.0, counted: list[str] | None = None
+) -> tuple[LiveComparison, Group]:
+    """Return the comparison of a test whose pairs find log-ratios, on one lane; who counts is in ``counted``."""
     names: list[str] = [] if counted is None else counted
     group: Any = Group()
     parts: Any = SimpleNamespace(
         stems=stems,
         counting=SimpleNamespace(run=lambda workers: names.extend(worker.name for worker in workers)),
-        measurement=Measurement(log_ratio),
+        measurement=Measurement(find),
     )
     settings: Any = SimpleNamespace(pairs=(3, 10), max_time_s=60.0)
     test = Measuring(group, settings, Policy(), Lanes(1, ()), ShownSteps())
@@ -199,9 +209,18 @@ def test_a_change_is_confirmed_by_pairs_of_a_second_loader(
 ) -> None:
     """Pairs come from it once those before look changed: all of one loader have something in common."""
     stems = Stems()
-    verdict, _ = comparison(stems, log_ratio)[0].run()
+    verdict, measured = comparison(stems, lambda _: log_ratio)[0].run()
     assert verdict.status is status
+    assert {pair.other_work for pair in measured.pairs} == {None}, "only an UNDECIDED is of interest"
     assert [stems.loaders[number] for number in sorted(stems.loaders)] == loaders
+
+
+def test_pairs_that_decide_nothing_keep_what_else_worked() -> None:
+    """The verdict has its mean, and what helps."""
+    verdict, measured = comparison(Stems(), lambda number: 0.2 * (-1) ** number)[0].run()
+    assert isinstance(verdict.reason, reasons.PairsUndecided)
+    assert {pair.other_work for pair in measured.pairs} == {verdict.reason.other_work} == {OTHER_WORK}
+    assert verdict.lever == Lever(LeverKind.QUIET)
 
 
 def test_a_test_that_sets_variables_of_libraries_is_doubtful() -> None:

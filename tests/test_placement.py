@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import builders
 import pytest
 from builders import source
 
-from pytest_rlperf.measure.placement import Activity, ActivityWatch, cpu_reader, place, usable_cpus
+from pytest_rlperf.measure.placement import Activity, ActivityWatch, OtherWorkWatch, cpu_reader, place, usable_cpus
 from pytest_rlperf.testing import FakeClock
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
 
 
-def run_apart(script: str) -> str:
+def run_apart(script: str, *arguments: str) -> str:
     """Run a script in a process of its own, which may then do to its CPUs what it likes, and return its output."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -196,3 +202,74 @@ with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdou
 print(watch.seen().children)
 """
     assert run_apart(script).split() == ["0", "2", "0"]
+
+
+# --------------------------------------------------------------------------- other work
+
+TICK_S = 0.01
+Processes = dict[int, tuple[str, int, int, int]]
+
+
+def show(proc: Path, processes: Processes, machine: int) -> None:
+    """Write the system's files: each process's name, parent, own ticks and those of its ended children."""
+    shutil.rmtree(proc, ignore_errors=True)
+    lines = {"stat": f"cpu {machine} 0 0 9999 9 9 9 0 0 0\ncpu0 0 0\ncpu1 0 0\ncpu2 0 0\ncpu3 0 0\nintr 1"}
+    for pid, (name, parent, own, ended) in processes.items():
+        lines[f"{pid}/stat"] = f"{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 {own} 0 {ended} 0 20 0 1 0 77 0"
+    builders.write(proc, lines)
+
+
+OWN = os.getpid()
+BEFORE: Processes = {1: ("init", 0, 50, 0), 7: ("train) (x", 1, 10, 0), 8: ("make", 1, 0, 0), 9: ("cc", 8, 30, 0)}
+BEFORE |= {OWN: ("pytest", 1, 90, 0), 99990: ("worker", OWN, 10, 0)}
+
+
+@needs_affinity
+@pytest.mark.parametrize(
+    ("after", "used", "named", "cpus"),
+    [
+        ({7: ("train) (x", 1, 97, 0)}, 87, ("train) (x", 7), (0.87, 0.87, 0.0)),
+        ({7: ("train) (x", 1, 20, 0), 11: ("new", 7, 60, 0)}, 70, ("new", 11), (0.6, 0.7, 0.0)),
+        ({7: ("train) (x", 1, 70, 0), 11: ("cc", 8, 50, 0), 9: ("cc", 8, 70, 0)}, 150, ("cc", 11), (0.9, 1.5, 0.0)),
+        ({OWN: ("pytest", 1, 190, 0), 99990: ("worker", OWN, 110, 0)}, 200, ("", 0), (0.0, 0.0, 0.0)),
+        ({99990: None, OWN: ("pytest", 1, 90, 110)}, 100, ("", 0), (0.0, 0.0, 0.0)),
+        ({9: None, 8: ("make", 1, 0, 110)}, 80, ("make", 8), (0.8, 0.8, 0.0)),
+        ({9: None, 8: None, 1: ("init", 0, 50, 110)}, 80, ("init", 1), (0.8, 0.8, 0.0)),
+        ({7: ("train) (x", 1, 20, 0)}, 130, ("train) (x", 7), (0.1, 0.1, 1.2)),
+    ],
+)
+def test_other_work_is_what_others_used(
+    after: dict[int, Any], used: int, named: tuple[str, int], cpus: tuple[float, float, float], tmp_path: Path
+) -> None:
+    """In CPUs over one second: of those of the name that used the most, of all that are seen, and of all that are not.
+
+    This process and those it started are no others; who has ended is its parent's.
+    """
+    clock = builders.Seconds()
+    show(tmp_path, BEFORE, 1000)
+    watch = OtherWorkWatch(clock, tmp_path)
+    clock.sleep(100 * TICK_S)
+    show(tmp_path, {pid: each for pid, each in (BEFORE | after).items() if each}, 1000 + used)
+    seen = watch.seen()
+    assert seen is not None
+    assert (seen.process, seen.pid) == named
+    found = seen.cpu_share, len(usable_cpus()) * seen.seen_share, 4 * seen.unseen_share
+    assert found == pytest.approx(cpus)
+
+
+def test_a_system_that_shows_no_processes_is_no_error(tmp_path: Path) -> None:
+    """There is no other work then."""
+    assert OtherWorkWatch(proc=tmp_path).seen() is None
+
+
+@needs_affinity
+def test_a_process_that_spins_is_named() -> None:
+    """One that is neither this process nor its child, by its name and number, and never by its arguments."""
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass", "secret"])
+    try:
+        # Where others spin too, any of them may be the busiest for a while.
+        named = run_apart(source("placement/neighbour.py"), str(spinning.pid))
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert named.startswith("python")

@@ -25,8 +25,8 @@ from pytest_rlperf.judge.verdict import allow
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
-from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Status
-from pytest_rlperf.model.live import Contribution
+from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Lever, LeverKind, Outcome, Status
+from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Phase, Result
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.spans import Span, Trace
@@ -232,6 +232,9 @@ class Elements(HTMLParser):
 INLINE = ("a", "b", "code", "i", "span", "sub", "text", "title")
 
 
+OTHER_WORK = OtherWork("python<3>", 4711, 0.87, 0.52, 0.03)
+
+
 def every_status() -> list[Outcome]:
     """Return a test of every status, with the reasons that a run has for them."""
     pairs: list[Outcome] = [
@@ -266,7 +269,11 @@ def every_status() -> list[Outcome]:
             creep=Creep(1.06, 1.05, 1.07, "2026-01-02T03:04:05", "0123456789abcdef"),
         ),
         because(outcome(Status.FASTER, 0.8, "test_faster"), reasons.StoredFaster(stores=False)),
-        because(spread, reasons.PairsUndecided(reasons.Code.SPREAD, 1.05, 0.12, time_is_short=True)),
+        because(
+            spread,
+            reasons.PairsUndecided(reasons.Code.SPREAD, 1.05, 0.12, pair_sd=0.04, other_work=OTHER_WORK),
+            lever=Lever(LeverKind.QUIET),
+        ),
         because(builders.compared("test_new", Status.NEW, None), reasons.NoBaseline(stores=False)),
         because(
             builders.compared("test_other", Status.INCOMPARABLE, None),

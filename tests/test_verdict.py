@@ -14,7 +14,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
 from pytest_rlperf.model.judged import Allowance, Policy, Status
-from pytest_rlperf.model.live import Live
+from pytest_rlperf.model.live import Live, OtherWork
 from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange
 from pytest_rlperf.report.wording import reason_lines, verdict_lines
 
@@ -174,10 +174,14 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.PairsSame(3, 0.03),
     reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=0.9, fresh=0.9),
     reasons.PairsUndecided(Code.PAIRS, None, time_is_short=True),
-    reasons.PairsUndecided(Code.PAIRS, 1.1, 0.05, pairs_needed=6),
+    reasons.PairsUndecided(Code.PAIRS, 1.1, 0.05),
     reasons.PairsUndecided(Code.UNCONFIRMED, 1.08, time_is_short=True),
     reasons.PairsUndecided(Code.SPREAD, 1.1, 0.05, time_is_short=True),
-    reasons.PairsUndecided(Code.SPREAD, 1.1, 0.2, False, 155, 0.12, 0.13, placed=False),
+    reasons.PairsUndecided(Code.SPREAD, 1.1, 0.2, pair_sd=0.12, placed=False),
+    *(
+        reasons.PairsUndecided(Code.SPREAD, 1.1, 0.2, pair_sd=0.12, other_work=OtherWork(name, 47, 0.87, seen, 0.3))
+        for name, seen in (("python", 0.5), ("", 0.1))
+    ),
     reasons.PairsUndecided(Code.NEAR, 1.04, 0.03),
     reasons.SameCode("main", only_loaded=True),
     reasons.OtherEnvironment(1.4, (), None),

@@ -6,7 +6,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stats import (
@@ -18,9 +19,9 @@ from pytest_rlperf.judge.stats import (
     squared_deviations,
 )
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
-from pytest_rlperf.model.live import Contribution, PairRecord, log_ratios
-from pytest_rlperf.model.reasons import Code, Reason
+from pytest_rlperf.model.judged import Estimate, Lever, LeverKind, Policy, Status, Verdict
+from pytest_rlperf.model.live import PAIR_BLOCKS, Contribution, OtherWork, PairRecord, log_ratios
+from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import PairSpread
 
@@ -40,6 +41,12 @@ _ESTIMATED = 1.1  # a bound of ten pairs is wider by this than it would be with 
 _HALVINGS = 20  # of the interval in which the smallest slowdown lies
 _LOG_MOST = 700.0
 _NEAR = 4 / 3  # of the tolerance: an interval within that has no large change
+_NEGLIGIBLE = 1e-9  # pairs
+_LIKELY = 0.8  # chance of a verdict from which a change is worth its time
+_PAIRS_MOST = 4  # times the most pairs: more of them take longer than anybody waits
+_TOLERABLE = 0.1  # a tolerance over that finds less than exact counts do
+_SECONDS_STEP = 10
+_DISTURBS = 0.1  # of the CPUs: other work from there on makes pairs differ
 
 
 @dataclass(frozen=True)
@@ -66,18 +73,28 @@ def judge_records(
     *,
     final: bool,
     history: PairSpread | None = None,
+    counted: bool = False,
 ) -> Verdict | None:
     """Judge the pairs so far; None means one more.
 
-    ``final`` where no more can be had; ``history`` is how much earlier pairs of this test differed.
+    ``final`` where no more can be had; ``history`` is how much earlier pairs of this test differed. ``counted`` where
+    both sides have exact counts.
     """
     placed = all(record.placed is not None for record in records)
     base_call_s = statistics.median(record.base.wall.call_s for record in records)
     ratios = log_ratios(records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
-    return judge_pairs(
+    found = judge_pairs(
         ratios, policy, limits, base_call_s, final=final, placed=placed, history=history, confirms=confirms
     )
+    if found is None or not isinstance(found.reason, PairsUndecided):
+        return found
+    reason = replace(found.reason, other_work=_disturbing([record.other_work for record in records]))
+    # Where time was short, pairs were too.
+    pair_s = statistics.fmean(record.seconds * max(1.0, PAIR_BLOCKS / record.blocks) for record in records)
+    needs = _LiveJudge(policy, limits, base_call_s, placed=placed, history=history).needs(reason, ratios)
+    found_lever = lever(reason, needs, pair_s, can_count=counted and not policy.gates)
+    return replace(found, reason=reason, lever=found_lever)
 
 
 def judge_pairs(
@@ -99,10 +116,8 @@ def judge_pairs(
     of this test differed. ``confirms`` is which pairs can confirm a change, all where it is left out: what the pairs of
     one loader have in common is no chance of theirs.
     """
-    if not placed:
-        limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
     judge = _LiveJudge(policy, limits, base_call_s, placed=placed, history=history)
-    for count in range(limits.least, len(log_ratios) + 1):
+    for count in range(judge.limits.least, len(log_ratios) + 1):
         seen, fresh = log_ratios[:count], log_ratios[count : count + 1]
         if fresh and confirms and not confirms[count]:
             found = judge.look(seen, None, final=False)
@@ -119,8 +134,10 @@ class _LiveJudge:
     def __init__(
         self, policy: Policy, limits: PairLimits, base_call_s: float, *, placed: bool, history: PairSpread | None
     ) -> None:
+        if not placed:
+            limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
         self._policy = policy
-        self._limits = limits
+        self.limits = limits
         self._base_call_s = base_call_s
         self._placed = placed
         self._expected = PLACED_SPREAD if placed else UNPLACED_SPREAD
@@ -138,7 +155,7 @@ class _LiveJudge:
         A fresh pair that fails to confirm joins the others at the next look.
         """
         estimate, spread = self._learn(seen)
-        count, most = len(seen), self._limits.most
+        count, most = len(seen), self.limits.most
         if _within(estimate, self._policy.tolerance):
             return self._verdict(Status.SAME, reasons.PairsSame(count, self._policy.tolerance), estimate, spread)
         status = self._leaning(estimate)
@@ -151,7 +168,7 @@ class _LiveJudge:
             unconfirmed = reasons.PairsUndecided(Code.UNCONFIRMED, estimate.high, time_is_short=True)
             return self._verdict(Status.UNDECIDED, unconfirmed, estimate, spread) if final else None
         if count >= most:
-            return self._at_the_most(status, estimate, spread)
+            return self._at_the_most(seen, status, estimate, spread)
         if self._is_hopeless(seen, spread):
             return self._give_up(seen, estimate, spread)
         return None
@@ -162,12 +179,12 @@ class _LiveJudge:
             few = reasons.PairsUndecided(Code.PAIRS, None, time_is_short=True)
             return verdict(self._policy, Status.UNDECIDED, few)
         estimate, spread = self._learn(seen)
-        if len(seen) < self._limits.least:
+        if len(seen) < self.limits.least:
             # Under the least number of pairs it could have seen nothing, however large.
             few = reasons.PairsUndecided(Code.PAIRS, estimate.high, time_is_short=True)
             return verdict(self._policy, Status.UNDECIDED, few, estimate)
         smallest = self._smallest(spread, len(seen))
-        short = reasons.PairsUndecided(Code.SPREAD, estimate.high, smallest, time_is_short=True)
+        short = replace(self._differing(seen, estimate, smallest), time_is_short=True)
         return verdict(self._policy, Status.UNDECIDED, short, estimate, smallest)
 
     def _learn(self, seen: Sequence[float]) -> tuple[Estimate, Spread]:
@@ -229,39 +246,31 @@ class _LiveJudge:
         level = self._level if agreeing == len(changes) else self._level / 2
         return binomial_tail(agreeing, len(changes), _ONE_WAY) <= level
 
-    def _at_the_most(self, status: Status | None, estimate: Estimate, spread: Spread) -> Verdict:
+    def _at_the_most(self, seen: Sequence[float], status: Status | None, estimate: Estimate, spread: Spread) -> Verdict:
         """Return the verdict by the most pairs, which decide nothing."""
-        most, needed = self._limits.most, self._slower_least - 1
+        most = self.limits.most
         smallest = self._smallest(spread, most)
-        if status is not None and needed > most:
-            reason = reasons.PairsUndecided(Code.PAIRS, estimate.high, smallest, pairs_needed=needed)
+        if status is not None and self._slower_least > most + 1:
+            reason = PairsUndecided(Code.PAIRS, estimate.high, smallest)
         else:
-            reason = reasons.PairsUndecided(Code.SPREAD, estimate.high, smallest)
+            reason = self._differing(seen, estimate, smallest)
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
     def _give_up(self, seen: Sequence[float], estimate: Estimate, spread: Spread) -> Verdict:
         """Return the verdict by pairs to which more, up to the most, would hardly add one."""
-        tolerance, most = self._policy.tolerance, self._limits.most
-        smallest = self._smallest(spread, most)
-        if _within(estimate, _NEAR * tolerance):
-            reason = reasons.PairsUndecided(Code.NEAR, estimate.high, smallest)
-        else:
-            pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
-            width = _ESTIMATED * normal_quantile(0.5 + self._policy.confidence / 2) * pair_sd
-            mean = abs(statistics.fmean(seen))
-            reason = reasons.PairsUndecided(
-                Code.SPREAD,
-                estimate.high,
-                smallest,
-                pair_sd=pair_sd,
-                pairs_needed=max(2 * most, math.ceil((width / self._over) ** 2)),
-                tolerance_enough=math.expm1(mean + width / math.sqrt(most)),
-                placed=self._placed,
-            )
+        smallest = self._smallest(spread, self.limits.most)
+        reason = self._differing(seen, estimate, smallest)
+        if _within(estimate, _NEAR * self._policy.tolerance):
+            reason = PairsUndecided(Code.NEAR, estimate.high, smallest)
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
+    def _differing(self, seen: Sequence[float], estimate: Estimate, smallest: float | None) -> PairsUndecided:
+        """Return by how much pairs differ, as the reason why they decide nothing."""
+        pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
+        return PairsUndecided(Code.SPREAD, estimate.high, smallest, pair_sd=pair_sd, placed=self._placed)
+
     def _verdict(self, status: Status, reason: Reason, estimate: Estimate, spread: Spread) -> Verdict:
-        return verdict(self._policy, status, reason, estimate, self._smallest(spread, self._limits.most))
+        return verdict(self._policy, status, reason, estimate, self._smallest(spread, self.limits.most))
 
     # What the most pairs would show, taken as one look at all of them with a spread that is known.
 
@@ -271,18 +280,43 @@ class _LiveJudge:
 
     def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
         """Whether the most pairs would hardly decide, given those seen."""
-        count, most = len(seen), self._limits.most
-        mean = abs(statistics.fmean(seen))
+        return self._chance(seen, spread, self.limits.most) < _HOPELESS
+
+    def _chance(self, seen: Sequence[float], spread: Spread, pairs: int) -> float:
+        """Return the chance that so many pairs decide, given those seen."""
+        count, mean = len(seen), abs(statistics.fmean(seen))
+        unseen = math.sqrt(max(_NEGLIGIBLE, pairs - count) / (count * pairs))
         two_sided = _ESTIMATED * normal_quantile(0.5 + self._policy.confidence / 2)
 
         def decided(sd: float) -> float:
-            error = sd * math.sqrt((most - count) / (count * most))  # of the mean of all, predicted by that of the seen
-            slower_from, same_to = self._slower_from(sd, most), self._over - two_sided * sd / math.sqrt(most)
+            error = sd * unseen  # of the mean of all, predicted by that of the seen
+            slower_from, same_to = self._slower_from(sd, pairs), self._over - two_sided * sd / math.sqrt(pairs)
             changed = normal_chance((mean - slower_from) / error) + normal_chance((-mean - slower_from) / error)
             same = normal_chance((same_to - mean) / error) - normal_chance((-same_to - mean) / error)
             return changed + max(0.0, same)
 
-        return spread.average(decided) < _HOPELESS
+        return spread.average(decided)
+
+    def needs(self, undecided: PairsUndecided, seen: Sequence[float]) -> Needs:
+        """Return what would most likely decide, given the pairs seen."""
+        count, most = len(seen), self.limits.most
+        spread = self._learn(seen)[1]
+        pairs: int | None = None
+        if undecided.code is Code.UNCONFIRMED:
+            pairs = count + 1
+        elif undecided.code is Code.PAIRS:
+            pairs = max(self.limits.least, self._slower_least - 1)
+        elif undecided.code is Code.SPREAD:
+            more = range(count + 1, _PAIRS_MOST * most + 1)
+            pairs = next((pairs for pairs in more if self._chance(seen, spread, pairs) >= _LIKELY), None)
+        wider = (percent / 100 for percent in range(1, 101) if percent / 100 > self._policy.tolerance)
+        judges = ((tolerance, self._with_tolerance(tolerance)) for tolerance in wider)
+        decide = (tolerance for tolerance, judge in judges if judge._chance(seen, spread, max(count, most)) >= _LIKELY)
+        return Needs(most, pairs, next(decide, None))
+
+    def _with_tolerance(self, tolerance: float) -> _LiveJudge:
+        policy = replace(self._policy, tolerance=tolerance)
+        return _LiveJudge(policy, self.limits, self._base_call_s, placed=self._placed, history=None)
 
     def _smallest(self, spread: Spread, pairs: int) -> float | None:
         """Return the slowdown that so many pairs find 95 times of 100; None where they cannot find any."""
@@ -306,6 +340,59 @@ class _LiveJudge:
 def _within(estimate: Estimate, tolerance: float) -> bool:
     """Whether both bounds lie within a tolerance."""
     return 1 / (1 + tolerance) < estimate.low and estimate.high < 1 + tolerance
+
+
+# ----------------------------------------------------------------------- what would decide where pairs do not
+
+
+class Needs(NamedTuple):
+    """What would most likely decide: so many ``pairs``, where ``most`` are allowed, or so large a ``tolerance``.
+
+    None stands for more pairs, and for a larger tolerance, than anybody would use.
+    """
+
+    most: int
+    pairs: int | None
+    tolerance: float | None
+
+
+def lever(undecided: PairsUndecided, needs: Needs, pair_s: float, *, can_count: bool) -> Lever:
+    """Return the one change that would most likely decide an UNDECIDED whose pairs take ``pair_s`` seconds each.
+
+    ``can_count`` where exact counts of both sides are there and gate nothing yet.
+    """
+    is_spread = undecided.code is Code.SPREAD
+    if undecided.time_is_short and needs.pairs is not None and (needs.pairs <= needs.most or not is_spread):
+        return Lever(LeverKind.TIME, _SECONDS_STEP * math.ceil(needs.pairs * pair_s / _SECONDS_STEP))
+    if is_spread and undecided.other_work is not None:
+        return Lever(LeverKind.QUIET)
+    if needs.pairs is not None and not undecided.time_is_short:
+        return Lever(LeverKind.PAIRS, needs.pairs)
+    if can_count and (needs.tolerance is None or needs.tolerance > _TOLERABLE):
+        return Lever(LeverKind.COUNTS)
+    return Lever(LeverKind.QUIET) if needs.tolerance is None else Lever(LeverKind.TOLERANCE, needs.tolerance)
+
+
+def _disturbing(each: Sequence[OtherWork | None]) -> OtherWork | None:
+    """Return the mean of other work beside the pairs, None where it is too little to make them differ.
+
+    It names the processes that used the most, with their mean over the pairs where they did; it names none where more
+    was used by those that cannot be seen.
+    """
+    works = [work for work in each if work is not None]
+    if not works:
+        return None
+    seen, unseen = (statistics.fmean(getattr(work, name) for work in works) for name in ("seen_share", "unseen_share"))
+    if max(seen, unseen) < _DISTURBS:
+        return None
+    if unseen > seen:
+        return OtherWork("", 0, 0.0, seen, unseen)
+    by_name: dict[str, list[OtherWork]] = {}
+    for work in works:
+        by_name.setdefault(work.process, []).append(work)
+    named = max(by_name.values(), key=lambda alike: sum(work.cpu_share for work in alike))
+    pid, cpu_share = statistics.mode(work.pid for work in named), statistics.fmean(work.cpu_share for work in named)
+    return OtherWork(named[0].process, pid, cpu_share, seen, unseen)
 
 
 # ----------------------------------------------------------------------- the phases that carry a change

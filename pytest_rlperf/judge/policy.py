@@ -31,7 +31,7 @@ def verdict(
 def overruled(verdict: Verdict, status: Status, reason: Reason) -> Verdict:
     """Return a verdict that something else than times decides, with what the times show by themselves beside it."""
     alone = TimeAlone(verdict.status.value, verdict.reason)
-    return replace(verdict, status=status, reason=reason, also=(alone, *verdict.also))
+    return replace(verdict, status=status, reason=reason, also=(alone, *verdict.also), lever=None)
 
 
 def finding(policy: Policy, kind: str, line: str, figures: Mapping[str, float]) -> Finding:

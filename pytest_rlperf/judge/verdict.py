@@ -103,14 +103,15 @@ def _by_stored(evidence: Evidence, policy: Policy) -> Verdict:
 def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
     """Return the verdict of live pairs, where both sides' measurements are valid and can be compared."""
     history = None if evidence.stored is None else evidence.stored.pairs
-    found = judge_records(live.pairs, policy, PairLimits(*policy.pairs), final=True, history=history)
+    counted = evidence.counts is not None
+    found = judge_records(live.pairs, policy, PairLimits(*policy.pairs), final=True, history=history, counted=counted)
     assert found is not None
     broken = broken_rule(evidence.head) or broken_rule(live.base)
     if broken is not None:
-        return replace(found, status=Status.INVALID, reason=broken)
+        return replace(found, status=Status.INVALID, reason=broken, lever=None)
     elsewhere = other_device(live.base, evidence.head, live.base_label)
     if elsewhere is not None:
-        return replace(found, status=Status.INCOMPARABLE, reason=elsewhere)
+        return replace(found, status=Status.INCOMPARABLE, reason=elsewhere, lever=None)
     environment = _environment(evidence, policy, None) if found.status is Status.SAME else None
     return found if environment is None else replace(found, reason=environment)
 

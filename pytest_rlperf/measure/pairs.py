@@ -29,16 +29,15 @@ from pytest_rlperf.measure.figures import (
     worker_record,
 )
 from pytest_rlperf.measure.one_side import BlockPace, SideMeasurement
-from pytest_rlperf.measure.placement import IdleWatch
+from pytest_rlperf.measure.placement import IdleWatch, OtherWorkWatch
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import Worker
-from pytest_rlperf.model.live import PairRecord, PhaseRatio, Reading
+from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Figures, Phase, Shape, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.progress import Progress
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.4  # likewise, where its own error is small already: what disturbs a machine lasts for longer
-PAIR_BLOCKS = 16  # fewer, of calls over 40 ms, say so little that starting another pair costs more than they do
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 # n pairs of t seconds, each set up in u seconds, take n(t + u) for a variance of (s² + e²)/n, where s is the spread
 # between pairs and e a pair's own error, e² ~ 1/t. The time to a given variance is least where e/s = √(t/u).
@@ -166,7 +165,7 @@ class WarmPair:
     """A pair that is warm, and then its blocks; ``share_s`` is its part of the test's time.
 
     Both workers are on the CPU ``placed``, None where the kernel places them. ``waited_s`` went by without a turn to
-    measure, since it was warm. ``readings`` and ``phases`` are worked out once its blocks are taken.
+    measure, since it was warm. ``readings``, ``phases`` and ``other_work`` are worked out once its blocks are taken.
     """
 
     pair: Pair
@@ -180,6 +179,7 @@ class WarmPair:
     traced: list[Block] = field(default_factory=list)
     readings: tuple[Reading, ...] = ()
     phases: tuple[PhaseRatio, ...] = ()
+    other_work: OtherWork | None = None
 
     @property
     def is_single(self) -> bool:
@@ -208,7 +208,7 @@ class WarmPair:
         __tracebackhide__ = True
         share_s = self.share_s - self._spent_s(clock)
         pace = BlockPace(share_s, PAIR_S, clock, least=PAIR_BLOCKS, traced_blocks=1.0)
-        usages = [self._usages(self.blocks)]
+        usages, watch = [self._usages(self.blocks)], OtherWorkWatch()
         while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
             self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
             if pace.traces():
@@ -217,6 +217,7 @@ class WarmPair:
                 usages.append(self._usages(self.blocks))
         if len(self.blocks) > usages[-1].blocks:
             usages.append(self._usages(self.blocks))
+        self.other_work = watch.seen()
         self.seconds = self._spent_s(clock)
         self.readings, self.phases = self._readings(self.blocks, usages), self._phases()
 
@@ -295,6 +296,7 @@ class WarmPair:
             phases=self.phases,
             first_call_s=(self.pair.base.checked_s or 0.0, self.pair.head.checked_s or 0.0),
             import_s=self.pair.import_s,
+            other_work=self.other_work,
         )
 
     def log_ratio(self, clock: Clock) -> float:

@@ -1,4 +1,4 @@
-"""The CPUs and the memory that a process may use, the CPU it is on, and whether a single thread of it works.
+"""The CPUs and the memory that a process may use, the CPU it is on, whether one thread of it works, and who else does.
 
 Linux offers all of it; elsewhere the kernel places processes as it likes, and records show that.
 """
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import psutil
 
 from pytest_rlperf.measure.worker import Worker
+from pytest_rlperf.model.live import OtherWork
 
 CGROUP = Path("/sys/fs/cgroup")  # of version 2, which has one tree
 _BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
@@ -109,6 +110,95 @@ class ActivityWatch:
 
     def _threads_s(self) -> dict[int, float]:
         return {thread.id: thread.user_time + thread.system_time for thread in self._process.threads()}
+
+
+class _Process(NamedTuple):
+    """A process: its name, the process that started it, and the CPU time that it and its ended children have used.
+
+    That is in ticks of the system's clock.
+    """
+
+    name: str
+    parent: int
+    ticks: int
+
+
+class _CpuTimes(NamedTuple):
+    """The ticks that each process that can be seen has used so far, and the whole machine, which has so many CPUs."""
+
+    processes: dict[int, _Process]
+    ticks: int
+    cpus: int
+
+    @classmethod
+    def read(cls, proc: Path) -> _CpuTimes:
+        """Read the times, in a few milliseconds for a hundred processes; there are none but on Linux."""
+        total, *others = read_system_file(proc / "stat").splitlines() or [""]
+        user, nice, system, *_, steal = [int(text) for text in total.split()[1:9]] or [0, 0, 0, 0]
+        cpus = sum(line.startswith("cpu") for line in others)
+        processes: dict[int, _Process] = {}
+        for place in proc.glob("[0-9]*") if cpus else ():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                start, _, end = (place / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+                fields = end.split()
+                used = sum(map(int, fields[11:15]))
+                processes[int(place.name)] = _Process(start.partition("(")[2], int(fields[1]), used)
+        return cls(processes, user + nice + system + steal, cpus)
+
+    def since(self, before: _CpuTimes) -> dict[int, int]:
+        """Return the ticks that every process used, with those of its children that have ended meanwhile."""
+        used = {pid: now.ticks - before.ticks_of(pid) for pid, now in self.processes.items()}
+        for pid, ended in before.processes.items():
+            # Its parent has had its time added, also that from before; of two generations the grandparent.
+            heir = None if pid in used else next(filter(used.__contains__, before.lineage(ended.parent)), None)
+            if heir is not None:
+                used[heir] -= ended.ticks
+        return {pid: max(0, ticks) for pid, ticks in used.items()}
+
+    def ticks_of(self, pid: int) -> int:
+        """Return what a process has used; none before it began."""
+        return self.processes[pid].ticks if pid in self.processes else 0
+
+    def lineage(self, pid: int) -> Iterator[int]:
+        """Yield a process, the one that started it, and so on."""
+        for _ in self.processes:  # and no longer: they were read one after another, so a number may be used again
+            yield pid
+            if pid not in self.processes:
+                return
+            pid = self.processes[pid].parent
+
+
+class OtherWorkWatch:
+    """Watches from now on what processes use CPUs, but for this one and those that it has started."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = Path("/proc")) -> None:
+        self._clock = clock
+        self._proc = proc
+        self._started_s = clock()
+        self._before = _CpuTimes.read(proc)
+
+    def seen(self) -> OtherWork | None:
+        """Return what they have used since; None where the system does not show it."""
+        after = _CpuTimes.read(self._proc)
+        ticks = (self._clock() - self._started_s) * os.sysconf("SC_CLK_TCK") if after.cpus else 0.0
+        if not ticks:
+            return None
+        used, own = after.since(self._before), os.getpid()
+        others = {pid: each for pid, each in used.items() if each and own not in after.lineage(pid)}
+        by_name: dict[str, int] = {}
+        for pid, each in others.items():
+            name = after.processes[pid].name
+            by_name[name] = by_name.get(name, 0) + each
+        process = max(by_name, key=by_name.__getitem__, default="")
+        busiest = max(others, key=lambda pid: (after.processes[pid].name == process, others[pid]), default=0)
+        seen, unseen = sum(others.values()), after.ticks - self._before.ticks - sum(used.values())
+        return OtherWork(
+            process=process,
+            pid=busiest,
+            cpu_share=by_name.get(process, 0) / ticks,
+            seen_share=seen / (ticks * (len(usable_cpus()) or after.cpus)),
+            unseen_share=max(0.0, unseen / (ticks * after.cpus)),
+        )
 
 
 class IdleWatch:

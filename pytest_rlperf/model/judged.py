@@ -103,6 +103,27 @@ class Finding:
     gates: bool
 
 
+class LeverKind(str, enum.Enum):
+    """What a user can change so that live pairs decide."""
+
+    TIME = "time"
+    PAIRS = "pairs"
+    QUIET = "quiet"  # less other work on the machine
+    TOLERANCE = "tolerance"
+    COUNTS = "counts"  # that gate, as the time cannot
+
+
+@dataclass(frozen=True)
+class Lever:
+    """The one change that would most likely decide an UNDECIDED of live pairs.
+
+    ``amount`` is enough: seconds of TIME, the most PAIRS, a TOLERANCE (0.05 is 5 %); None for the other kinds.
+    """
+
+    kind: LeverKind
+    amount: float | None = None
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A status, the reason that decides it, and the estimate behind it, where there is one.
@@ -110,7 +131,7 @@ class Verdict:
     ``smallest_seen`` is the slowdown (0.2 is 20 %) that this comparison would have found: live pairs 95 times of 100.
     ``suspect`` marks an estimate over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a
     commit of the change does. ``counters`` are the exact counts that changed, ``findings`` what else is worse. ``also``
-    are further reasons beside the one that decides.
+    are further reasons beside the one that decides. ``lever`` is what helps where live pairs decide nothing.
     """
 
     status: Status
@@ -124,6 +145,7 @@ class Verdict:
     allowance: Allowance | None = None
     also: tuple[Reason, ...] = ()
     findings: tuple[Finding, ...] = ()
+    lever: Lever | None = None
 
     @property
     def by_counts(self) -> bool:

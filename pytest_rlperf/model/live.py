@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_rlperf.model.measured import Result, Usage, WorkerRecord
 
+PAIR_BLOCKS = 16  # fewer, of calls over 40 ms, say so little that starting another pair costs more than they do
 _CLOCK_PAIRS = 2  # the fewest that a verdict may rest on
 
 
@@ -32,6 +33,24 @@ class PhaseRatio:
     share: float
 
 
+@dataclass(frozen=True, slots=True)
+class OtherWork:
+    """The CPU time that other processes used while a pair was measured.
+
+    ``process`` is the name of those that used the most, empty where none did, ``cpu_share`` what they used of one CPU,
+    with children that have ended, and ``pid`` the number of the busiest. Arguments may be secret, so they are left out.
+    ``seen_share`` is what all processes used that can be seen from here, of the CPUs that this run may use.
+    ``unseen_share`` is what others used, of all CPUs of the machine: processes in other containers, and other virtual
+    machines on its CPUs.
+    """
+
+    process: str
+    pid: int
+    cpu_share: float
+    seen_share: float
+    unseen_share: float
+
+
 @dataclass(frozen=True)
 class PairRecord:
     """One live pair, the statistical unit of a live comparison.
@@ -42,7 +61,8 @@ class PairRecord:
     ``seconds`` what warming up and taking slices did. ``loader`` is the number of the loader that both sides were
     forked from, None where they were new interpreters. ``readings`` were taken before the first slice, after the last
     one and at growing distances between; ``phases`` are those that both sides have. ``first_call_s`` is what the
-    checked call took on base and on head, ``import_s`` what importing and collecting the tests did.
+    checked call took on base and on head, ``import_s`` what importing and collecting the tests did. ``other_work`` is
+    kept where the test is UNDECIDED, on Linux.
     """
 
     wall_log_ratio: float
@@ -60,6 +80,7 @@ class PairRecord:
     phases: tuple[PhaseRatio, ...] = ()
     first_call_s: tuple[float, float] = (0.0, 0.0)
     import_s: tuple[float, float] = (0.0, 0.0)
+    other_work: OtherWork | None = None
 
 
 class Outputs(str, enum.Enum):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.device import Disturbance
+from pytest_rlperf.model.live import OtherWork
 
 
 class Code(str, enum.Enum):
@@ -301,19 +302,18 @@ class PairsUndecided(Reason):
 
     ``code`` is which of these: PAIRS, SPREAD, NEAR or UNCONFIRMED. ``at_most`` is the upper bound of the change, None
     without pairs; they would have found the slowdown ``smallest_seen`` 95 times of 100, None for none at all.
-    ``time_is_short`` where more pairs were allowed and there was no time. ``pairs_needed`` would decide, or the most
-    pairs with a tolerance of ``tolerance_enough``, None where that is not known or would not help. ``pair_sd`` is the
-    standard deviation of pairs that differ too much for more of them; ``placed`` where one CPU ran both sides of each.
+    ``time_is_short`` where more pairs were allowed and there was no time. ``pair_sd`` is the standard deviation of
+    pairs that differ too much; ``placed`` where one CPU ran both sides of each. ``other_work`` is the mean over the
+    pairs where it was enough to disturb them, without a process where most of it cannot be seen.
     """
 
     code: Code
     at_most: float | None
     smallest_seen: float | None = None
     time_is_short: bool = False
-    pairs_needed: int | None = None
-    tolerance_enough: float | None = None
     pair_sd: float | None = None
     placed: bool = True
+    other_work: OtherWork | None = None
 
 
 # ----------------------------------------------------------------------- something else than times

@@ -11,8 +11,18 @@ from pytest_rlperf import units
 from pytest_rlperf.model import notes, reasons
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.device import Disturbance
-from pytest_rlperf.model.judged import TRAILER, Allowance, Estimate, Outcome, Status, Verdict, pattern_of
-from pytest_rlperf.model.live import Contribution
+from pytest_rlperf.model.judged import (
+    TRAILER,
+    Allowance,
+    Estimate,
+    Lever,
+    LeverKind,
+    Outcome,
+    Status,
+    Verdict,
+    pattern_of,
+)
+from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.model.notes import (
     AddedPackages,
@@ -44,7 +54,6 @@ _COUNTS_MOST = 4  # of one phase
 _MACHINES_MOST = 3
 _NAMED_MOST = 5  # tests that are kept back
 _THROTTLED = "let the device cool down, raise its power limit, or use it alone"
-_ONE_THREAD = "\nwork of one process and one thread differs less: both sides then share a CPU"
 _RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
 _ALLOCATED = "do not empty the allocator's cache within a call, and let none of its tensors grow"
 _NO_CODE = {
@@ -81,10 +90,13 @@ def verdict_message(verdict: Verdict) -> str:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """Return the reason that decides, those beside it, and the commit that accepts a slowdown."""
+    """Return the reason that decides, what would help, reasons beside it, and the commit that accepts a slowdown."""
     if isinstance(verdict.reason, reasons.FullReason):
         return reason_lines(verdict.reason)
-    found = [*reason_lines(verdict.reason), *(line for reason in verdict.also for line in reason_lines(reason))]
+    found = reason_lines(verdict.reason)
+    if verdict.lever is not None:
+        found.append(_lever_text(verdict.lever, verdict.reason))
+    found += [line for reason in verdict.also for line in reason_lines(reason)]
     return found if verdict.allowance is None else [*found, accepted_text(verdict.allowance)]
 
 
@@ -237,19 +249,45 @@ def _live(reason: Reason) -> str | None:
 
 
 def _undecided(reason: reasons.PairsUndecided) -> str:
-    """Write the upper bound, what the pairs would have found, why they decide nothing, and what would help."""
+    """Write the upper bound, what the pairs would have found, why they decide nothing, and what disturbed them."""
     lines = [] if reason.at_most is None else [f"change at most {units.change(reason.at_most)}"]
     if reason.smallest_seen is not None:
         lines = ["; ".join([*lines, f"finds {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
     cause = _UNDECIDED[reason.code]
     if reason.pair_sd is not None:
         cause += f", by {units.percent(reason.pair_sd, signed=False)}"
-    pairs = f" to 3..{reason.pairs_needed}" if reason.pairs_needed else ""
-    advice = "raise --rlperf-max-time" if reason.time_is_short else f"raise --rlperf-pairs{pairs}"
-    if reason.tolerance_enough is not None:
-        advice += f" or --rlperf-tolerance to {math.ceil(100 * reason.tolerance_enough)}%"
-    lines += [cause] if reason.code is reasons.Code.NEAR else [cause, advice]
-    return "\n".join(lines) + ("" if reason.placed else _ONE_THREAD)
+    lines.append(cause if reason.placed else f"{cause}; those of one thread and one process differ less")
+    if reason.other_work is not None:
+        lines.append(_other_work(reason.other_work))
+    return "\n".join(lines)
+
+
+def _other_work(work: OtherWork) -> str:
+    """Write what others used: ``other processes used 52 % of the CPUs, python (mostly pid 47) 87 % of one``."""
+    if not work.process:
+        return f"processes out of sight used {100 * work.unseen_share:.0f} % of the machine's CPUs"
+    everything, named = (f"{100 * share:.0f} %" for share in (work.seen_share, work.cpu_share))
+    name = f"{shown(work.process)} (mostly pid {work.pid})"
+    return f"other processes used {everything} of the CPUs, {name} {named} of one"
+
+
+def _lever_text(lever: Lever, reason: Reason) -> str:
+    """Write the one change that would most likely decide."""
+    amount = lever.amount or 0.0
+    match lever.kind:
+        case LeverKind.TIME:
+            return f"raise --rlperf-max-time to {amount:g}"
+        case LeverKind.PAIRS:
+            return f"raise --rlperf-pairs to 3..{amount:g}"
+        case LeverKind.TOLERANCE:
+            return f"raise --rlperf-tolerance to {100 * amount:g}%"
+        case LeverKind.COUNTS:
+            return "let counts gate, which are exact: --rlperf-counters=gate"
+        case LeverKind.QUIET:
+            work = reason.other_work if isinstance(reason, reasons.PairsUndecided) else None
+            if work is None or not work.process:
+                return "measure again on a quieter machine"
+            return f"measure again without other work, such as that of {shown(work.process)}"
 
 
 def _beside_times(reason: Reason) -> str | None:

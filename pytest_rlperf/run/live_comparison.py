@@ -144,7 +144,10 @@ class LivePairs:
         for future in sorted(running, key=running.__getitem__):
             future.result()
         assert verdict is not None
-        return verdict, self._measurement.measured()
+        measured = self._measurement.measured()
+        if verdict.status is not Status.UNDECIDED:  # else other processes are of no interest to a report
+            measured = replace(measured, pairs=tuple(replace(pair, other_work=None) for pair in measured.pairs))
+        return verdict, measured
 
     def _missing(self, running: int) -> int:
         """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
