@@ -6,7 +6,6 @@ A marker beats the command line, which beats the ini file, which beats the defau
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import math
 import re
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_rlperf.errors import did_you_mean, see
 from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
@@ -489,9 +489,8 @@ def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     settings = {}
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
-            close = difflib.get_close_matches(name, _MARKER_NAMES, 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise pytest.UsageError(f"{where} has no keyword {name!r}{hint}; it has: {known}")
+            known += did_you_mean(name, _MARKER_NAMES) + see("options.md")
+            raise pytest.UsageError(f"{where} has no keyword {name!r}; it has: {known}")
         option = _MARKER_NAMES[name]
         try:
             settings[option.name] = option.parse(value)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
+from pytest_rlperf.errors import closest
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.findings import find_all
 from pytest_rlperf.judge.live import PairLimits, judge_records
@@ -151,8 +151,7 @@ def unmatched(allowances: Sequence[Allowance], keys: Collection[str]) -> list[tu
     found = []
     for allowance in allowances:
         if not any(map(allowance.fits, keys)):
-            near = get_close_matches(test_name(allowance.pattern).strip("*"), patterns, n=1)
-            found.append((allowance, near[0] if near else ""))
+            found.append((allowance, closest(test_name(allowance.pattern).strip("*"), patterns)))
     return found
 
 
