@@ -397,8 +397,23 @@ def check_markers(item: pytest.Item) -> None:
         _marker_settings(marker, _place(node, item))
 
 
+def refuse_misspelt(flags: Iterable[str]) -> None:
+    """Raise UsageError for the first of the ``flags`` that nothing declares, where it was to be one of the table's."""
+    for flag in (each.partition("=")[0] for each in flags):
+        if flag.startswith("--rl"):
+            raise _unknown("option", flag, (option.flag for option in OPTIONS if option.flag))
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:
+    return pytest.UsageError(f"there is no {kind} {name}{did_you_mean(name, known)}{see('options.md')}")
+
+
 def read_config(config: pytest.Config) -> Config:
     """Return the run's settings; a value that cannot be read, or a combination without sense, is a UsageError."""
+    names = [_ini_name(option) for option in OPTIONS if option.ini]
+    for name in vars(config).get("_inicfg") or vars(config).get("inicfg", {}):  # the second before pytest 9
+        if name.startswith("rlperf") and name not in names:  # pytest does no more than warn of it
+            raise _unknown("ini option", name, names)
     values = {option.name: _read(option, config) for option in OPTIONS}
     settings = Config(**values)
     if settings.save or settings.selfcheck or settings.against or settings.bisect is not None:

@@ -48,7 +48,7 @@ class Evidence:
     others: tuple[tuple[MachineDifference, ...], ...] = ()
     unsettled: reasons.NotSettledLive | None = None
     live: Live | None = None
-    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NotOnBase | None = None
+    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded | reasons.NotOnBase | None = None
     by_itself: Result | None = None
     versions: tuple[VersionChange, ...] = ()
     law: Finding | None = None
@@ -85,7 +85,7 @@ def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
     match evidence.unpaired:
         case reasons.SameCode() as same_code:
             return verdict(policy, Status.SAME, _environment(evidence, policy, same_code) or same_code)
-        case reasons.Incomparable() as other:
+        case reasons.Incomparable() | reasons.NothingLoaded() as other:
             return verdict(policy, Status.INCOMPARABLE, other)
         case reasons.NotOnBase(is_new=is_new) as missing:
             return verdict(policy, Status.NEW if is_new else Status.INCOMPARABLE, missing)
