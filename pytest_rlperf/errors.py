@@ -1,6 +1,28 @@
-"""Errors of a measured test, which its author can catch."""
+"""Errors of a measured test, which its author can catch, and what their messages have in common."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+DOCS = "https://github.com/pytest-rlperf/pytest-rlperf/tree/main/docs"
+
+
+def see(place: str) -> str:
+    """Return the line that ends a message: the address of a place in the docs, such as ``"options.md#exit-codes"``."""
+    return f"\nsee {DOCS}/{place}"
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the one of ``known`` names that a misspelt one is most like; empty where it is like none."""
+    from difflib import get_close_matches  # which only a mistake needs
+
+    return next(iter(get_close_matches(name, list(known), 1)), "")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the part of a message that names the closest of ``known``; empty where there is none."""
+    near = closest(name, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 class ComponentError(Exception):

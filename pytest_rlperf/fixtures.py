@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from pytest_rlperf.errors import did_you_mean, see
 from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Engine(Protocol):
 
 
 ENGINE = pytest.StashKey[Engine]()
+_CALLED = pytest.StashKey[bool]()  # whether a test has measured its component
 
 CALLS = {
     "rlperf": "rlperf(function)",
@@ -79,35 +82,40 @@ def result_key(item: pytest.Item) -> str:
     return key.encode("utf-8", "backslashreplace").decode()
 
 
-class _Measurement:
-    """One test's one call of a fixture."""
-
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._engine = request.config.stash.get(ENGINE, None) or RunOnce()
-        self._item: pytest.Item = request.node
+def begin(item: pytest.Item) -> None:
+    """Get a test ready for its one call; a typo in its markers fails it in every run, not only in a measured one."""
+    item.stash[_CALLED] = False
+    if is_measured(item):
         try:
-            check_markers(self._item)  # a typo in a marker fails every run, not only a measured one
+            check_markers(item)
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        self.used = False
 
-    def __call__(self, component: str, *args: Any, phases: Any = None, **kwargs: Any) -> Result:
-        """Make the component's workload and measure it; MeasurementError the second time."""
-        __tracebackhide__ = True
-        if self.used:
-            from pytest_rlperf.errors import MeasurementError
 
-            raise MeasurementError(
-                f"{self._item.name} calls an rlperf fixture a second time; a test measures one component, so that its "
-                "verdict is the component's: parametrize it, or write two tests"
-            )
-        self.used = True
-        module = import_module(f"pytest_rlperf.components.{component}")
-        make: Callable[..., Workload] = getattr(module, f"{component}_workload")
-        workload = make(*args, **kwargs)
-        if phases is not None:
-            workload = _with_phases(workload, phases, args[0])
-        return self._engine.measure(workload, self._item)
+def claim(item: pytest.Item) -> None:
+    """Note that a test measures its component; MeasurementError the second time."""
+    __tracebackhide__ = True
+    if item.stash.get(_CALLED, False):
+        from pytest_rlperf.errors import MeasurementError
+
+        raise MeasurementError(
+            f"{item.name} measures a second time; a test measures one component, so that its verdict is the "
+            f"component's: parametrize it, or write two tests{see('writing-tests.md#which-tests')}"
+        )
+    item.stash[_CALLED] = True
+
+
+def _measure(request: pytest.FixtureRequest, component: str, *args: Any, phases: Any = None, **kwargs: Any) -> Result:
+    """Make the component's workload and have this process's engine measure it."""
+    __tracebackhide__ = True
+    claim(request.node)
+    module = import_module(f"pytest_rlperf.components.{component}")
+    make: Callable[..., Workload] = getattr(module, f"{component}_workload")
+    workload = make(*args, **kwargs)
+    if phases is not None:
+        workload = _with_phases(workload, phases, args[0])
+    engine = request.config.stash.get(ENGINE, None) or RunOnce()
+    return engine.measure(workload, request.node)
 
 
 def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
@@ -126,25 +134,41 @@ def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     return replace(workload, probes=tuple(probes), harvest=None)
 
 
+def unmet(item: pytest.Item) -> str:
+    """Return why a test lacks the fixture below that it names, or nearly names, and the edit that helps; else ""."""
+    if not isinstance(item, pytest.Function):
+        return ""
+    definitions = item._fixtureinfo.name2fixturedefs
+    for name in item.fixturenames:
+        near = "" if name in definitions or name == "request" else did_you_mean(name, CALLS)
+        if near:
+            return f"there is no fixture {name!r}{near}{see('writing-tests.md#fixtures')}"
+    if item.cls is None or is_measured(item):
+        return ""
+    name = next((name for name in signature(item.function).parameters if name in CALLS), "")
+    if not name:
+        return ""
+    from unittest import TestCase  # which most projects never load
+
+    edit = f"write def {item.name}(self, {name})"
+    if issubclass(item.cls, TestCase):
+        edit = f"write {item.cls.__name__} without unittest.TestCase, to whose methods pytest gives no fixtures"
+    return f"{item.name} does not get the fixture {name!r}: {edit}{see('writing-tests.md#limits')}"
+
+
 def warn_if_uncalled(item: pytest.Item) -> None:
     """Warn of a test that has passed, has a fixture in its own signature, and never called it."""
     if not isinstance(item, pytest.Function) or ENGINE in item.config.stash:
         return  # the notes of a measured run name such tests
-    measurement = item.funcargs.get("_rlperf_measurement")
     asked = [name for name in item._fixtureinfo.argnames if name in CALLS]
-    if isinstance(measurement, _Measurement) and asked and not measurement.used:
+    if asked and not item.stash[_CALLED]:
         from pytest_rlperf.report.wording import uncalled
 
         item.warn(pytest.PytestWarning(uncalled({item.nodeid: missing_call(asked)})))
 
 
 @pytest.fixture
-def _rlperf_measurement(request: pytest.FixtureRequest) -> _Measurement:
-    return _Measurement(request)
-
-
-@pytest.fixture
-def rlperf(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf(request: pytest.FixtureRequest) -> Measure:
     """Measure any callable: ``rlperf(fn, items=1024, unit="transition", setup=…, check=…)``.
 
     ``items`` is how many things of ``unit`` one call processes. ``setup`` runs untimed before each call. ``check``
@@ -163,13 +187,13 @@ def rlperf(_rlperf_measurement: _Measurement) -> Measure:
         phases: Phases | None = None,
     ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("thunk", fn, items=items, unit=unit, setup=setup, check=check, phases=phases)
+        return _measure(request, "thunk", fn, items=items, unit=unit, setup=setup, check=check, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
     """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``.
 
     Knows the vector envs of many libraries, and others by ``reset()``, ``step(actions)``, ``num_envs`` and a space to
@@ -179,13 +203,13 @@ def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
 
     def measure(env: Any, num_envs: int | None = None, *, phases: Phases | None = None) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("vecenv", env, num_envs, phases=phases)
+        return _measure(request, "vecenv", env, num_envs, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_replay_sample(request: pytest.FixtureRequest) -> Measure:
     """Measure ``buffer.sample(batch_size)``: ``rlperf_replay_sample(buffer, batch_size=256)``, or a thunk sampling.
 
     ComponentError where an array of the batch does not have ``batch_size`` rows.
@@ -193,13 +217,13 @@ def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
 
     def measure(buffer: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("replay", buffer, batch_size, phases=phases)
+        return _measure(request, "replay", buffer, batch_size, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
     """Measure a GAE function: ``rlperf_gae(compute_gae)``, on 128 steps of 8 envs, or ``n_steps=`` of ``n_envs=``.
 
     The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values (n_envs,), gamma
@@ -219,13 +243,13 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
         phases: Phases | None = None,
     ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("gae", function, n_steps, n_envs, backend, device, phases=phases)
+        return _measure(request, "gae", function, n_steps, n_envs, backend, device, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one.
 
     Calls ``agent.update(batch_size)``. ComponentError where that changes nothing that can be seen, or makes a
@@ -234,13 +258,13 @@ def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
 
     def measure(agent: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("sac", agent, batch_size, phases=phases)
+        return _measure(request, "sac", agent, batch_size, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_ppo_collect(request: pytest.FixtureRequest) -> Measure:
     """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a thunk with ``items=`` env steps.
 
     Calls ``agent.collect(n_steps)``. ComponentError where an array of the rollout does not have ``n_steps`` rows (or
@@ -252,13 +276,13 @@ def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
         agent: Any, n_steps: int | None = None, items: float | None = None, *, phases: Phases | None = None
     ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("ppo", agent, n_steps, items, phases=phases)
+        return _measure(request, "ppo", agent, n_steps, items, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_ppo_update(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one PPO update: ``rlperf_ppo_update(agent, n_steps=128)``, or a thunk doing one.
 
     An update is all epochs and minibatches. Calls ``agent.collect(n_steps)`` once, untimed, and then
@@ -276,13 +300,13 @@ def rlperf_ppo_update(_rlperf_measurement: _Measurement) -> Measure:
         phases: Phases | None = None,
     ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("ppo_update", agent, n_steps, setup, phases=phases)
+        return _measure(request, "ppo_update", agent, n_steps, setup, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_train(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_train(request: pytest.FixtureRequest) -> Measure:
     """Measure a whole iteration of training: ``rlperf_train(agent, n_steps=128)``, or a thunk with ``items=`` steps.
 
     Collects ``n_steps`` steps of every env and updates, as the library's own training does, with its own threads and
@@ -295,13 +319,13 @@ def rlperf_train(_rlperf_measurement: _Measurement) -> Measure:
         agent: Any, n_steps: int | None = None, items: float | None = None, *, phases: Phases | None = None
     ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("train", agent, n_steps, items, phases=phases)
+        return _measure(request, "train", agent, n_steps, items, phases=phases)
 
     return measure
 
 
 @pytest.fixture
-def rlperf_import(_rlperf_measurement: _Measurement) -> Measure:
+def rlperf_import(request: pytest.FixtureRequest) -> Measure:
     """Measure an import: ``rlperf_import("my_library")``, a new interpreter that imports the module, and its end.
 
     The interpreter has the variables and the path of the side that is measured. Phases are the slowest of the modules
@@ -310,6 +334,6 @@ def rlperf_import(_rlperf_measurement: _Measurement) -> Measure:
 
     def measure(module: str) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("imports", module)
+        return _measure(request, "imports", module)
 
     return measure

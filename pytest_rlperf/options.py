@@ -6,7 +6,6 @@ A marker beats the command line, which beats the ini file, which beats the defau
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import math
 import re
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_rlperf.errors import did_you_mean, see
 from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
@@ -397,8 +397,23 @@ def check_markers(item: pytest.Item) -> None:
         _marker_settings(marker, _place(node, item))
 
 
+def refuse_misspelt(flags: Iterable[str]) -> None:
+    """Raise UsageError for the first of the ``flags`` that nothing declares, where it was to be one of the table's."""
+    for flag in (each.partition("=")[0] for each in flags):
+        if flag.startswith("--rl"):
+            raise _unknown("option", flag, (option.flag for option in OPTIONS if option.flag))
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:
+    return pytest.UsageError(f"there is no {kind} {name}{did_you_mean(name, known)}{see('options.md')}")
+
+
 def read_config(config: pytest.Config) -> Config:
     """Return the run's settings; a value that cannot be read, or a combination without sense, is a UsageError."""
+    names = [_ini_name(option) for option in OPTIONS if option.ini]
+    for name in vars(config).get("_inicfg") or vars(config).get("inicfg", {}):  # the second before pytest 9
+        if name.startswith("rlperf") and name not in names:  # pytest does no more than warn of it
+            raise _unknown("ini option", name, names)
     values = {option.name: _read(option, config) for option in OPTIONS}
     settings = Config(**values)
     if settings.save or settings.selfcheck or settings.against or settings.bisect is not None:
@@ -489,9 +504,8 @@ def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     settings = {}
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
-            close = difflib.get_close_matches(name, _MARKER_NAMES, 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise pytest.UsageError(f"{where} has no keyword {name!r}{hint}; it has: {known}")
+            known += did_you_mean(name, _MARKER_NAMES) + see("options.md")
+            raise pytest.UsageError(f"{where} has no keyword {name!r}; it has: {known}")
         option = _MARKER_NAMES[name]
         try:
             settings[option.name] = option.parse(value)

@@ -22,10 +22,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Remember the variables before conftests change them: workers start with the same."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """Remember the variables before conftests change them: workers start with the same. Refuse misspelt options."""
     early_config.stash[_VARIABLES] = dict(os.environ)
+    result = yield
+    options.refuse_misspelt(parser.parse_known_and_unknown_args(args)[1])
+    return result
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,11 +62,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Run(config, settings, began), "rlperf-run")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Read a measured test's markers before its fixtures take their time."""
+    fixtures.begin(item)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Warn where a test passes without the call that it is there for."""
     yield
     fixtures.warn_if_uncalled(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure that the test lacks a fixture of ours, and the edit that helps."""
+    report = yield
+    advice = fixtures.unmet(item) if report.failed else ""
+    if advice:
+        report.sections.append(("rlperf", advice))
+    return report
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:

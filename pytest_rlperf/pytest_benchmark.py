@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_rlperf.fixtures import ENGINE
+from pytest_rlperf.fixtures import ENGINE, claim
 from pytest_rlperf.model.measured import Result, Workload
 
 _FIXTURES = frozenset({"benchmark", "benchmark_weave"})
@@ -160,6 +160,7 @@ def _measure(
     workload = Workload(
         "benchmark", call, items=1.0, unit="call", check=check, setup=setup, close=end or (lambda: None)
     )
+    claim(item)
     item.config.stash[ENGINE].measure(workload, item)
 
 

@@ -145,10 +145,11 @@ def test_command_sets_and_shows_the_anchor(
 def test_command_that_cannot_be_followed_is_one_line(
     repository: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], wording: Wording
 ) -> None:
-    """It names the cause, ends with 4 and writes nothing."""
+    """It names the cause, and below it at most a place in the docs, ends with 4 and writes nothing."""
     assert main(["anchor", *arguments]) == 4
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == wording
+    line, *place = capsys.readouterr().err.splitlines()
+    assert [line, *place] == wording
+    assert all(each.startswith("see https://") for each in place)
     assert not (repository / "baselines").exists()
 
 

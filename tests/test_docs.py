@@ -14,6 +14,8 @@ import pytest
 
 from pytest_rlperf import fixtures
 from pytest_rlperf.cli import main
+from pytest_rlperf.errors import DOCS as DOCS_ADDRESS
+from pytest_rlperf.model.judged import Status
 from pytest_rlperf.options import OPTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +54,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), f"{target} is missing"
         if anchor:
             assert anchor in anchors(file), f"{target}: no such heading"
+
+
+def test_messages_lead_somewhere() -> None:
+    """The address of the docs is the project's, and every place in them that a message names is there."""
+    assert f'Documentation = "{DOCS_ADDRESS}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "pytest_rlperf").rglob("*.py"))
+    places = re.findall(r"""\bsee\(["']([^"']+)["']\)""", code)
+    assert len(places) > 10
+    for place in [*places, *(f"reading-a-report.md#{status.value.lower()}" for status in Status)]:
+        name, _, anchor = place.partition("#")
+        assert not anchor or anchor in anchors(DOCS / name), place
+        assert (DOCS / name).exists(), place
 
 
 @each_page

@@ -112,10 +112,11 @@ def test_a_side_that_broke_the_rules_is_no_side() -> None:
         (reasons.NotOnBase("main", "failed", "NameError", is_new=True), Status.NEW),
         (reasons.NotOnBase("main", "skipped", "", is_new=False), Status.INCOMPARABLE),
         (reasons.NotOnBase("main", "missing", "", is_new=False, lacks=("old",)), Status.INCOMPARABLE),
+        (reasons.NothingLoaded("nothing of mylib"), Status.INCOMPARABLE),
     ],
 )
 def test_why_no_pairs_were_taken_is_the_reason(
-    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NotOnBase, status: Status
+    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded | reasons.NotOnBase, status: Status
 ) -> None:
     """There is another side, and nothing to measure on it: stored figures do not come in."""
     found = judge(Evidence(TWICE, STORED, unpaired=unpaired), POLICY)
@@ -159,6 +160,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     ),
     *(reasons.NotOnBase("main", ended, "why", is_new=False) for ended in ("missing", "passed", "failed")),
     reasons.NotOnBase("main", "missing", "why", is_new=False, lacks=("old", "older")),
+    reasons.NothingLoaded("the test loads no module of mylib on main"),
     reasons.TestFailed("setup", "RuntimeError: no simulator"),
     reasons.BackgroundWork(0.05),
     reasons.PhasesOverCall(2e-3, 1e-3),

@@ -12,6 +12,7 @@ from pytest_rlperf.cli.history import ANCHOR, HISTORY
 from pytest_rlperf.cli.init import INIT
 from pytest_rlperf.cli.show import CACHE, MACHINE, MERGE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
+from pytest_rlperf.errors import did_you_mean, see
 
 _EPILOG = """\
 files are written by pytest:
@@ -36,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         parser.print_help(sys.stderr)
         return Exit.USAGE
+    names = [command.name for command in COMMANDS]
+    if not given[0].startswith("-") and given[0] not in names:
+        known = f"there are: {', '.join(names)}{did_you_mean(given[0], names)}"
+        parser.error(f"there is no command {given[0]!r}; {known}{see('cli.md')}")
     arguments, others = parser.parse_known_args(given)
     if others and not arguments.command.passes_on:
         arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")

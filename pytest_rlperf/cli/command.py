@@ -106,10 +106,10 @@ def discard_output() -> None:
 
 def complain(error: Exception) -> None:
     """Write an error on standard error, with what is not printable written out."""
-    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.printable import shown_lines
 
     encoding = sys.stderr.encoding or "utf-8"
-    text = f"rlperf: error: {shown(str(error))}\n"
+    text = f"rlperf: error: {shown_lines(str(error))}\n"
     sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 

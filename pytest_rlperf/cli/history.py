@@ -6,11 +6,11 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, content_of, listed, parse, print_text
+from pytest_rlperf.errors import closest
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
@@ -116,10 +116,10 @@ def _chosen(known: Iterable[str], patterns: list[str]) -> list[str]:
             chosen(keys, [pattern])
             continue
         names = {name: key for key in keys for name in (key, *re.findall(r"[^\W_]+", key.rpartition("::")[2]))}
-        near = get_close_matches(pattern, names, n=1)
+        near = closest(pattern, names)
         raise UsageError(
             f"{pattern!r} is no test of this history; "
-            + (f"did you mean {names[near[0]]}?" if near else f"there is: {listed(keys)}")
+            + (f"did you mean {names[near]}?" if near else f"there is: {listed(keys)}")
         )
     return chosen(keys, patterns)
 

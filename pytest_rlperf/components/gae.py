@@ -16,7 +16,7 @@ from pytest_rlperf.components.checks import check_count, finished, leaves, signa
 from pytest_rlperf.components.contracts import GaeCall
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.reference.gae import gae_float64
-from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.errors import ComponentError, see
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
@@ -79,7 +79,7 @@ def gae_workload(
 
     def check() -> object:
         __tracebackhide__ = True
-        return [_checked(gae, advantages) for gae, advantages in zip(gaes, expected, strict=True)]
+        return list(map(_checked, gaes, expected))
 
     items = float(n_steps * n_envs)
     return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function, gaes))
@@ -124,9 +124,11 @@ def _expected(rollout: dict[str, Any]) -> Any:
 
 
 def _convention(kwargs: dict[str, Any]) -> str:
-    """Return the meaning of ``dones[t] = 1`` for a function that is called with these names."""
+    """Return the meaning of ``dones[t] = 1`` for a function that is called with these names, and how to change it."""
     firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
-    return "step t is an episode's first" if firsts else "the episode ended with step t"
+    if firsts:
+        return "step t is an episode's first, as the function takes next_done; without that, the episode ended with it"
+    return "the episode ended with step t; for a function that also takes next_done, that it is an episode's first"
 
 
 def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
@@ -226,6 +228,6 @@ def _checked(gae: GaeCall, advantages: Any) -> Any:
         raise ComponentError(
             f"advantages differ from the float64 reference: {result[worst]:.6g} at {tuple(map(int, worst))}, expected "
             f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 marks that "
-            f"{gae.convention}"
+            f"{gae.convention}{see('writing-tests.md#fixtures')}"
         )
     return output

@@ -29,7 +29,7 @@ from pytest_rlperf.components.contracts import (
     timed_call,
 )
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
-from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.errors import ComponentError, see
 from pytest_rlperf.model.measured import Workload
 
 _CHECKED_STEPS = 100  # at most, until an episode has ended and the next one begun
@@ -190,7 +190,7 @@ class AutoresetStepper(EveryEnvStepper):
         Returned is what the last step did, but for its infos.
         """
         __tracebackhide__ = True
-        self.env.reset(seed=self._seed)
+        _reset(self.env, seed=self._seed)
         before: Any = None
         for step in range(_CHECKED_STEPS):
             results = finished(self.env.step(next(self._actions)), "step(actions)")
@@ -266,7 +266,7 @@ class AnyStepper(EveryEnvStepper):
         ComponentError names what is wrong. Returned is what the last step did, but for its infos.
         """
         __tracebackhide__ = True
-        _reset(self.env, self._seed)
+        _reset_seeded(self.env, self._seed)
         in_a_row = np.zeros(self.num_envs, np.int64)
         for _ in range(_CHECKED_STEPS):
             results = finished(self.env.step(next(self._actions)), "step(actions)")
@@ -301,11 +301,26 @@ class AnyStepper(EveryEnvStepper):
         return np.logical_or.reduce([array.reshape(-1).astype(np.bool_) for array in flags.values()])
 
 
-def _reset(env: Any, seed: int) -> Any:
+def _reset_seeded(env: Any, seed: int) -> None:
+    __tracebackhide__ = True
     if _takes_keyword(env.reset, "seed"):
-        return env.reset(seed=seed)
-    _seed(env, seed)
-    return env.reset()
+        _reset(env, seed=seed)
+    else:
+        _seed(env, seed)
+        _reset(env)
+
+
+def _reset(env: Any, **given: int) -> None:
+    """Reset an env for the first time; ComponentError where that fails."""
+    __tracebackhide__ = True
+    try:
+        env.reset(**given)
+    except Exception as error:
+        call = f"{type(env).__qualname__}.reset({', '.join(f'{name}={value}' for name, value in given.items())})"
+        raise ComponentError(
+            f"{call} failed: {type(error).__name__}: {error}; make this call work by itself, then measure "
+            f"it{see('reading-a-report.md#error')}"
+        ) from error
 
 
 def _takes_keyword(function: Any, name: str) -> bool:

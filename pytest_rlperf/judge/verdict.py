@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
+from pytest_rlperf.errors import closest
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.findings import find_all
 from pytest_rlperf.judge.live import PairLimits, judge_records
@@ -48,7 +48,7 @@ class Evidence:
     others: tuple[tuple[MachineDifference, ...], ...] = ()
     unsettled: reasons.NotSettledLive | None = None
     live: Live | None = None
-    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NotOnBase | None = None
+    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded | reasons.NotOnBase | None = None
     by_itself: Result | None = None
     versions: tuple[VersionChange, ...] = ()
     law: Finding | None = None
@@ -85,7 +85,7 @@ def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
     match evidence.unpaired:
         case reasons.SameCode() as same_code:
             return verdict(policy, Status.SAME, _environment(evidence, policy, same_code) or same_code)
-        case reasons.Incomparable() as other:
+        case reasons.Incomparable() | reasons.NothingLoaded() as other:
             return verdict(policy, Status.INCOMPARABLE, other)
         case reasons.NotOnBase(is_new=is_new) as missing:
             return verdict(policy, Status.NEW if is_new else Status.INCOMPARABLE, missing)
@@ -152,8 +152,7 @@ def unmatched(allowances: Sequence[Allowance], keys: Collection[str]) -> list[tu
     found = []
     for allowance in allowances:
         if not any(map(allowance.fits, keys)):
-            near = get_close_matches(test_name(allowance.pattern).strip("*"), patterns, n=1)
-            found.append((allowance, near[0] if near else ""))
+            found.append((allowance, closest(test_name(allowance.pattern).strip("*"), patterns)))
     return found
 
 

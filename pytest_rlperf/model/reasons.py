@@ -143,6 +143,14 @@ class NotOnBase(Reason):
     code = Code.BASE
 
 
+@dataclass(frozen=True)
+class NothingLoaded(Reason):
+    """The test loads nothing of the packages under test; ``error`` names them, and the remedy."""
+
+    error: str
+    code = Code.BASE
+
+
 # ----------------------------------------------------------------------- the test failed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +10,7 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+from pytest_rlperf.errors import did_you_mean
 from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.attach import ProbeError, Undo, put, put_variable, together
 from pytest_rlperf.probes.objects import variables_of
@@ -107,8 +107,7 @@ class AttributeProbe:
         for name in self._names:
             here = chain[-1]
             if not name or not hasattr(here, name):
-                close = difflib.get_close_matches(name, dir(here), 3)
-                hint = f"; there is {', '.join(close)}" if close else ""
+                hint = did_you_mean(name, dir(here))
                 raise ProbeError(f"phase {self.name!r}: {_called(here)} has no {name!r}{hint}")
             chain.append(getattr(here, name))
         if not callable(chain[-1]):

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
+from pytest_rlperf.errors import DOCS
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
 from pytest_rlperf.report.wording import ACCEPTING, count_text, has_trailer, improved, trailer_of
+
+_UNSETTLED = {Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE}
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,10 @@ def next_steps(
     if statuses - {Status.ERROR} and not steps and not verbose:
         showing = "rlperf show -v" if kept else f"{command} --rlperf -v"
         steps.append(NextStep("show every test's phases and what its figures rest on", (showing,)))
+    unsettled = [status for status in GRAVEST_FIRST if status in statuses & _UNSETTLED]
+    if unsettled:
+        places = tuple(f"{DOCS}/reading-a-report.md#{status.value.lower()}" for status in unsettled)
+        steps.append(NextStep("what helps", places))
     return steps
 
 

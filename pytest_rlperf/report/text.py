@@ -180,7 +180,7 @@ def _folded(text: str, width: int) -> list[str]:
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if cell_len(joined) <= width:
+        if cell_len(joined) <= width or "://" in word:  # an address stays whole, to be clicked on
             lines[-1] = joined
         else:
             start = [lines[-1]] if lines[-1] else []

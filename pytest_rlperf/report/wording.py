@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_rlperf import units
+from pytest_rlperf.errors import see
 from pytest_rlperf.model import notes, reasons
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.device import Disturbance
@@ -136,6 +137,8 @@ def _nothing_compared(reason: Reason) -> str | None:
         case reasons.Incomparable(_, what, was, now, base_label, stores):
             where = "in the baseline" if base_label is None else f"on {base_label}"
             return f"{what}: {was} {where}, {now} now{_again(stores or base_label is not None)}"
+        case reasons.NothingLoaded(error):
+            return error
         case reasons.NotOnBase(lacks=lacks, base_label=base_label) if lacks:
             return (
                 f"{base_label} needs {', '.join(lacks)}, which is not installed here: install it, then run this again"
@@ -588,7 +591,7 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
 def uncalled(calls: Mapping[str, str]) -> str:
     """Write which tests passed and never called their fixture, each with the call that it lacks."""
     each = ", ".join(f"{nodeid} passed but never calls {call}" for nodeid, call in calls.items())
-    return f"{each}: nothing was checked or measured"
+    return f"{each}: nothing was checked or measured{see('writing-tests.md#limits')}"
 
 
 def _note(
@@ -672,7 +675,8 @@ def _added_packages(note: AddedPackages) -> str:
 
 def collision_text(collision: str) -> str:
     """Return why a port or a file was taken, by the name of the error's number, and the edit that helps."""
-    return f"several processes have a test open at the same time, those of base and head too: {_COLLISIONS[collision]}"
+    advice = f"{_COLLISIONS[collision]}{see('writing-tests.md#which-tests')}"
+    return f"several processes have a test open at the same time, those of base and head too: {advice}"
 
 
 def obstacle_text(obstacle: Obstacle) -> str:
@@ -698,8 +702,8 @@ def saved_lines(saved: Saved) -> list[str]:
         lines.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{seen_from_here(saved.path)}")
         if not saved.settleable:
             lines.append(
-                "not from a clean commit, so live pairs can never run this code: commit what `git status` shows, "
-                "then store again"
+                "not from a clean commit, so live pairs can never run this code: commit all that `git status` shows, "
+                f"then store again{see('comparing.md#stored-baselines')}"
             )
     alike: dict[tuple[KeptBack, int], list[str]] = {}
     for key, why in saved.kept_back.items():

@@ -18,7 +18,7 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.fixtures import is_measured, missing_call, result_key
+from pytest_rlperf.fixtures import is_measured, missing_call, result_key, unmet
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status, Verdict
@@ -314,7 +314,9 @@ class MeasuredRun:
         One shard may well have new tests alone: `rlperf merge` sees all of them.
         """
         if self._run.shard is None and compares_nothing(self._run.outcomes.tests.values()):
-            self._run.note(TextNote(f"nothing was compared: no gated test runs on {self._settings.against}"))
+            self._run.note(
+                TextNote(f"nothing was compared: no gated test can be compared with {self._settings.against}")
+            )
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -376,4 +378,5 @@ def _markup(verdict: Verdict) -> dict[str, bool]:
 
 
 def _can_be_measured(item: pytest.Item) -> bool:
-    return is_measured(item) or uses_benchmark(item)
+    """Whether a test is measured, or fails a measured run as any other because it misses its fixture by a letter."""
+    return is_measured(item) or uses_benchmark(item) or bool(unmet(item))

@@ -14,6 +14,7 @@ from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
+from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result, Start
@@ -31,6 +32,7 @@ from pytest_rlperf.run.live_comparison import (
 )
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.sides.packages import not_installed
+from pytest_rlperf.sides.verify import NothingLoadedError
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import BaseSides, Stems
@@ -100,6 +102,8 @@ class OneTest:
         if stems is not None:
             try:
                 return self._measure_live(stems)
+            except NothingLoadedError as error:
+                obstacle = str(error)
             except SideError as error:
                 self._base_sides.give_up(stems, error)
                 obstacle = str(error)
@@ -114,7 +118,7 @@ class OneTest:
     def _measure_live(self, stems: Stems) -> Measured:
         """Compare live, unless it is the same code; then measure by itself what is to be stored."""
         base, saves, named = stems.sides.base.label, self._settings.save, self._against is not None
-        unpaired: reasons.SameCode | reasons.Incomparable
+        unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded
         if stems.is_same_code:
             unpaired = reasons.SameCode(base, only_loaded=False)
         else:
@@ -128,6 +132,10 @@ class OneTest:
                 return Measured(saved or head, evidence, stems.sides.commit)
             except OtherWorkError as other:
                 unpaired = other.reason
+            except NothingLoadedError as error:
+                if not named:
+                    raise
+                unpaired = reasons.NothingLoaded(str(error))
             except SameCodeError:
                 unpaired = reasons.SameCode(base, only_loaded=True)
         # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
@@ -135,9 +143,10 @@ class OneTest:
         return Measured(result, Evidence(result, unpaired=unpaired, by_itself=None if named else result))
 
     def _unmeasured(self) -> Result:
-        """Return a result without figures."""
+        """Return a result without figures of a component that has run once, as it does without --rlperf."""
         if self._group.reporter is None:
-            self._open_solo(1)
+            with self._test.lanes.lane(self._test.order):
+                check(self._open_solo(1))
         called = self._group.called
         return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 

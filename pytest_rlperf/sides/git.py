@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_rlperf.errors import SideError
+from pytest_rlperf.errors import SideError, did_you_mean, see
 from pytest_rlperf.model.judged import TRAILER, Allowance
 from pytest_rlperf.model.stored import ANCHOR_FILE
 from pytest_rlperf.scratch import temporary_directory
@@ -343,10 +343,14 @@ class Repository:
             return f"{ref!r} is a {found.out.strip()}, not a commit: name a branch, a tag, a SHA or HEAD~1"
         if self.is_shallow():
             return f"there is no {ref!r} in {self.top}, a shallow clone (nor origin/{ref}): {DEEPEN}"
-        fetch = "git fetch" if _SHA_LIKE.fullmatch(ref) else f"git fetch origin {ref}:refs/remotes/origin/{ref}"
+        names = self._checked("for-each-ref", "--format=%(refname:short)").split()
+        fetch, name = "git fetch", ref.removeprefix("origin/")
+        if not _SHA_LIKE.fullmatch(ref):
+            fetch = f"git fetch origin {name}:refs/remotes/origin/{name}"
         return (
-            f"there is no {ref!r} in {self.top}, nor origin/{ref}: if a remote has it, {fetch} brings it. "
-            "pip:REQUIREMENT, dir:PATH and python:PATH compare with something else than a commit"
+            f"there is no {ref!r} in {self.top}{did_you_mean(ref, names) or '.'} "
+            f"If a remote has it, {fetch} brings it; pip:REQUIREMENT, dir:PATH and python:PATH compare with something "
+            f"else than a commit{see('comparing.md#live-comparisons')}"
         )
 
     def is_shallow(self) -> bool:
@@ -397,8 +401,9 @@ def _unusable(directory: Path, done: Completed) -> SideError:
         )
     if any(text in done.err for text in _NO_TREE):
         return NoRepositoryError(
-            f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}); "
-            "dir:PATH compares with the code in another directory"
+            f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}): make "
+            "one (git init) and commit, or compare with the code in another directory (dir:PATH)"
+            f"{see('comparing.md#live-comparisons')}"
         )
     return SideError(f"git cannot read the repository around {directory}: {_last_line(done)}")
 

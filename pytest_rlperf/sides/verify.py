@@ -19,24 +19,28 @@ from pytest_rlperf.sides.packages import in_tree
 Loaded: TypeAlias = Mapping[str, str]  # files by the names of their modules
 
 
+class NothingLoadedError(SideError):
+    """A test has loaded nothing of the packages under test, which is true of this test and says nothing of others."""
+
+
 def check_loaded(sides: Sides, base: Loaded, head: Loaded, importers: Loaded | None = None) -> bool:
     """Check the files that workers of both sides have loaded, and return whether any of them differs.
 
     ``importers`` are modules that hold a module, by its name. SideError where a side has loaded the other's code, code
-    of neither, nothing of the packages under test, or files that have changed since they were checked out or built.
-    The result is True wherever files alone do not decide. Files that child processes load are not checked.
+    of neither, or files that have changed since they were checked out or built; NothingLoadedError where base has
+    loaded nothing of the packages under test. The result is True wherever files alone do not decide. Files that child
+    processes load are not checked.
     """
     one_place = _homes(sides.base) == _homes(sides.head)
     pairs = ((sides.base, base, sides.head), (sides.head, head, sides.base))
     for side, loaded, other in pairs:
         _check_places(sides, side, loaded, other, importers or {})
     if sides.packages and not one_place and not _under_test(sides.base, base, sides.packages):
-        place, hint = "this repository", "rlperf_packages in the ini file names the packages under test"
+        hint = "rlperf_packages in the ini file names the packages under test"
         if sides.changed is None:
-            place, hint = "the packages that differ between the sides", "choose a test that imports them"
-        raise SideError(
-            f"the benchmark never imports {place}: it loaded no module of {', '.join(sides.packages)} "
-            f"on {sides.base.label} ({hint})"
+            hint = "choose a test that imports what differs between the sides"
+        raise NothingLoadedError(
+            f"the test loads no module of {', '.join(sides.packages)} on {sides.base.label}: {hint}"
         )
     for side, loaded, _ in pairs:
         _check_bytes(side, _under_test(side, loaded, sides.packages))

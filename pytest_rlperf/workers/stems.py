@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from pytest_rlperf.errors import MeasurementError, SideError
+from pytest_rlperf.errors import MeasurementError, SideError, see
 from pytest_rlperf.measure.placement import usable_memory
 from pytest_rlperf.measure.worker import wait_all
 from pytest_rlperf.model.sides import Project, Side, Sides
@@ -164,6 +164,7 @@ class Stems:
             raise SideError(
                 f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
                 f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
+                f"{see('comparing.md#live-comparisons')}"
             )
 
     def may_differ(self, base: Worker, head: Worker) -> bool:

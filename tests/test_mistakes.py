@@ -1,0 +1,247 @@
+"""The mistakes of a first day: each message has the value, the remedy, and a place in the docs."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import builders
+import pytest
+from example import FAILED, OK, USAGE, Example
+
+from pytest_rlperf.errors import DOCS
+from pytest_rlperf.model.judged import Status
+from pytest_rlperf.report.summary import next_steps
+
+BENCHMARK = ("pytest_benchmark.plugin", "rlperf")
+SHORT = ("--rlperf", "--rlperf-max-time=0.3")
+ENV = """
+    class Env:
+        num_envs = 4
+        single_action_space = type("Space", (), {"sample": lambda self: 0.0})()
+
+        def reset(self, seed=None):
+            raise RuntimeError("no simulator at /opt/sim")
+
+        def step(self, actions):
+            raise NotImplementedError
+
+
+    def test_step(rlperf_vecenv_step):
+        rlperf_vecenv_step(Env())
+"""
+BOTH = """
+    def test_it(benchmark, rlperf):
+        rlperf(lambda: sum(range(9)))
+        benchmark(sum, range(9))
+"""
+SERVER = """
+    import socket
+
+
+    def test_it(rlperf):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", PORT))
+            rlperf(lambda: sum(range(9)))
+"""
+IN_A_CLASS = """
+    import unittest
+
+
+    class {name}({base}):
+        def test_gae({parameters}):
+            rlperf_gae(None)
+"""
+LIBRARY = "import mylib\n\ndef test_it(rlperf):\n    rlperf(mylib.work)\n"
+WORK = "def work():\n    return sum(range(9))\n"
+
+
+class Mistake(NamedTuple):
+    """A test module, the options of the run, what it shows, and the place in the docs that it names.
+
+    ``before`` are the files of a commit, which the tag v1.0 names.
+    """
+
+    tests: str
+    options: tuple[str, ...]
+    shown: tuple[str, ...]
+    place: str
+    code: int = FAILED
+    before: Mapping[str, str] = {}
+
+
+MISTAKES = {
+    "fixture": Mistake(
+        "def test_it(rlperf_vecenv_stp):\n    pass\n",
+        (),
+        ("there is no fixture 'rlperf_vecenv_stp'; did you mean rlperf_vecenv_step?",),
+        "writing-tests.md#fixtures",
+    ),
+    "fixture of a measured run": Mistake(
+        "def test_it(rlperf_gea):\n    pass\n",
+        SHORT,
+        ("there is no fixture 'rlperf_gea'; did you mean rlperf_gae?", "1 error"),
+        "writing-tests.md#fixtures",
+    ),
+    "not called": Mistake(
+        "def test_it(rlperf_gae):\n    pass\n",
+        (),
+        ("test_it passed but never calls rlperf_gae(compute_gae)",),
+        "writing-tests.md#limits",
+        OK,
+    ),
+    "no git": Mistake(
+        LIBRARY,
+        ("--rlperf-against=main",),
+        ("--rlperf-against=main: ", "is in no git working tree", "git init", "dir:PATH"),
+        "comparing.md#live-comparisons",
+        USAGE,
+    ),
+    "dirty tree": Mistake(
+        "def test_it(rlperf):\n    rlperf(lambda: sum(range(9)))\n",
+        (*SHORT, "--rlperf-save-baseline"),
+        ("stored 1 result", "not from a clean commit", "commit all that `git status` shows, then store again"),
+        "comparing.md#stored-baselines",
+        OK,
+        before={"mylib.py": WORK},
+    ),
+    "unknown base": Mistake(
+        LIBRARY,
+        ("--rlperf-against=v1.00",),
+        ("there is no 'v1.00'", "did you mean v1.0?", "git fetch origin v1.00"),
+        "comparing.md#live-comparisons",
+        USAGE,
+        before={"mylib.py": WORK},
+    ),
+    "dependency": Mistake(
+        LIBRARY,
+        ("--rlperf-against=v1.0",),
+        ("it needs absent_library, which is not installed here: install it, then run this again",),
+        "comparing.md#live-comparisons",
+        USAGE,
+        before={"mylib.py": f"import absent_library\n\n{WORK}"},
+    ),
+    "port": Mistake(
+        SERVER, SHORT, ("Address already in use", "PORT", "bind to port 0"), "writing-tests.md#which-tests"
+    ),
+    "reset": Mistake(
+        ENV,
+        (),
+        ("Env.reset(seed=", "failed: RuntimeError: no simulator at /opt/sim; make this call work by itself"),
+        "reading-a-report.md#error",
+    ),
+    "GAE": Mistake(
+        "def test_it(rlperf_gae):\n    rlperf_gae(lambda rewards, values: rewards)\n",
+        (),
+        ("advantages differ from the float64 reference", "expected", "a function that also takes next_done"),
+        "writing-tests.md#fixtures",
+    ),
+    "unittest": Mistake(
+        IN_A_CLASS.format(name="TestOld", base="unittest.TestCase", parameters="self, rlperf_gae"),
+        (),
+        ("test_gae does not get the fixture 'rlperf_gae': write TestOld without unittest.TestCase",),
+        "writing-tests.md#limits",
+    ),
+    "no self": Mistake(
+        IN_A_CLASS.format(name="TestNew", base="", parameters="rlperf_gae"),
+        (),
+        ("test_gae does not get the fixture 'rlperf_gae': write def test_gae(self, rlperf_gae)",),
+        "writing-tests.md#limits",
+    ),
+    "benchmark": Mistake(
+        BOTH,
+        SHORT,
+        ("test_it measures a second time", "parametrize it, or write two tests"),
+        "writing-tests.md#which-tests",
+    ),
+    "option": Mistake(
+        LIBRARY,
+        ("--rlperf-agianst=HEAD",),
+        ("there is no option --rlperf-agianst; did you mean --rlperf-against?",),
+        "options.md",
+        USAGE,
+    ),
+    "setting": Mistake(
+        LIBRARY,
+        ("-o", "rlperf_tolerence=5%"),
+        ("there is no ini option rlperf_tolerence; did you mean rlperf_tolerance?",),
+        "options.md",
+        USAGE,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_the_message_helps(tmp_path: Path, mistake: Mistake) -> None:
+    """It shows the value and what to do, and ends with an address."""
+    example = Example(tmp_path, mistake.before or {"mylib.py": WORK})
+    if mistake.before:
+        example.commit()
+        example.git("tag", "v1.0")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        example.write({"test_it.py": mistake.tests.replace("PORT", port), "mylib.py": WORK})
+        plugins = BENCHMARK if "benchmark" in mistake.tests else ("rlperf",)
+        run = example.pytest(*mistake.options, plugins=plugins, code=mistake.code)
+    for shown in mistake.shown:
+        assert shown.replace("PORT", port) in run.words
+    assert re.search(rf"{re.escape(f'see {DOCS}/{mistake.place}')}\s", run.text)
+
+
+def test_a_misspelt_command_gets_a_suggestion(tmp_path: Path) -> None:
+    """It is that of `rlperf`, too."""
+    run = Example(tmp_path).rlperf("inti", code=USAGE)
+    assert "there is no command 'inti'" in run.err
+    assert "did you mean init?" in run.err
+    assert f"see {DOCS}/cli.md\n" in run.err
+
+
+@pytest.mark.parametrize("status", [Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE])
+def test_what_is_not_settled_leads_to_what_helps(status: Status) -> None:
+    """The last of the next steps is the part of the docs on this verdict."""
+    outcomes = [builders.outcome(judged=builders.verdict(status))]
+    step = next_steps(outcomes, "pytest", saved=False, against=True, verbose=False)[-1]
+    assert step.lines == (f"{DOCS}/reading-a-report.md#{status.value.lower()}",)
+
+
+def test_equal_code_that_is_wrong_is_an_error(tmp_path: Path) -> None:
+    """A component whose code is the same on both sides runs once, as it does without --rlperf."""
+    example = Example(tmp_path, {"test_it.py": MISTAKES["GAE"].tests})
+    example.commit()
+    run = example.pytest("--rlperf-against=HEAD", code=FAILED)
+    assert run.statuses == {"test_it": "ERROR"}
+    assert "advantages differ" in run.error("test_it")
+
+
+def test_a_test_of_something_else_is_incomparable_alone(tmp_path: Path) -> None:
+    """A test that loads nothing of the project says so, and the others are compared."""
+    tests = """
+        def test_else(rlperf):
+            rlperf(lambda: sum(range(9)))
+
+
+        def test_work(rlperf):
+            from mylib import work
+
+            rlperf(work.work)
+    """
+    files = {"mylib/__init__.py": "", "mylib/work.py": WORK, "mylib/other.py": "", "test_it.py": tests}
+    example = Example(tmp_path, files)
+    example.commit()
+    example.write({"mylib/other.py": "CHANGED = True\n"})
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-max-time=1", code=OK)
+    assert run.statuses == {"test_else": "INCOMPARABLE", "test_work": "SAME"}
+    assert "the test loads no module of mylib on HEAD" in run.reasons["test_else"]
+    assert "rlperf_packages" in run.reasons["test_else"]
+
+
+def test_pytest_lists_nothing_private(tmp_path: Path) -> None:
+    """Neither its fixtures nor its markers and options have names of ours that are for us alone."""
+    example = Example(tmp_path, {"test_it.py": "def test_it(absent):\n    pass\n"})
+    lists = [example.pytest(*options).out for options in (("--fixtures", "-v"), ("--markers",), ("--help",), ())]
+    assert all("rlperf" in text for text in lists)
+    assert not [name for text in lists for name in re.findall(r"\b\w*rlperf\w*", text) if name.startswith("_")]
