@@ -200,8 +200,9 @@ def _breaks(line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
     before: Point | None = None
     for segment in line.segments:
         if before is not None and segment.begins is not Break.FIRST:
-            x = (places[id(before)] + places[id(segment.points[0])]) / 2
-            yield Rule("break", x, "", break_text(segment))
+            first = segment.points[0]
+            x = (places[id(before)] + places[id(first)]) / 2
+            yield Rule("break", x, "", f"{first.commit[:12] or first.created}: {break_text(segment)}")
         before = segment.points[-1]
 
 
