@@ -86,7 +86,7 @@ def summary_of(outcomes: Sequence[Outcome]) -> Summary:
 
 def page(outcomes: Sequence[Outcome], directory: Path) -> str:
     """Return the HTML report, less its scripts."""
-    whole = render_html(outcomes, summary_of(outcomes), tolerances={}, command="pytest", created="today")
+    whole = render_html(outcomes, summary_of(outcomes), tolerances={}, command="pytest", provenance=None)
     return re.sub(r"<script.*?</script>", "", whole, flags=re.DOTALL)
 
 

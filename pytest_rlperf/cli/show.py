@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -138,9 +139,10 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
     """Return the HTML report of some of a run's outcomes."""
     from pytest_rlperf.report.html import render_html
 
-    created = run.provenance.created if run.provenance else ""
+    against = [] if run.against is None else [f"--rlperf-against={run.against}"]
+    command = shlex.join(["pytest", *against, "--rlperf"])
     summary = summary_of(run, outcomes)
-    return render_html(outcomes, summary, tolerances={}, command="pytest --rlperf", created=created)
+    return render_html(outcomes, summary, tolerances={}, command=command, provenance=run.provenance)
 
 
 def _show_both(paths: list[str], patterns: list[str] | None) -> int:

@@ -68,6 +68,11 @@ def step_text(step: Step, machines: Mapping[Machine, str]) -> str:
     return f"{'slower' if step.is_slower else 'faster'} {interval} {how}, from {ends[0]} to {ends[1]}: {between}"
 
 
+def since_text(step: Step) -> str:
+    """Return the commit with which a change was first measured and its day, or the day alone."""
+    return " of ".join(filter(None, [_short(step.after.commit), step.after.created[:10]]))
+
+
 def step_command(course: Course, step: Step) -> str:
     """Return the search that names the commit of a slowdown, empty where nothing can be searched."""
     if not step.commits or not step.is_slower:
@@ -106,7 +111,7 @@ def render_history(report: HistoryReport) -> str:
     """Return the courses as text: a line of blocks for each line of a test, then its changes."""
     lines = [line for course in report.courses for line in (*_course_lines(course, report.machines), "")]
     used = {line.machine for course in report.courses for line in course.lines}
-    lines += [f"{name}  {_machine_text(machine)}" for machine, name in report.machines.items() if machine in used]
+    lines += [f"{name}  {machine_text(machine)}" for machine, name in report.machines.items() if machine in used]
     lines += [report.source, *(f"note: {note}" for note in report.notes)]
     return "".join(f"{harmless(shown(line)) if line else ''}\n" for line in lines)
 
@@ -147,6 +152,7 @@ def blocks(line: Line) -> str:
     return " ".join("".join(_BLOCKS[round((value - low) / span * (len(_BLOCKS) - 1))] for value in row) for row in rows)
 
 
-def _machine_text(machine: Machine) -> str:
+def machine_text(machine: Machine) -> str:
+    """Return a machine class in words."""
     host = f"{machine.cpu}, {machine.cores} cores, {machine.system} {machine.arch}, {machine.python}"
     return "; ".join([host, *machine.accelerators])

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +150,7 @@ class EndOfRun:
                 key: self._run.policy(settings[key]).tolerance for key in self._run.outcomes.tests if key in settings
             },
             command=self._command([], "--rlperf"),
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            provenance=self._run.provenance(),
         )
 
     def _benchmarks(self) -> str:
@@ -176,7 +175,7 @@ class EndOfRun:
         if not (outcomes or run.notes):
             return  # the run ended before anything was measured, with its own message
         verbose = self._config.get_verbosity() > 0
-        summary, skipped = self._summary(verbose=verbose), self._skipped(reporter)
+        summary, skipped = self._summary(verbose=verbose, kept=self._kept), self._skipped(reporter)
         reporter.section("rlperf")
         reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
         matrix = render_matrix(outcomes, skipped, width=width)
@@ -206,17 +205,17 @@ class EndOfRun:
     def _outcomes(self) -> list[Outcome]:
         return list(self._run.outcomes.tests.values())
 
-    def _summary(self, *, verbose: bool) -> Summary:
-        """Return the texts under the table."""
+    def _summary(self, *, verbose: bool, kept: bool = False) -> Summary:
+        """Return the texts under the table; ``kept`` is as in :func:`next_steps`."""
         baselines, merged = self._run.baselines, self._run.merged
         return Summary(
             machines=[describe(baselines.machine)] if merged is None else merged.machine_lines(),
             origins=baselines.origins(self._outcomes) if merged is None else merged.compared,
             notes=note_lines(self._run.notes, verbose=verbose),
-            steps=self._next(verbose=verbose),
+            steps=self._next(verbose=verbose, kept=kept),
         )
 
-    def _next(self, *, verbose: bool) -> list[NextStep]:
+    def _next(self, *, verbose: bool, kept: bool) -> list[NextStep]:
         """Return the commands to type next, each with its effect."""
         saved, command = self._run.saved, self._command(self._paths)
         steps = next_steps(
@@ -225,7 +224,7 @@ class EndOfRun:
             saved=saved is not None,
             against=self._settings.against is not None,
             verbose=verbose,
-            kept=self._kept,
+            kept=kept,
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""

@@ -16,6 +16,8 @@ from pytest_rlperf.report.history import (
     commit_text,
     line_facts,
     line_name,
+    machine_text,
+    since_text,
     step_command,
     step_text,
 )
@@ -25,6 +27,7 @@ from pytest_rlperf.report.html.page import environment
 _MOST = 1e30  # of a value by the first one: forged figures must not leave the axis without an end
 _LEAST_RANGE = (-2.5, 2.5)  # per cent that a plot shows at least, so that noise looks small
 _LABELS_MOST = 6  # commits named below a plot
+_UNFOLDED_MOST = 5  # tests whose plots are shown though they have not changed
 
 
 @dataclass(frozen=True)
@@ -80,29 +83,52 @@ class TestCourse:
 
 def render_history_page(report: HistoryReport) -> str:
     """Return the courses as one page that needs nothing beside itself; OutputError without jinja2."""
+    ordered = sorted(report.courses, key=_gravity)
     tests = [
         TestCourse(
             course.test,
             [_plot(course, line, report.machines) for line in course.lines],
             [_change(course, step, report.machines) for step in course.steps],
         )
-        for course in report.courses
+        for course in ordered
     ]
-    # Tests with changes first.
-    ordered = sorted(tests, key=lambda test: not test.changes)
-    slower = sum(step.is_slower for course in report.courses for step in course.steps)
-    faster = sum(len(course.steps) for course in report.courses) - slower
-    headline = f"{units.counted(slower, 'slowdown')} and {units.counted(faster, 'speed-up')}" if slower + faster else ""
-    tests_text = units.counted(len(tests), "test")
     return (
         environment()
         .get_template("history.html")
         .render(
-            headline=f"{headline or 'No change'} in the course of {tests_text}",
-            facts=[("read", report.source.removeprefix("read ")), *(("note", note) for note in report.notes)],
-            tests=ordered,
+            headline=_headline(ordered),
+            facts=[
+                ("read", report.source.removeprefix("read ")),
+                *((f"machine {name}", machine_text(machine)) for machine, name in report.machines.items()),
+                *(("note", note) for note in report.notes),
+            ],
+            tests=tests,
+            unfolded=_UNFOLDED_MOST,
         )
     )
+
+
+def _slowdown(course: Course) -> Step | None:
+    """Return the largest slowdown of a test, None where it never got slower."""
+    return max((step for step in course.steps if step.is_slower), key=lambda step: step.ratio, default=None)
+
+
+def _gravity(course: Course) -> tuple[float, bool]:
+    """Return the key that sorts tests: the largest slowdowns first, then those that only got faster."""
+    slowdown = _slowdown(course)
+    return 0.0 if slowdown is None else -slowdown.ratio, not course.steps
+
+
+def _headline(ordered: Sequence[Course]) -> str:
+    """Return the result in one sentence, with the largest slowdown and the commit since which it is there."""
+    slower = [step for step in map(_slowdown, ordered) if step is not None]
+    tests = units.counted(len(ordered), "test")
+    if not slower:
+        has_faster = any(course.steps for course in ordered)
+        return f"None of {tests} got slower" if has_faster else f"No change in the course of {tests}"
+    change, name = units.change(slower[0].ratio), ordered[0].test.rpartition("::")[2]
+    which = ":" if len(slower) == 1 else ", most of all"
+    return f"{len(slower)} of {tests} got slower{which} {name} {change} since {since_text(slower[0])}"
 
 
 def _change(course: Course, step: Step, machines: Mapping[Machine, str]) -> Change:
@@ -174,8 +200,9 @@ def _breaks(line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
     before: Point | None = None
     for segment in line.segments:
         if before is not None and segment.begins is not Break.FIRST:
-            x = (places[id(before)] + places[id(segment.points[0])]) / 2
-            yield Rule("break", x, "", break_text(segment))
+            first = segment.points[0]
+            x = (places[id(before)] + places[id(first)]) / 2
+            yield Rule("break", x, "", f"{first.commit[:12] or first.created}: {break_text(segment)}")
         before = segment.points[-1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_rlperf import units
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.files import OutputError, check_file
 from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _OPTION = "--rlperf-html"
+_DIGITS = 12  # of a commit
 
 
 def check_html(path: Path, option: str = _OPTION) -> None:
@@ -37,26 +39,32 @@ def check_html(path: Path, option: str = _OPTION) -> None:
 
 
 def render_html(
-    outcomes: Sequence[Outcome], summary: Summary, *, tolerances: Mapping[str, float], command: str, created: str
+    outcomes: Sequence[Outcome],
+    summary: Summary,
+    *,
+    tolerances: Mapping[str, float],
+    command: str,
+    provenance: Provenance | None,
 ) -> str:
     """Return a run as one page that needs nothing beside itself; OutputError without jinja2.
 
     ``tolerances`` are the tests' by node id, 0.03 being 3 %, as far as they are known. ``command`` is what measures
-    again where a test's id is put behind it. ``created`` is when the run was, in words.
+    again where a test's id is put behind it. ``provenance`` is of the code that was measured.
     """
     ordered = by_gravity(outcomes, strict=False)
     counts = Counter(outcome.verdict.status for outcome in ordered)
-    tests = [_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered]
+    tests = [_test(outcome, tolerances.get(outcome.result.nodeid), command, provenance) for outcome in ordered]
+    facts, common = _run_facts(summary, provenance), _common(tests)
     return (
         environment()
         .get_template("page.html")
         .render(
             headline=headline(ordered, counts[Status.ERROR], strict=False),
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
-            facts=_run_facts(summary, created),
+            facts=facts,
             verdicts=verdict_table(ordered).leading("test", "verdict", "change"),
             tests=tests,
-            common=_common(tests),
+            common=common,
             legends=_legends(chart for test in tests for chart in test.charts),
             any_ungated=not all(outcome.verdict.gated for outcome in ordered),
             commands=[(f"{step.effect}:", "\n".join(step.lines)) for step in summary.steps],
@@ -118,10 +126,11 @@ def _without_jinja(option: str = _OPTION) -> OutputError:
 # --------------------------------------------------------------------------- the run
 
 
-def _run_facts(summary: Summary, created: str) -> list[tuple[str, str]]:
+def _run_facts(summary: Summary, provenance: Provenance | None) -> list[tuple[str, str]]:
+    created = "" if provenance is None else provenance.created[:16].replace("T", " ")
     return [
         *(("machine", machine) for machine in summary.machines),
-        ("measured", created),
+        *([("measured", f"{created} UTC")] if created else []),
         *(("compared", origin) for origin in summary.origins),
         *(("note", note) for note in summary.notes),
     ]
@@ -145,9 +154,10 @@ def _common(tests: Sequence[Test]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Test:
-    """A test as the page shows it: its change in a word, its reason, its figures, charts and tables.
+    """A test as the page shows it: its change in a word, its reason, its figures, charts, tables and commands.
 
-    ``counts`` are those that changed; where they decide they stand first, as no chart shows them.
+    ``counts`` are those that changed; where they decide they stand first, as no chart shows them. ``commands`` are what
+    to type next, each with its effect.
     """
 
     key: str
@@ -161,10 +171,10 @@ class Test:
     counts: Block | None
     by_counts: bool
     blocks: Sequence[Block]
-    command: str
+    commands: Sequence[tuple[str, str]]
 
 
-def _test(outcome: Outcome, tolerance: float | None, command: str) -> Test:
+def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: Provenance | None) -> Test:
     result, verdict = outcome.result, outcome.verdict
     return Test(
         key=result.nodeid,
@@ -178,8 +188,22 @@ def _test(outcome: Outcome, tolerance: float | None, command: str) -> Test:
         counts=changed_counts(outcome),
         by_counts=verdict.by_counts,
         blocks=all_of(outcome),
-        command=f"{command} {shlex.quote(result.nodeid)}",
+        commands=[
+            ("Measure it again", f"{command} {shlex.quote(result.nodeid)}"),
+            *(_searches(outcome, provenance) if verdict.status is Status.SLOWER else ()),
+        ],
     )
+
+
+def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple[str, str]]:
+    """Yield the commands that tell since when a test is slower, as far as there are commits to search."""
+    name, live = shlex.quote(outcome.result.nodeid), outcome.live
+    head = "" if provenance is None else provenance.clean_commit
+    if live is not None and live.base_commit and head and head != live.base_commit:
+        span = f"{live.base_commit[:_DIGITS]}..{head[:_DIGITS]}"
+        yield "Find the commit that made it slower", f"pytest --rlperf-bisect={span} {name}"
+    if outcome.baseline is not None:
+        yield "Show its course over commits", f"rlperf history --html history.html {name}"
 
 
 def _change(outcome: Outcome) -> str:

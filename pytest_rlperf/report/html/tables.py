@@ -40,7 +40,7 @@ def _made(title: str, texts: Sequence[str], figures: Sequence[str], rows: Iterab
 
 
 def _phases(outcome: Outcome) -> Block | None:
-    table, note = phase_table(outcome), phases_note(outcome.result)
+    table, note = phase_table(outcome).leading("phase", "change", "total", "was"), phases_note(outcome.result)
     return Block(table, [note] if note else []) if table.rows else None
 
 
@@ -151,14 +151,14 @@ def _conditions(outcome: Outcome) -> Block | None:
 
 
 def _differing(table: Table) -> Block:
-    """Return a table with the columns in which rows differ; a note states once what all of several rows share."""
+    """Return a table, folded up, of the columns in which rows differ; a note states what all of several rows share."""
     if len(table.rows) < 2:
-        return Block(table)
+        return Block(table, summary=table.title)
     first, *others = table.rows
     shared = [place for place in range(1, len(first)) if all(row[place].text == first[place].text for row in others)]
     text = "; ".join(f"{table.columns[place].title} {first[place].text}" for place in shared)
     kept = [column.key for place, column in enumerate(table.columns) if place not in shared]
-    return Block(table.only(kept), [f"the same in all: {text}"] if shared else [])
+    return Block(table.only(kept), [f"the same in all: {text}"] if shared else [], table.title)
 
 
 def _worker_cells(worker: WorkerRecord) -> list[str]:
