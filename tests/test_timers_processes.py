@@ -22,9 +22,9 @@ import psutil
 import pytest
 from wording import Wording
 
+from pytest_rlperf import traces
 from pytest_rlperf.model.timing import Mode, TimerTree, Timing
 from pytest_rlperf.timers import Tree, hierarchical_timer, merge, recording
-from pytest_rlperf.traces import tree_from_json, tree_to_json
 
 SCRIPTS = Path(__file__).parent / "processes"
 WORKERS, ROUNDS, STEPS = 2, 2, 5  # as in processes/worlds.py, which needs gymnasium
@@ -125,7 +125,7 @@ def check_collected(seen: TimerTree, names: list[str], each: Mapping[str, int]) 
         assert list(worker.gauges) == ["room"]
 
     assert pickle.loads(pickle.dumps(seen)) == seen  # noqa: S301 - of our own making
-    assert tree_from_json(tree_to_json(seen)) == seen
+    assert traces.parse(traces.write([seen], "json").encode(), "x") == [seen]
 
 
 def process_names(start_method: str) -> list[str]:
