@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from pytest_rlperf.devices.clocks import DeviceClockError, Driver, EventClock, HostClock, SyncClock
 from pytest_rlperf.devices.jax import JaxDevice, is_array, is_jax, places
-from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
+from pytest_rlperf.devices.torch import CudaDriver, WaitedTorchDevice
 from pytest_rlperf.probes.objects import reached
 
 AnyClock: TypeAlias = HostClock | EventClock | SyncClock
@@ -72,10 +72,9 @@ def clock_for(
             f"the workload holds arrays of {library} on {place}, which no clock of PyTorch's waits for, and the host's "
             f"clock would time launches: measure within driving(driver), of a driver whose device is {name!r}"
         )
-    kind = name.partition(":")[0]
-    if kind == "mps":
-        return SyncClock(MpsDevice(), host_ns)
-    return EventClock(CudaDriver(name) if kind == "cuda" else AcceleratorDriver(name), host_ns=host_ns)
+    if name.partition(":")[0] == "cuda":
+        return EventClock(CudaDriver(name), host_ns=host_ns)
+    return SyncClock(WaitedTorchDevice(name), host_ns)
 
 
 # Kinds of devices in DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
