@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from pytest_rlperf.devices.clocks import DeviceClockError, Memory, WaitedDevice
 
 _CUDA_RESOLUTION_NS = 500.0  # "a resolution of around 0.5 microseconds": cudaEventElapsedTime in CUDA's reference
 _SYNCED = "called a synchronizing CUDA operation"  # in the warnings of PyTorch's sync debug mode
-
-
-# The function that runs compiled code. Older PyTorch calls it "_fn", and likewise the one that keeps code from being
-# compiled: there the class of its owner tells them apart.
-_RUNS_COMPILED, _RUNS_ANY, _COMPILES = "compile_wrapper", "_fn", "OptimizeContext"
-_EVALUATES = ("_dynamo/eval_frame.py", "_dynamo\\eval_frame.py")
 
 
 class CudaDriver:
@@ -172,17 +164,3 @@ def _torch(device: str) -> Any:
             f"the workload holds things on {device}, whose clock needs PyTorch, which does not import: {error}"
         ) from error
     return torch
-
-
-def is_within_compiled() -> bool:
-    """Whether the code that called this, at any distance, runs where torch.compile was to compile it."""
-    frame: FrameType | None = sys._getframe(1) if "torch._dynamo.eval_frame" in sys.modules else None
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.endswith(_EVALUATES):
-            if code.co_name == _RUNS_COMPILED:
-                return True
-            if code.co_name == _RUNS_ANY:
-                return type(frame.f_locals.get("self")).__name__ == _COMPILES
-        frame = frame.f_back
-    return False
