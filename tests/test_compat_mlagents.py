@@ -11,7 +11,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -630,27 +630,3 @@ def test_reset_while_a_generator_pauses_or_runs(clock: Clock) -> None:
     tree = mlagents.get_timer_tree()
     assert below(tree, "count")["count"] == 1
     assert below(tree, "count")["total"] == pytest.approx(0, abs=1e-3)
-
-
-def test_async_generators_are_timed_while_they_run(clock: Clock) -> None:
-    """So are asynchronous generators."""
-
-    async def count() -> AsyncIterator[int]:
-        for i in range(3):
-            clock.now += 1
-            await asyncio.sleep(0)
-            yield i
-
-    timed_count = mlagents.hierarchical_timer("count")(count)
-
-    async def main() -> list[int]:
-        found = []
-        async for i in timed_count():
-            clock.now += 100
-            found.append(i)
-        return found
-
-    assert asyncio.run(main()) == [0, 1, 2]
-    child = below(mlagents.get_timer_tree(), "count")
-    assert child["count"] == 4
-    assert child["total"] == pytest.approx(3, abs=1e-3)

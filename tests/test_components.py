@@ -23,7 +23,7 @@ from pytest_rlperf.components.gae import GAMMA, LAMBDA, gae_workload
 from pytest_rlperf.components.imports import imports_workload
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.ppo_update import ppo_update_workload
-from pytest_rlperf.components.reference import compute_gae, gae_float64
+from pytest_rlperf.components.reference.gae import compute_gae, gae_float64
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.thunk import thunk_workload
@@ -337,7 +337,7 @@ def test_what_does_not_sample(wording: Wording) -> None:
 def test_the_reference_buffer() -> None:
     """The embedded buffer passes, records its phases, and when empty says so itself."""
     pytest.importorskip("torch")
-    from pytest_rlperf.components.reference import ReplayBuffer
+    from pytest_rlperf.components.reference.sac import ReplayBuffer
 
     buffer = ReplayBuffer(64, 3, 2)
     workload = replay_workload(buffer, 16)
@@ -555,7 +555,7 @@ def test_a_gae_function_with_unknown_parameters_or_that_raises(wording: Wording)
 def sac_agent() -> Any:
     """Return a small reference agent with a filled buffer."""
     pytest.importorskip("torch")
-    from pytest_rlperf.components.reference import SAC, ReplayBuffer
+    from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer
 
     rows = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     buffer = ReplayBuffer(64, 3, 2)

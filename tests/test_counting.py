@@ -22,7 +22,7 @@ from pytest_rlperf.counters.instrument import Levels, Totals
 from pytest_rlperf.counters.operations import launches
 from pytest_rlperf.model.counting import Count, Tally
 from pytest_rlperf.probes.functions import probes_for
-from pytest_rlperf.timers import Tree, hierarchical_timer
+from pytest_rlperf.timers import hierarchical_timer, recording
 
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")
@@ -327,8 +327,7 @@ def test_what_was_frozen_stays_frozen() -> None:
 
 def test_levels_of_nested_phases() -> None:
     """A parent's peak has its child's; of entries of one phase the nets are added up, and the highest peak counts."""
-    tree = Tree()
-    with tree.timer("outer"), tree.timer("inner"):
+    with recording() as tree, hierarchical_timer("outer"), hierarchical_timer("inner"):
         pass
     outer = next(iter(tree.join().root.children.values()))
     (inner,) = outer.children.values()

@@ -31,8 +31,8 @@ torch: Any = pytest.importorskip("torch")
 gymnasium: Any = pytest.importorskip("gymnasium")
 pytestmark = pytest.mark.torch
 
-from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402 - need PyTorch
-from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID, ActorCritic  # noqa: E402
+from pytest_rlperf.components.reference.ppo import PPO, SYNTHETIC_ID, ActorCritic, make_vec_env  # noqa: E402 - need PyTorch  # noqa: E402
+from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402 - need PyTorch
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 
 OUTER = hierarchical_timer("outer")

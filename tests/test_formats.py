@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -67,56 +66,6 @@ def test_mlagents_sample_has_the_files_numbers() -> None:
     assert tree.at("run", "C.step", "C.step", "act").total_ns == 1_911_051
 
 
-def test_sample_factory_log_has_all_its_trees() -> None:
-    """A log of a parallel run gives each component's tree, by names and figures counted by hand in the file."""
-    text = (SAMPLES / "sample_factory_run_parallel.txt").read_text(encoding="utf-8")
-    trees = traces.read(SAMPLES / "sample_factory_run_parallel.txt")
-    assert [tree.name for tree in trees] == re.findall(r"^(.*) tree view:$", text, re.MULTILINE)
-    assert len(trees) == 6
-    figures = sorted(seconds for _, seconds in re.findall(r"(\w+): (\d+\.\d{4})", text))
-    read = sorted(f"{timing.total_ns / 1e9:.4f}" for tree in trees for _, timing in tree.root.walk())
-    assert read == figures
-    inference = trees[1]
-    assert inference.at("one_step", "handle_policy_step", "prepare_outputs", "to_cpu").total_ns == 10_100_000
-    assert inference.at("wait_policy", "wait_policy_total").total_ns == 233_200_000
-    assert [child.name for child in inference.root.children] == ["wait_policy", "update_model", "one_step"]
-    assert inference.root.total_ns == 16_400_000  # .0000 + .0162 + .0002
-    assert trees[-1].at("main_loop") == Timing("main_loop", 0, 7_860_100_000)
-
-
-def test_sample_factory_log_is_read_through_what_a_logger_adds() -> None:
-    """Prefixes, colours, carriage returns and other lines do not change what is read."""
-    lines = (SAMPLES / "sample_factory_run_parallel.txt").read_text(encoding="utf-8").splitlines()
-    prefix = "[2022-11-25 01:36:52,564][15762] "
-    log = [f"\x1b[36m{prefix}Loop Runner_EvtLoop terminating...\x1b[0m"]
-    for line in lines:
-        is_heading = line.endswith("view:")
-        if is_heading:
-            log += [f"{prefix}Workers joined: 2", "  File 'a.py', line 3", ""]
-        log.append(f"\x1b[36m{prefix}{line}" if is_heading else f"{line}\x1b[0m\r")
-    log.append(f"{prefix}Collected {{0: 4014080}}, FPS: 18463.7")
-    assert parse("\n".join(log)) == traces.read(SAMPLES / "sample_factory_run_parallel.txt")
-
-
-def test_what_follows_a_tree_without_prefix_ends_it() -> None:
-    """A line that was printed, not logged, is no timing; names with brackets are."""
-    text = "A tree view:\n{x}: 0.1000\n  env[3]: 0.0500\nCollected {0: 4014080}, FPS: 18463.7\nb: 0.2000\n"
-    (tree,) = parse(text)
-    assert names_of(tree.root) == [(0, "A", 100_000_000), (1, "{x}", 100_000_000), (2, "env[3]", 50_000_000)]
-
-
-def test_flat_line_counts_where_there_is_no_tree() -> None:
-    """Flat figures repeat a tree's; alone they are one level of timings."""
-    sample = (SAMPLES / "sample_factory_tree.txt").read_text(encoding="utf-8")
-    (tree,) = parse(sample)
-    assert tree.at("train", "tail", "inner").total_ns == 3_500_000
-    flat = sample[sample.index("_name:") :]
-    (alone,) = parse(flat)
-    assert alone.name == "Learner 0 profile"
-    assert alone.at("calculate_gae").total_ns == 11_500_000  # .0051 at the top and .0064 in train
-    assert len(alone.root.children) == 6
-
-
 def test_file_may_be_packed() -> None:
     """A .json.gz is known by its content."""
     sample = SAMPLES / "mlagents_timers.json"
@@ -166,19 +115,11 @@ def test_everything_comes_back(trees: list[TimerTree]) -> None:
     assert parse(traces.write(trees, "json")) == trees
 
 
-@given(tree=ANY_TREE)
-@settings(max_examples=30, deadline=None)
-def test_one_tree_goes_through_json(tree: TimerTree) -> None:
-    """One tree is one text, and integers stay integers."""
-    text = traces.tree_to_json(tree)
-    assert traces.tree_from_json(text) == tree == traces.tree_from_json(text.encode())
-    assert all(type(timing.total_ns) is int for _, timing in levels(traces.tree_from_json(text).root))
-
-
 def test_gauges_that_are_no_numbers_come_back() -> None:
     """JSON has no word for them, a gauge of a diverged loss does."""
     tree = TimerTree(Timing("root", 1, 1), {"loss": Gauge(math.nan, -math.inf, math.inf, 3)})
-    (gauge,) = traces.tree_from_json(traces.tree_to_json(tree)).gauges.values()
+    (back,) = parse(traces.write([tree], "json"))
+    (gauge,) = back.gauges.values()
     assert math.isnan(gauge.value)
     assert (gauge.low, gauge.high, gauge.count) == (-math.inf, math.inf, 3)
 
@@ -228,34 +169,6 @@ def chrome_tracks(text: str) -> list[Bars]:
     return sorted(bars for bars, _ in tracks.values())
 
 
-def speedscope_profiles(text: str) -> list[Bars]:
-    """Return the bars of each profile of a file of speedscope, by the rules of its file-format-spec.ts."""
-    document = json.loads(text)
-    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
-    frames = [frame["name"] for frame in document["shared"]["frames"]]
-    profiles = []
-    for profile in document["profiles"]:
-        assert (profile["type"], profile["unit"]) == ("evented", "nanoseconds")
-        bars: Bars = [(0, profile["name"], profile["endValue"] - profile["startValue"])]
-        open_: list[tuple[int, int]] = []  # the place of each bar in the list, and its start
-        last = profile["startValue"]
-        for event in profile["events"]:
-            assert event["at"] >= last, "events are in the order of time"
-            last, name = event["at"], frames[event["frame"]]
-            if event["type"] == "O":
-                open_.append((len(bars), last))
-                bars.append((len(open_), name, 0))
-            else:
-                assert event["type"] == "C"
-                place, start = open_.pop()
-                assert bars[place] == (len(open_) + 1, name, 0), "the frame that was opened last is closed"
-                bars[place] = len(open_) + 1, name, last - start
-        assert not open_
-        assert last <= profile["endValue"]
-        profiles.append(bars)
-    return profiles
-
-
 @given(trees=st.lists(BARS, min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None)
 def test_chrome_trace_shows_every_path(trees: list[TimerTree]) -> None:
@@ -264,17 +177,6 @@ def test_chrome_trace_shows_every_path(trees: list[TimerTree]) -> None:
     assert chrome_tracks(text) == sorted(part for tree in trees for part in parts_of(tree.root))
     events = json.loads(text)["traceEvents"]
     assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [t.name for t in trees]
-
-
-@given(tree=BARS)
-@settings(max_examples=60, deadline=None)
-def test_speedscope_shows_every_path(tree: TimerTree) -> None:
-    """A path is one opening as long as its total; what is parallel has a profile of its own."""
-    first, *others = speedscope_profiles(traces.write([tree], "speedscope"))
-    # A parallel path's profile has the tree's name before its own, and the path itself as its outermost frame.
-    shown = [[(depth - 1, name, total_ns) for depth, name, total_ns in bars[1:]] for bars in others]
-    assert sorted([first, *shown]) == parts_of(tree.root)
-    assert [bars[0][1] for bars in others] == [f"{tree.name}: {bars[1][1]}" for bars in others]
 
 
 def test_paths_longer_than_their_parent_stretch_it() -> None:
@@ -287,23 +189,20 @@ def test_paths_longer_than_their_parent_stretch_it() -> None:
         {"count": 1, "total_ns": 5},
         {"count": 2, "total_ns": 4, "min_ns": 1, "max_ns": 3, "last_ns": 3},
     ]
-    assert speedscope_profiles(traces.write([tree], "speedscope")) == [[(0, "root", 7), (1, "a", 4), (1, "b", 3)]]
 
 
 def test_deep_trees_are_written() -> None:
-    """5000 levels are no trouble in any format, and 300 are read."""
+    """5000 levels are written in both formats, and 300 are read."""
     assert '"depth": 5000' in traces.write([chain(5000)], "json")
     assert len(chrome_tracks(traces.write([chain(5000)], "chrome"))[0]) == 5001
-    assert len(speedscope_profiles(traces.write([chain(5000)], "speedscope"))[0]) == 5001
-    assert names_of(traces.tree_from_json(traces.tree_to_json(chain(300))).root) == names_of(chain(300).root)
+    assert names_of(parse(traces.write([chain(300)], "json"))[0].root) == names_of(chain(300).root)
 
 
 # --------------------------------------------------------------------------- files nobody can read
 
-OWN = json.loads(traces.tree_to_json(chain(2)))
+OWN = json.loads(traces.write([chain(2)], "json"))
 NODE = {"total": 1.0, "count": 1}
 LARGE = (SAMPLES / "mlagents_timers.json").read_bytes()
-LOG = (SAMPLES / "sample_factory_tree.txt").read_bytes()
 DEEP_ROWS = [{"depth": depth, "name": "a", "count": 1, "total_ns": 1} for depth in range(DEEPEST + 2)]
 
 
@@ -368,22 +267,6 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
         {**NODE, "metadata": {"a": 1}},
         {**NODE, "gauges": {"r": {"value": "high"}}},
         b'{"total": 1, "count": 1, "gauges": {"r": {"value": NaN}}}',
-        # Sample Factory
-        "A tree view:\na: 0.1000\n    b: 0.1000\n",
-        "A tree view:\na: 0.1000\n   b: 0.1000\n",
-        "A tree view:\n  a: 0.1000\n",
-        "A tree view:\na: 0.1000, b: 0.1000\n  c: 0.1000\n",
-        "A tree view:\na: 0.10",
-        "A tree view:\na: 0.1000, b",
-        "A tree view:\na: 0.1000\n  b",
-        "A tree view:\na: 0.1000\nbatch",
-        "x\nA tree view:",
-        "A tree view:\na: nan\n",
-        "A tree view:\na: -0.1000\n",
-        "A tree view:\na: 0.1\n",
-        "A tree view:\na: 99999999999.0000\n",
-        "_name: A, a: 0.1000, b: x\n",
-        "A tree view:\n" + "".join("  " * n + "a: 0.1000\n" for n in range(DEEPEST + 1)),
         # for viewers alone
         {"traceEvents": []},
         [{"ph": "X", "name": "a", "ts": 0, "dur": 1, "pid": 1, "tid": 2}],
@@ -423,7 +306,7 @@ def test_any_bytes_are_trees_or_an_error(data: bytes) -> None:
         traces.parse(data, "x")
 
 
-@given(data=st.data(), content=st.sampled_from([LARGE, LOG, json.dumps(OWN).encode()]))
+@given(data=st.data(), content=st.sampled_from([LARGE, json.dumps(OWN).encode()]))
 @settings(max_examples=200, deadline=None)
 def test_damaged_files_are_trees_or_an_error(data: st.DataObject, content: bytes) -> None:
     """A real file with a piece cut out or put in is read or refused."""
@@ -448,11 +331,3 @@ def test_file_that_cannot_be_opened(path: str, tmp_path: Path, wording: Wording)
     """No such file, a directory or no name at all: the same error."""
     with wording.raises(TimerFileError):
         traces.read(tmp_path / path)
-
-
-def test_one_tree_is_asked_of_our_json(wording: Wording) -> None:
-    """Two processes exchange one tree in our own JSON; anything else is an error."""
-    with wording.raises(TimerFileError):
-        traces.tree_from_json(traces.write([chain(1), chain(1)], "json"))
-    with wording.raises(TimerFileError):
-        traces.tree_from_json(json.dumps(NODE), "worker 3")

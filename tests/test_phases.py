@@ -87,7 +87,7 @@ def test_every_fixture_takes_phases(tmp_path: Path) -> None:
             return library.busy(3)
 
         def gae(rewards, values, dones, last_values):
-            from pytest_rlperf.components.reference import compute_gae
+            from pytest_rlperf.components.reference.gae import compute_gae
             scan(rewards, values)
             return compute_gae(rewards, values, dones, last_values)
 

@@ -17,8 +17,12 @@ pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'pytest-rl
 import numpy as np  # noqa: E402 - after what says why this cannot run
 
 from pytest_rlperf.components.ppo import ppo_workload  # noqa: E402
-from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402
-from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID  # noqa: E402
+from pytest_rlperf.components.reference.ppo import (  # noqa: E402
+    PPO,
+    SYNTHETIC_ID,
+    make_vec_env,
+)
+from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
 from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402

@@ -96,13 +96,13 @@ class SlowStep(torch.optim.SGD):  # type: ignore[misc]
 
 
 def test_optimizer_steps(clock: FakeClock) -> None:
-    """Every optimizer's step is a phase, by the name it was given, also of optimizers made meanwhile."""
+    """Every optimizer's step is a phase, also of optimizers made meanwhile."""
     net = Slow(clock)
     first = SlowStep(net.parameters(), clock, 2)
-    with unchanged(net), attached([OptimizerSteps({id(first): "actor"})]), recording(clock) as tree:
+    with unchanged(net), attached([OptimizerSteps()]), recording(clock) as tree:
         first.step()
         SlowStep(net.parameters(), clock, 3).step()
-    assert figures(tree) == {"actor": (1, 2), "step": (1, 3)}
+    assert figures(tree) == {"step": (2, 5)}
     with recording(clock) as tree:
         first.step()
     assert figures(tree) == {}

@@ -448,7 +448,7 @@ class TestPyTorch:
         """A rollout is environments, PyTorch and Python."""
         pytest.importorskip("torch")
         pytest.importorskip("gymnasium")
-        from pytest_rlperf.components.reference import PPO, make_vec_env
+        from pytest_rlperf.components.reference.ppo import PPO, make_vec_env
 
         agent = PPO(make_vec_env("CartPole-v1", 8))
         agent.collect(16)

@@ -557,53 +557,6 @@ def test_two_savers_at_once_lose_nothing(store: Store) -> None:
     assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(25)}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs locks on directories")
-def test_a_lock_that_another_process_keeps_is_an_error(
-    store: Store, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """Who hangs with the lock does not make others hang."""
-    import fcntl
-
-    store.write("s", ORIGIN, {"a": stored("a")})
-    before = store.path.read_bytes()
-    monkeypatch.setattr("pytest_rlperf.baseline.store._LOCK_S", 0.0)
-    other = os.open(store.directory, os.O_RDONLY)
-    try:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with wording.raises(BaselineError):
-            store.write("t", ORIGIN, {"b": stored("b", "t")})
-    finally:
-        os.close(other)
-    assert store.path.read_bytes() == before
-    store.write("t", ORIGIN, {"b": stored("b", "t")})
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs locks on directories")
-@pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_a_lock_that_is_given_back_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
-    """Who finds the lock taken writes as soon as it is free; Windows, which has none on directories, writes at once."""
-    import fcntl
-
-    store.directory.mkdir(parents=True)
-    other = os.open(store.directory, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    waits: list[float] = []
-
-    def give_back(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            fcntl.flock(other, fcntl.LOCK_UN)
-
-    monkeypatch.setattr("pytest_rlperf.baseline.store.time.sleep", give_back)
-    monkeypatch.setattr("sys.platform", platform)
-    try:
-        store.write("t", ORIGIN, {"b": stored("b", "t")})
-    finally:
-        os.close(other)
-    assert len(waits) == (0 if platform == "win32" else 3)
-    assert store.read() is not None
-
-
 def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path, wording: Wording) -> None:
     """The file that it leads to is replaced, wherever that lies."""
     shared = tmp_path / "shared" / "figures.json"

@@ -11,9 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
-from pytest_rlperf.timers import Tree, hierarchical_timer, recording
+from pytest_rlperf.timers import hierarchical_timer, recording
 
 Timers = Callable[[str], Any]
 
@@ -49,13 +47,12 @@ def entry(timer: Timers) -> int:
     return min(instructions(enter) for _ in range(5))
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["the process's", "a tree's own"])
-def test_an_entry_costs_the_same_among_many_siblings_and_below_many_scopes(recorded: bool) -> None:
+def test_an_entry_costs_the_same_among_many_siblings_and_below_many_scopes() -> None:
     """As many instructions among 10,000 siblings as among 10, and below 200 open scopes as below 2."""
 
     def cost(siblings: int, depth: int) -> int:
-        with recording() as tree, ExitStack() as stack:
-            timer: Timers = hierarchical_timer if recorded else tree.timer
+        with recording(), ExitStack() as stack:
+            timer: Timers = hierarchical_timer
             for level in range(depth):
                 stack.enter_context(timer(f"level {level}"))
             for number in range(siblings):
@@ -73,16 +70,15 @@ def test_counting_finds_a_cost_that_grows() -> None:
     """A timer that looks at every open scope takes more instructions below more of them."""
 
     def cost(depth: int) -> int:
-        tree = Tree()
+        with recording() as tree, ExitStack() as stack:
 
-        def slow(name: str) -> Any:
-            for _ in tree.join().open_nodes():
-                pass
-            return tree.timer(name)
+            def slow(name: str) -> Any:
+                for _ in tree.join().open_nodes():
+                    pass
+                return hierarchical_timer(name)
 
-        with ExitStack() as stack:
             for level in range(depth):
-                stack.enter_context(tree.timer(f"level {level}"))
+                stack.enter_context(hierarchical_timer(f"level {level}"))
             return entry(slow)
 
     assert cost(200) > cost(2)

@@ -17,30 +17,26 @@ from pytest_rlperf.model.reasons import MachineDifference
 from pytest_rlperf.model.stored import KERNEL_VERSION, Machine
 
 _SLUG_MOST = 100  # characters before the digest; a file's name may have 255 bytes
-_DRIVER_FILES = Path("/proc/driver/nvidia")
 
 
-def accelerators(nvml: Any = None, files: Path = _DRIVER_FILES) -> tuple[str, ...]:
-    """Return a line a GPU: model, driver, CUDA, power limit and whether it is partitioned (MIG); none without GPUs.
+def accelerators(nvml: Any = None) -> tuple[str, ...]:
+    """Return a line a GPU: model, driver, CUDA, power limit and whether it is partitioned (MIG); none without NVML.
 
-    By NVML where that is installed (``nvml`` is the module pynvml), else as far as the driver's files below
-    ``files`` show. PyTorch is not used: it would have to be imported, and it takes memory of the device to answer.
+    ``nvml`` is the module pynvml. PyTorch is not used: it would have to be imported, and it takes memory of the device
+    to answer.
     """
     try:
         nvml = import_module("pynvml") if nvml is None else nvml
-    except ImportError:
-        return _by_files(files)
-    try:
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return _by_files(files)
+    except Exception:
+        return ()
     try:
         cuda = nvml.nvmlSystemGetCudaDriverVersion()
         software = f"driver {nvml.nvmlSystemGetDriverVersion()}, CUDA {cuda // 1000}.{cuda % 1000 // 10}"
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return tuple(f"{nvml.nvmlDeviceGetName(handle)}, {software}, {_settings(nvml, handle)}" for handle in handles)
     except nvml.NVMLError:
-        return _by_files(files)
+        return ()
     finally:
         nvml.nvmlShutdown()
 
@@ -57,21 +53,6 @@ def _settings(nvml: Any, handle: Any) -> str:
     milliwatts, modes = read(nvml.nvmlDeviceGetPowerManagementLimit), read(nvml.nvmlDeviceGetMigMode)
     limit = "power limit unknown" if milliwatts is None else f"{milliwatts / 1000:.0f} W"
     return f"{limit}, MIG {'on' if modes is not None and modes[0] == nvml.NVML_DEVICE_MIG_ENABLE else 'off'}"
-
-
-def _by_files(files: Path) -> tuple[str, ...]:
-    """Return the driver's files: the model of every GPU, and the driver's version."""
-    try:
-        models = [
-            re.search(r"^Model:\s*(.+?)\s*$", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-            for path in sorted(files.glob("gpus/*/information"))
-        ]
-        version = (files / "version").read_text(encoding="utf-8", errors="replace") if models else ""
-    except OSError:
-        return ()
-    number = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", version)
-    driver = number[1] if number else "unknown"
-    return tuple(f"{'unknown GPU' if model is None else model[1]}, driver {driver}" for model in models)
 
 
 def this_machine(find_accelerators: Callable[[], tuple[str, ...]] = accelerators) -> Machine:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,16 +32,11 @@ from pytest_rlperf.model.stored import (
 )
 from pytest_rlperf.writing import check_directory, write_whole
 
-if sys.platform != "win32":  # pragma: no branch - tests run on systems with locks
-    import fcntl
-
 LARGEST_BYTES = 64 * 1024 * 1024  # 5,000 tests of ten sessions have 24 MB
 SESSIONS_MOST = 10  # of a test's earlier figures
 LINKS_MOST = 20  # of a test's live comparisons with the commit before; git has the older ones
 FREEDOM_MOST = 30.0  # degrees of freedom of earlier pairs: older ones count less and less
 
-_LOCK_S = 60.0  # merging and writing takes less than a second
-_LOCK_STEP_S = 0.02
 _ELSEWHERE = "choose another place with --rlperf-baseline-dir=DIR"
 _WAY_OUT = "restore it from version control, or move it away and store a new one with --rlperf-save-baseline"
 
@@ -189,38 +181,18 @@ def content(path: Path) -> bytes:
 def _locked(directory: Path) -> Iterator[None]:
     """Keep other processes from replacing files in a directory, which is made where there is none.
 
-    BaselineError where another process keeps the lock. File systems without locks, and Windows, go without.
+    File systems without locks go without.
     """
+    import fcntl  # Windows lacks it, where baselines can only be read
+
     directory.mkdir(parents=True, exist_ok=True)
-    if sys.platform == "win32":
-        yield
-        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        deadline_s = time.monotonic() + _LOCK_S
-        while not _try_lock(descriptor):
-            if time.monotonic() > deadline_s:
-                raise BaselineError(
-                    f"cannot write to {directory}: another process has had it locked for {_LOCK_S:.0f} s; nothing was "
-                    "replaced; end that process, or store again later"
-                )
-            time.sleep(_LOCK_STEP_S)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Lock a directory, and return whether nobody else has it locked."""
-    assert sys.platform != "win32"
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR)
-    return True
-
-
-# ----------------------------------------------------------------------- merging
 
 
 def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:

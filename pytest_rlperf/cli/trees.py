@@ -10,7 +10,7 @@ from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
 
 _TEXT = "text"
-_FORMATS = ("json", "chrome", "speedscope")  # those that traces writes
+_FORMATS = ("json", "chrome")  # those that traces writes
 
 
 def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,8 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=[_TEXT, *_FORMATS],
         default=_TEXT,
-        help="what to write: a table (text, the default), or the trees as this package's JSON, as a Chrome trace, or "
-        "as speedscope's JSON",
+        help="what to write: a table (text, the default), or the trees as this package's JSON, or as a Chrome trace "
+        "for Perfetto and speedscope",
     )
 
 

@@ -82,25 +82,6 @@ def to_numpy(array: Any) -> Any:
     return np.asarray(array)
 
 
-def usable_device(name: Any) -> Any:
-    """Return the ``torch.device`` of a name; ComponentError, with what there is, where this machine has no such one."""
-    __tracebackhide__ = True
-    import torch
-
-    device = torch.device(name)
-    found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    found += ["mps"] if torch.backends.mps.is_available() else []
-    kind = device.type if device.index is None else str(device)
-    # For other accelerators PyTorch itself raises an error.
-    if device.type in ("cuda", "mps") and not any(each == kind or each.startswith(f"{kind}:") for each in found):
-        build = torch.version.cuda or torch.version.hip or "no GPU"
-        raise ComponentError(
-            f"device={str(name)!r}: PyTorch {torch.__version__}, built for {build}, finds only "
-            f"{', '.join(found)} on this machine: choose one of these, or check nvidia-smi and CUDA_VISIBLE_DEVICES"
-        )
-    return device
-
-
 def check_device(what: str, tensor: Any, device: Any) -> None:
     """Raise ComponentError unless a tensor is on a device of the type that it should be on, a ``torch.device``."""
     __tracebackhide__ = True

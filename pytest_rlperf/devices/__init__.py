@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from pytest_rlperf.devices.clocks import DeviceClockError, Driver, EventClock, HostClock, SyncClock
 from pytest_rlperf.devices.jax import JaxDevice, is_array, is_jax, places
-from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
+from pytest_rlperf.devices.torch import CudaDriver, WaitedTorchDevice
 from pytest_rlperf.probes.objects import reached
 
 AnyClock: TypeAlias = HostClock | EventClock | SyncClock
@@ -40,17 +40,12 @@ def is_driven(devices: Iterable[str]) -> bool:
     return not _driven.keys().isdisjoint(devices)
 
 
-def clock_for(
-    devices: Iterable[str],
-    drivers: Mapping[str, Driver] | None = None,
-    host_ns: Callable[[], int] = time.perf_counter_ns,
-) -> AnyClock:
+def clock_for(devices: Iterable[str], host_ns: Callable[[], int] = time.perf_counter_ns) -> AnyClock:
     """Return the clock for work on ``devices``, named as PyTorch does: ``"cpu"``, ``"cuda:0"``, ``"mps"``.
 
-    ``drivers`` are those of devices that PyTorch does not drive, by name; so are those within :func:`driving`.
-    DeviceClockError where there are several accelerators, which share no clock, where the one cannot be used, or where
-    another library than PyTorch and JAX uses it (``"cupy cuda:0"``) and there is no driver for it. JAX's devices
-    (``"jax cpu:0"``) count as one.
+    Devices that PyTorch does not drive have the drivers of :func:`driving`. DeviceClockError where there are several
+    accelerators, which share no clock, where the one cannot be used, or where another library than PyTorch and JAX uses
+    it (``"cupy cuda:0"``) and there is no driver for it. JAX's devices (``"jax cpu:0"``) count as one.
     """
     names = sorted({name for name in devices if name.partition(":")[0] not in _ON_HOST})
     if not names:
@@ -63,19 +58,17 @@ def clock_for(
             "have it work on one, or measure a workload for each"
         )
     (name,) = names
-    driver = (drivers or {}).get(name) or _driven.get(name)
-    if driver is not None:
-        return EventClock(driver, host_ns=host_ns)
+    if name in _driven:
+        return EventClock(_driven[name], host_ns=host_ns)
     library, _, place = name.rpartition(" ")
     if library:
         raise DeviceClockError(
             f"the workload holds arrays of {library} on {place}, which no clock of PyTorch's waits for, and the host's "
             f"clock would time launches: measure within driving(driver), of a driver whose device is {name!r}"
         )
-    kind = name.partition(":")[0]
-    if kind == "mps":
-        return SyncClock(MpsDevice(), host_ns)
-    return EventClock(CudaDriver(name) if kind == "cuda" else AcceleratorDriver(name), host_ns=host_ns)
+    if name.partition(":")[0] == "cuda":
+        return EventClock(CudaDriver(name), host_ns=host_ns)
+    return SyncClock(WaitedTorchDevice(name), host_ns)
 
 
 # Kinds of devices in DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, SyncClock
 from pytest_rlperf.devices.entries import EdgeLog, Entry, Look, Moment, Timeline, Track, Untimed, entries_of, marks_of
-from pytest_rlperf.devices.torch import is_within_compiled
 from pytest_rlperf.model.device import Bound, DeviceTimes
 from pytest_rlperf.model.measured import Phase, Probe
 from pytest_rlperf.model.spans import Span
@@ -19,7 +18,7 @@ from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import keep_from_compiling, recording_into
 from pytest_rlperf.timers.stack import ClockNs
-from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, Tree, path_of
+from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, Tree
 
 
 @dataclass
@@ -62,7 +61,6 @@ class Tape:
         self._pending: list[_Iteration] = []
         self._counting: AbstractContextManager[Callable[[], int] | None] | None = None
         self._count_syncs: Callable[[], int] | None = None
-        self._compiled: dict[str, None] = {}
         self._broken: DeviceClockError | None = None
         self._needed = 2
         self._anchor_lag_ns = 0
@@ -165,12 +163,11 @@ class Tape:
         totals = [self._main, *self._beside.values()]
         captured = ", ".join(dict.fromkeys(path for total in totals for path in total.captured()))
         crossing = ", ".join(dict.fromkeys(path for total in totals for path in total.across_streams()))
-        beside, compiled = ", ".join(self._beside), ", ".join(self._compiled)
+        beside = ", ".join(self._beside)
         unseen_us = round(1e6 * self.unseen_s)
         notes = {
             f"captured into a graph, and so without times of {device}: {captured}": captured,
             f"with edges on different streams of {device}, and so without a span: {crossing}": crossing,
-            f"the timers break the graph of code for torch.compile: {compiled}; time the call of that code": compiled,
             f"{device} worked for {unseen_us} µs after the last phase had ended, on streams that were current at no "
             "phase's edge: enter a timer where such a stream is current": unseen_us,
             f"{self.dropped} iterations with more edges than {device}'s clock had events were left out": self.dropped,
@@ -182,11 +179,8 @@ class Tape:
 
     def _enter(self, stack: EdgeStack, node: Node) -> None:
         iteration = self._running
-        if iteration is None or self._broken is not None:
-            return
-        iteration.log.enter(stack, node, self._moment(iteration))
-        if iteration.looks is not None and is_within_compiled():
-            self._compiled.setdefault("/".join((*stack.host, *path_of(node))))
+        if iteration is not None and self._broken is None:
+            iteration.log.enter(stack, node, self._moment(iteration))
 
     def _leave(self, stack: EdgeStack, node: Node, outer: Node) -> None:
         iteration = self._running

@@ -70,20 +70,13 @@ def _code_within(function: Callable[..., Any], name: str) -> CodeType | None:
 
 
 class OptimizerSteps:
-    """Times every optimizer's step, under the name given for it or as ``step``."""
-
-    def __init__(self, names: Mapping[int, str] | None = None) -> None:
-        self._names = dict(names or {})  # by the optimizer's id
+    """Times every optimizer's step as ``step``."""
 
     def attach(self) -> Undo:
         """Time steps from now on, by the hooks that PyTorch has for all optimizers."""
-        return together(attach(hook) for attach, hook in ((before_steps, self._enter), (after_steps, self._leave)))
-
-    def _enter(self, optimizer: object) -> None:
-        hierarchical_timer(self._names.get(id(optimizer), "step")).__enter__()
-
-    def _leave(self, optimizer: object) -> None:
-        hierarchical_timer(self._names.get(id(optimizer), "step")).__exit__(None, None, None)
+        step = hierarchical_timer("step")
+        hooks = ((before_steps, partial(_enter, step)), (after_steps, partial(_leave, step)))
+        return together(attach(hook) for attach, hook in hooks)
 
 
 class Backward:

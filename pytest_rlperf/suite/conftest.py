@@ -26,7 +26,7 @@ def _one_torch_thread() -> Iterator[None]:
 def filled_buffer() -> Callable[[int], Any]:
     """Return a function that makes a buffer full of so many random transitions."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'pytest-rlperf[rl]'")
-    from pytest_rlperf.components.reference import ReplayBuffer
+    from pytest_rlperf.components.reference.sac import ReplayBuffer
 
     def make(capacity: int) -> Any:
         buffer = ReplayBuffer(capacity, OBS_DIM, ACT_DIM)

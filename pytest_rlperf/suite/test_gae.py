@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_rlperf import Measure
-from pytest_rlperf.components.reference import compute_gae
+from pytest_rlperf.components.reference.gae import compute_gae
 
 
 @pytest.mark.parametrize(("n_steps", "n_envs"), [(128, 8), (2048, 64)])

@@ -14,7 +14,7 @@ def agent_in() -> Iterator[Callable[[str], Any]]:
     """Return a function that makes an agent in 8 envs."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'pytest-rlperf[rl]'")
     pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'pytest-rlperf[rl]'")
-    from pytest_rlperf.components.reference import PPO, make_vec_env
+    from pytest_rlperf.components.reference.ppo import PPO, make_vec_env
 
     made = []
 

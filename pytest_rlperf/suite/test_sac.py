@@ -11,7 +11,7 @@ from pytest_rlperf import Measure
 @pytest.fixture
 def agent(filled_buffer: Callable[[int], Any]) -> Any:
     """Return an agent whose buffer holds random transitions."""
-    from pytest_rlperf.components.reference import SAC
+    from pytest_rlperf.components.reference.sac import SAC
 
     buffer = filled_buffer(10_000)
     batch = buffer.sample(1)

@@ -51,36 +51,14 @@ def _refuse(action: str) -> None:
     )
 
 
-_names: dict[str, str] = {}  # by the actor's or the worker's id
-
-
-def worker_name() -> str | None:
-    """Return the name of the Ray actor or worker that this process is; None in a driver, and without Ray."""
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return None
-    context = ray.get_runtime_context()
-    if context.worker.mode != ray.WORKER_MODE:
-        return None
-    actor: str | None = context.get_actor_id()
-    identity: str = actor or context.get_worker_id()
-    if identity not in _names:
-        kind = (context.get_task_name() or "").partition(".")[0] if actor else ""
-        given: str = context.get_actor_name() or "" if actor else ""
-        # The task's name may change with every call of an actor. The first one stays, so that its reports add up.
-        _names[identity] = given or f"{kind or ('actor' if actor else 'worker')} {identity[:8]}"
-    return _names[identity]
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class _Process:
-    """The one state of a process: the switch that scopes look at, and the tree behind it."""
+    """The one state of a process: its tree, and whether scopes record."""
 
     def __init__(self) -> None:
-        self.switch = PROCESS
         self.tree = Tree()
         self.is_on = False
         self.is_recording = False  # into another tree than this one, which pauses meanwhile
@@ -90,13 +68,13 @@ class _Process:
         if on == self.is_on:
             return
         self.is_on = on
-        (self.tree.record if on else self.tree.pause)(self.switch)
+        (self.tree.record if on else self.tree.pause)()
 
     def start_anew(self) -> None:
         """Start with an empty tree in a forked child: the parent's locks and stacks may have been in use."""
         on, self.is_on, self.is_recording = self.is_on, False, False
-        self.switch.turn_off()  # a recording goes on in the parent
-        self.tree = Tree(keep=self.tree.keep)
+        PROCESS.turn_off()  # a recording goes on in the parent
+        self.tree = Tree()
         self.turn(on=on)
 
 
@@ -186,7 +164,7 @@ def _turn(action: str, *, on: bool) -> None:
 
 def is_recording() -> bool:
     """Whether scopes record at this moment."""
-    return _process.switch.local is not None
+    return PROCESS.is_on
 
 
 def child_environment() -> dict[str, str]:
@@ -208,8 +186,6 @@ def _named(seen: TimerTree) -> TimerTree:
     """Return a process's tree under the process's name."""
     multiprocessing = sys.modules.get("multiprocessing")
     name = _MAIN if multiprocessing is None else multiprocessing.current_process().name
-    if name == _MAIN:
-        name = worker_name() or name
     return called(seen, name)
 
 
@@ -239,7 +215,7 @@ def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True, wo
 
 
 def _current() -> Tree | None:
-    tree = _process.switch.tree
+    tree = PROCESS.tree
     return tree if is_recording() and isinstance(tree, Tree) else None
 
 
@@ -261,16 +237,15 @@ def recording_into(tree: Tree) -> Iterator[None]:
     _refuse_within_recording("recording()")
     keep_from_compiling()
     _process.is_recording = True
-    switch = _process.switch
     if _process.is_on:
-        _process.tree.pause(switch)
-    tree.record(switch)
+        _process.tree.pause()
+    tree.record()
     try:
         yield
     finally:
-        tree.pause(switch)
+        tree.pause()
         if _process.is_on:
-            _process.tree.record(switch)
+            _process.tree.record()
         _process.is_recording = False
 
 

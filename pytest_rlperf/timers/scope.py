@@ -7,7 +7,7 @@ import inspect
 import threading
 import time
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from functools import wraps
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.timers import stack as stacks
 from pytest_rlperf.timers.node import WINDOW, Node, key_of
-from pytest_rlperf.timers.stack import ClockNs, Joinable, Stack, Switch
+from pytest_rlperf.timers.stack import ClockNs, Joinable, Stack
 
 
 class Timer(Protocol):
@@ -41,7 +41,8 @@ class Nothing:
 
 NOTHING = cast("Timer", Nothing())
 
-# The state of the process's switch, as globals of this module: a scope reads them fastest.
+# Where scopes record, as globals of this module: a scope reads them fastest. ``_local`` holds each thread's stack while
+# a tree records, and is None otherwise; it is replaced whenever threads have to join the tree anew, as after a reset.
 _local: threading.local | None = None
 _clock: ClockNs = time.perf_counter_ns
 # The stack of the process's only thread, None where there are others. Leaving may rely on it: a thread enters, and by
@@ -49,15 +50,27 @@ _clock: ClockNs = time.perf_counter_ns
 _only: Stack | None = None
 
 
-class _ProcessSwitch(Switch):
-    """The switch of all scopes that record wherever the process does."""
+class _ProcessSwitch:
+    """Whether and where the scopes of this process record."""
+
+    def __init__(self) -> None:
+        self.tree: Joinable | None = None  # the one that records or did last
+
+    @property
+    def is_on(self) -> bool:
+        """Whether scopes record."""
+        return _local is not None
+
+    def clock(self) -> int:
+        """Return the nanoseconds of the clock by which scopes record."""
+        return _clock()
 
     def turn_on(self, tree: Joinable, clock: ClockNs) -> None:
         """Have scopes record into ``tree``, by ``clock``."""
         global _clock, _local, _only
+        self.tree = tree
         _only = None
-        super().turn_on(tree, clock)
-        _clock, _local = self.clock, self.local
+        _clock, _local = clock, threading.local()
         # Another thread could leave a scope that it had entered before, without having joined.
         if threading.active_count() == 1:
             only = self.join()
@@ -66,15 +79,26 @@ class _ProcessSwitch(Switch):
     def turn_off(self) -> None:
         """Have scopes do nothing."""
         global _local, _only
-        _only = None
-        super().turn_off()
-        _local = None
+        _only = _local = None
 
     def join(self) -> Stack:
-        """Return the current thread's stack, which then finds itself in ``local``."""
+        """Return the current thread's stack, which then finds itself in ``_local``."""
         global _only
         _only = None
-        return super().join()
+        tree, local = self.tree, _local
+        if tree is None or local is None:
+            return Stack("")  # another thread has ended the recording since the caller looked
+        stack = tree.join()
+        local.stack = stack
+        return stack
+
+    def current(self) -> Stack | None:
+        """Return the stack of the current thread or task, None where nothing records."""
+        local = _local
+        if local is None:
+            return None
+        stack: Stack = getattr(local, "stack", None) or self.join()
+        return stack.of_task() if stacks.running_tasks else stack
 
 
 PROCESS = _ProcessSwitch()
@@ -104,7 +128,7 @@ class Scope(metaclass=_Bracket):
     process.
     """
 
-    __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name", "switch")
+    __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name")
 
     if TYPE_CHECKING:
 
@@ -112,28 +136,23 @@ class Scope(metaclass=_Bracket):
 
         def __exit__(self, kind: object, error: object, traceback: object, /) -> None: ...
 
-    def __init__(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW, keep: int = 0) -> None:
+    def __init__(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> None:
         if not name or "/" in name:
             raise ValueError(f"a timer's name must be non-empty and without '/', which joins paths: {name!r}")
         if window < 1:
             raise ValueError(f"a mean is of one entry at least: window={window}")
         self.name = name
         self.mode = mode
-        self.switch: Switch = PROCESS  # whether and where it records
         self._key = key_of(name, mode)
-        self._keep = max(keep, window) if mode is Mode.MEAN else keep
+        self._keep = window if mode is Mode.MEAN else 0
         self.__enter__, self.__exit__ = self._bracket()  # type: ignore[method-assign]  # slots, whatever they look like
 
     def __reduce__(self) -> tuple[object, ...]:
         # The key is interned in each process, so a copy from another process would not be identical.
-        return type(self), (self.name, self.mode, 1, self._keep)
+        return type(self), (self.name, self.mode, self._keep or WINDOW)
 
     def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
-        """Return the two functions that ``with`` calls.
-
-        They are :meth:`enter` and :meth:`leave`, with the methods that these call written out: by calls, as in a
-        :class:`TreeScope`, an entry takes twice as long.
-        """
+        """Return the two functions that ``with`` calls, with what they do written out: calls would double the cost."""
         key = self._key
 
         def enter() -> None:
@@ -171,7 +190,7 @@ class Scope(metaclass=_Bracket):
                 stack = stack.of_task()
             node = stack.node
             if node.key is not key:
-                self._leave_late(PROCESS, stack, now_ns)
+                self._leave_late(stack, now_ns)
                 return
             stack.node = node.parent
             node.last_ns = elapsed_ns = now_ns - node.start_ns
@@ -182,30 +201,7 @@ class Scope(metaclass=_Bracket):
 
         return enter, leave
 
-    def enter(self) -> tuple[Stack, Node] | None:
-        """Open this scope, and return where; None where nothing records."""
-        switch = self.switch
-        stack = switch.current()
-        if stack is None:
-            return None
-        node = stack.node.children.get(self._key) or stack.node.new_child(self.name, self.mode, self._keep)
-        stack.enter(node, switch.clock())
-        return stack, node
-
-    def leave(self) -> None:
-        """Close this scope, and count the entry."""
-        switch = self.switch
-        now_ns = switch.clock()
-        stack = switch.current()
-        if stack is None:
-            return
-        node = stack.node
-        if node.key is self._key:
-            node.close(stack.leave(now_ns))
-        else:
-            self._leave_late(switch, stack, now_ns)
-
-    def _leave_late(self, switch: Switch, stack: Stack, now_ns: int) -> None:
+    def _leave_late(self, stack: Stack, now_ns: int) -> None:
         """Leave where another scope than this one is the innermost that is open."""
         inner: list[Node] = []
         for node in stack.open_nodes():
@@ -219,32 +215,14 @@ class Scope(metaclass=_Bracket):
         node.close(now_ns - node.start_ns)
         stack.leave_to(node.parent)
         if inner:
-            self._complain(switch, inner)
+            self._complain(inner)
 
-    def _complain(self, switch: Switch, inner: list[Node]) -> None:
+    def _complain(self, inner: list[Node]) -> None:
         names = ", ".join(repr(node.name) for node in inner)
         fault = f"{names} within {self.name!r} had not ended when it did, and ended with it"
-        tree = switch.tree
+        tree = PROCESS.tree
         if tree is not None and tree.note_fault(fault):
             warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=4)
-
-
-class TreeScope(Scope):
-    """A scope that records into the tree of a switch of its own."""
-
-    __slots__ = ()
-
-    def __init__(self, switch: Switch, name: str, mode: Mode = Mode.SUM, window: int = WINDOW, keep: int = 0) -> None:
-        super().__init__(name, mode, window, keep)
-        self.switch = switch
-
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError(
-            f"the timer {self.name!r} records into a tree of this process and cannot be sent to another: make it there"
-        )
-
-    def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
-        return (lambda: self.enter() and None), (lambda *_: self.leave())
 
 
 # --------------------------------------------------------------------------- timing a function's body
@@ -262,7 +240,8 @@ def pauses(fn: Callable[..., Any]) -> bool:
 def pausing(fn: F, context: Callable[[], Context]) -> F:
     """Return ``fn`` with contexts around its body.
 
-    A coroutine runs within ``context()`` from its first step to its last, a generator from one item to the next.
+    A coroutine runs within ``context()`` from its first step to its last, a generator from one item to the next. An
+    asynchronous generator is returned as it is, with a warning.
     """
 
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
@@ -272,28 +251,12 @@ def pausing(fn: F, context: Callable[[], Context]) -> F:
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         return (yield from _in_turns(fn(*args, **kwargs), context))
 
-    async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        body = fn(*args, **kwargs)
-        step, given = body.asend, None
-        while True:
-            try:
-                with context():
-                    item = await step(given)
-            except StopAsyncIteration:
-                return
-            try:
-                given = yield item
-                step = body.asend
-            except GeneratorExit:
-                with context():
-                    await body.aclose()
-                raise
-            except BaseException as error:  # which the body handles
-                given, step = error, body.athrow
-
     if inspect.iscoroutinefunction(fn):
         return cast("F", wraps(fn)(coroutine))
-    return cast("F", wraps(fn)(generator if inspect.isgeneratorfunction(fn) else async_generator))
+    if inspect.isgeneratorfunction(fn):
+        return cast("F", wraps(fn)(generator))
+    warnings.warn(f"{fn!r} is an asynchronous generator, which is not timed: put a scope within it", RuntimeWarning, 4)
+    return fn
 
 
 def _in_turns(body: Generator[Any, Any, Any], context: Callable[[], Context]) -> Generator[Any, Any, Any]:

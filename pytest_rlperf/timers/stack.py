@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -126,47 +124,6 @@ class Joinable(Protocol):
 
     def note_fault(self, fault: str) -> bool:
         """Note a misuse of scopes; return whether it is the first of its kind."""
-
-
-class Switch:
-    """Whether and where scopes record: ``local`` holds each thread's stack while a tree records, and is None otherwise.
-
-    It is replaced whenever threads have to join the tree anew, as after a reset.
-    """
-
-    __slots__ = ("clock", "local", "tree")
-
-    def __init__(self) -> None:
-        self.local: threading.local | None = None
-        self.tree: Joinable | None = None
-        self.clock: ClockNs = time.perf_counter_ns
-
-    def turn_on(self, tree: Joinable, clock: ClockNs) -> None:
-        """Have scopes record into ``tree``, by ``clock``."""
-        self.tree = tree
-        self.clock = clock
-        self.local = threading.local()
-
-    def turn_off(self) -> None:
-        """Have scopes do nothing."""
-        self.local = None
-
-    def join(self) -> Stack:
-        """Return the current thread's stack, which then finds itself in ``local``."""
-        tree, local = self.tree, self.local
-        if tree is None or local is None:
-            return Stack("")  # another thread has ended the recording since the caller looked
-        stack = tree.join()
-        local.stack = stack
-        return stack
-
-    def current(self) -> Stack | None:
-        """Return the stack of the current thread or task, None where nothing records."""
-        local = self.local
-        if local is None:
-            return None
-        stack: Stack = getattr(local, "stack", None) or self.join()
-        return stack.of_task() if running_tasks else stack
 
 
 def _running_loop() -> object:

@@ -12,27 +12,25 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pytest_rlperf.model.measured import Phase
-from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.timers.node import WINDOW, Node, add_gauges, add_workers, called, merge_timings
-from pytest_rlperf.timers.scope import Timer, TreeScope
-from pytest_rlperf.timers.stack import ClockNs, Stack, Switch
+from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
+from pytest_rlperf.timers.node import Node, add_gauges, add_workers, called, merge_timings
+from pytest_rlperf.timers.scope import PROCESS
+from pytest_rlperf.timers.stack import ClockNs, Stack
 
 _NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the names that threads get by themselves, or that C++'s get
 
 
 class Tree:
-    """The timings of one component or process, with scopes of its own (:meth:`timer`) that always record.
+    """The timings of a process, or of a recording.
 
     The paths of the thread that makes it are at the top. Those of another thread are below its name, and threads of one
-    name are added up once they end. ``clock`` returns integer nanoseconds. ``keep`` is how many of each path's last
-    entries are kept one by one. A tree may be used from any thread; a :meth:`snapshot` may lack the scope that another
-    thread ends at that moment.
+    name are added up once they end. ``clock`` returns integer nanoseconds. A tree may be used from any thread; a
+    :meth:`snapshot` may lack the scope that another thread ends at that moment.
     """
 
-    def __init__(self, name: str = "root", clock: ClockNs = time.perf_counter_ns, *, keep: int = 0) -> None:
+    def __init__(self, name: str = "root", clock: ClockNs = time.perf_counter_ns) -> None:
         self.name = name
         self.clock = clock
-        self.keep = keep
         self.gauges: dict[str, Gauge] = {}
         self.metadata: dict[str, str] = {}
         self.faults: Counter[str] = Counter()
@@ -45,39 +43,27 @@ class Tree:
         self._workers: tuple[TimerTree, ...] = ()
         self._since_ns: int | None = None
         self._before_ns = 0
-        self._scopes: dict[tuple[str, Mode], TreeScope] = {}
-        self._switch: Switch | None = None
-        self._switches: list[Switch] = []
         self._epoch = 0
 
     # ------------------------------------------------------------------ recording
 
-    def timer(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
-        """Return the context manager that times its body in this tree, whatever else records."""
-        scope = self._scopes.get((name, mode))
-        if scope is None:
-            if self._switch is None:
-                self._switch = Switch()
-                self.record(self._switch)
-            scope = TreeScope(self._switch, name, mode, window, self.keep)
-            scope = self._scopes.setdefault((name, mode), scope)
-        return scope
-
-    def record(self, switch: Switch) -> None:
-        """Have the scopes of ``switch`` record here from now on."""
+    def record(self) -> None:
+        """Have the scopes of this process record here from now on."""
         if self._since_ns is None:
             self._since_ns = self.clock()
         self._epoch += 1
-        self._switches.append(switch)
-        switch.turn_on(self, self.clock)
+        PROCESS.turn_on(self, self.clock)
 
-    def pause(self, switch: Switch) -> None:
-        """Have the scopes of ``switch`` do nothing; those that are open are never counted."""
-        switch.turn_off()
-        self._switches.remove(switch)
+    def pause(self) -> None:
+        """Have scopes do nothing; those that are open are never counted."""
+        PROCESS.turn_off()
         if self._since_ns is not None:
             self._before_ns += self.clock() - self._since_ns
             self._since_ns = None
+
+    @property
+    def _is_recording(self) -> bool:
+        return PROCESS.is_on and PROCESS.tree is self
 
     def join(self) -> Stack:
         """Return the current thread's stack, brought up to date with resets and recordings since it last joined."""
@@ -118,7 +104,7 @@ class Tree:
         The snapshot keeps ``other`` itself in ``workers``, as ``worker`` or by its own name. Parallel paths are no part
         of the time of the path above them.
         """
-        stack = next((switch.current() for switch in self._switches), None)
+        stack = PROCESS.current() if self._is_recording else None
         with self._lock:
             node = self._owner.node if stack is None else stack.node
             node.add([replace(other.root, name=root_name, is_parallel=is_parallel)])
@@ -153,8 +139,8 @@ class Tree:
                     stack.forget(now_ns)
                 else:
                     stack.pending_ns = now_ns  # only the thread itself may change its stack
-            for switch in self._switches:
-                switch.turn_on(self, self.clock)
+            if self._is_recording:
+                PROCESS.turn_on(self, self.clock)
             self.gauges, self._ended, self._workers = {}, {}, ()
             self.faults.clear()
             self._before_ns = 0

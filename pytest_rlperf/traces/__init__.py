@@ -1,39 +1,19 @@
-"""Timer trees in files: reads our own JSON, ML-Agents' JSON and Sample Factory's text, writes JSON for viewers too."""
+"""Timer trees in files: reads our own JSON and ML-Agents', writes ours and traces for viewers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
-from pytest_rlperf.traces import chrome, own, sample_factory
-from pytest_rlperf.traces.reading import LARGEST_FILE, Document, Malformed, opened
+from pytest_rlperf.traces import chrome, own
+from pytest_rlperf.traces.reading import LARGEST_FILE, Malformed, opened
 
-__all__ = ["LARGEST_FILE", "WRITERS", "parse", "read", "tree_from_json", "tree_to_json", "write"]
+__all__ = ["LARGEST_FILE", "WRITERS", "parse", "read", "write"]
 
-
-@dataclass(frozen=True)
-class _Format:
-    """A kind of file: its title in messages, and the functions that recognise and read it."""
-
-    title: str
-    recognises: Callable[[Document], bool]
-    read: Callable[[Document], list[TimerTree]]
-
-
-_OWN = _Format("pytest-rlperf's JSON of timers", own.recognises, own.read)
-_FORMATS = (
-    _OWN,
-    _Format("ML-Agents' JSON", own.recognises_mlagents, own.read_mlagents),
-    _Format("Sample Factory's text", sample_factory.recognises, sample_factory.read),
-)
-WRITERS: dict[str, Callable[[Sequence[TimerTree]], str]] = {
-    "json": own.write,
-    "chrome": chrome.write,
-    "speedscope": chrome.write_speedscope,
-}
+WRITERS: dict[str, Callable[[Sequence[TimerTree]], str]] = {"json": own.write, "chrome": chrome.write}
 
 
 def read(path: str | Path) -> list[TimerTree]:
@@ -49,57 +29,27 @@ def read(path: str | Path) -> list[TimerTree]:
 
 def parse(data: bytes, source: str) -> list[TimerTree]:
     """Return the trees in ``data``; TimerFileError, with the name ``source``, where there are none."""
-    return _read(data, source, _FORMATS)
-
-
-def _read(data: bytes, source: str, forms: Collection[_Format]) -> list[TimerTree]:
-    title = ""
     try:
-        document = opened(data)
-        form = next((form for form in forms if form.recognises(document)), None)
-        if form is None:
-            raise _unknown(document, forms)
-        title = f" as {form.title}"
-        return form.read(document)
+        return _read(opened(data))
     except Malformed as malformed:
         finding, way_out = str(malformed), malformed.way_out
     except RecursionError:
         finding, way_out = "it is nested too deeply", "keep fewer levels"
-    raise TimerFileError(f"{source} cannot be read{title}: {finding}; {way_out}")
+    raise TimerFileError(f"{source} cannot be read: {finding}; {way_out}")
 
 
-def _unknown(document: Document, forms: Collection[_Format]) -> Malformed:
-    """Return the error for a document in none of ``forms``."""
-    if _is_time_line(document):
-        finding = "it is a Chrome trace or speedscope's JSON, which rlperf does not read"
-        return Malformed(finding, "open it at https://ui.perfetto.dev or https://www.speedscope.app")
-    kind = "text" if document.value is None else "JSON"
-    *others, last = (form.title for form in forms)
-    known = f"{', '.join(others)} and {last}" if others else last
-    return Malformed(f"this {kind} is in none of the formats that can be read", f"those are {known}")
-
-
-def _is_time_line(document: Document) -> bool:
-    """Whether this is a Chrome trace, an object or a bare list of events, or a file of speedscope."""
-    first = document.value[0] if isinstance(document.value, list) and document.value else None
-    is_list_of_events = isinstance(first, dict) and "ph" in first
-    return is_list_of_events or not document.top.keys().isdisjoint({"traceEvents", "profiles"})
+def _read(value: Any) -> list[TimerTree]:
+    top = value if isinstance(value, dict) else {}
+    if top.get("format") == own.NAME:
+        return own.read(value)
+    if {"total", "count"} <= top.keys():
+        return own.read_mlagents(value)
+    if isinstance(value, list) or not top.keys().isdisjoint({"traceEvents", "profiles"}):
+        finding = "it looks like a Chrome trace or speedscope's JSON, which rlperf does not read"
+        raise Malformed(finding, "open it at https://ui.perfetto.dev or https://www.speedscope.app")
+    raise Malformed("it holds no timer tree", "timer trees are read from this package's JSON and from ML-Agents'")
 
 
 def write(trees: Sequence[TimerTree], name: str) -> str:
     """Return trees as text in the format ``name``, one of WRITERS."""
     return WRITERS[name](trees)
-
-
-def tree_to_json(tree: TimerTree) -> str:
-    """Return one tree as our own JSON, which keeps everything in it."""
-    return own.write([tree])
-
-
-def tree_from_json(text: str | bytes, source: str = "the text") -> TimerTree:
-    """Return the one tree that :func:`tree_to_json` wrote; TimerFileError, with the name ``source``, otherwise."""
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    trees = _read(data, source, [_OWN])
-    if len(trees) != 1:
-        raise TimerFileError(f"{source} holds {len(trees)} trees, expected one: read them with parse()")
-    return trees[0]

@@ -12,24 +12,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.traces.reading import (
-    LARGEST,
-    Document,
-    Draft,
-    Malformed,
-    Whole,
-    check_depth,
-    converted,
-    levels,
-    planted,
-    shown,
-)
+from pytest_rlperf.traces.reading import LARGEST, Malformed, Whole, converted, levels, planted
 
 NAME = "rlperf-timers"
 # 1: the first.
@@ -74,17 +63,12 @@ class _File(msgspec.Struct):
     trees: list[_Tree]
 
 
-def recognises(document: Document) -> bool:
-    """Whether this is our own JSON."""
-    return document.top.get("format") == NAME
-
-
-def read(document: Document) -> list[TimerTree]:
+def read(value: Any) -> list[TimerTree]:
     """Return the trees of our own JSON."""
-    version = converted(document.value, _Head).version
+    version = converted(value, _Head).version
     if version > VERSION:
         raise Malformed(f"its version is {version}, this reads up to {VERSION}", "upgrade pytest-rlperf")
-    return list(map(_tree, converted(document.value, _File).trees))
+    return list(map(_tree, converted(value, _File).trees))
 
 
 def write(trees: Sequence[TimerTree]) -> str:
@@ -134,14 +118,9 @@ def _tree(tree: _Tree) -> TimerTree:
         name: Gauge(float(each.value), float(each.low), float(each.high), each.count)
         for name, each in tree.gauges.items()
     }
-    workers = tuple(map(_tree, tree.workers))
-    return TimerTree(planted(_rows(tree.timings)), gauges, tree.metadata, workers)
-
-
-def _rows(rows: Iterable[_Row]) -> Iterator[tuple[int, Draft]]:
-    for row in rows:
-        figures = row.count, row.total_ns, row.min_ns, row.max_ns, row.last_ns, row.mode, row.recent_ns, row.is_parallel
-        yield row.depth, Draft(row.name, *figures)
+    figures = map(msgspec.structs.asdict, tree.timings)
+    rows = [(row.pop("depth"), Timing(**row)) for row in figures]
+    return TimerTree(planted(rows), gauges, tree.metadata, tuple(map(_tree, tree.workers)))
 
 
 # --------------------------------------------------------------------------- ML-Agents' JSON
@@ -153,7 +132,7 @@ class _Node(msgspec.Struct):
     total: Annotated[float, msgspec.Meta(ge=0, le=LARGEST / _S)]
     count: Whole
     is_parallel: bool = False
-    children: dict[str, Any] = {}
+    children: dict[str, _Node] = {}
 
 
 class _MlagentsGauge(msgspec.Struct):
@@ -163,27 +142,20 @@ class _MlagentsGauge(msgspec.Struct):
     count: Whole
 
 
-class _Top(msgspec.Struct):
+class _Top(_Node):
     name: str = "root"
     gauges: dict[str, _MlagentsGauge] = {}
     metadata: dict[str, str] = {}
 
 
-def recognises_mlagents(document: Document) -> bool:
-    """Whether this looks like a tree of ML-Agents: an object with a total and a count."""
-    return {"total", "count"} <= document.top.keys()
-
-
-def read_mlagents(document: Document) -> list[TimerTree]:
+def read_mlagents(value: Any) -> list[TimerTree]:
     """Return ML-Agents' one tree."""
-    top = converted(document.value, _Top)
-    root = Draft(top.name)
-    waiting: list[tuple[int, Draft, Any, str]] = [(0, root, document.value, "")]
-    for depth, draft, value, place in waiting:  # grows as it goes
-        check_depth(depth, place)
-        node = converted(value, _Node, place)
-        draft.count, draft.total_ns, draft.is_parallel = node.count, round(node.total * _S), node.is_parallel
-        for name, child in node.children.items():
-            waiting.append((depth + 1, draft.child(name), child, f"{place} / {shown(name)}" if place else shown(name)))
+    top = converted(value, _Top)
+    rows: list[tuple[int, Timing]] = []
+    waiting: list[tuple[int, str, _Node]] = [(0, top.name, top)]
+    while waiting:
+        depth, name, node = waiting.pop()
+        rows.append((depth, Timing(name, node.count, round(node.total * _S), is_parallel=node.is_parallel)))
+        waiting += [(depth + 1, below, child) for below, child in reversed(node.children.items())]
     gauges = {name: Gauge(each.value, each.min, each.max, each.count) for name, each in top.gauges.items()}
-    return [TimerTree(root.frozen(), gauges, top.metadata)]
+    return [TimerTree(planted(rows), gauges, top.metadata)]

@@ -5,23 +5,19 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from pytest_rlperf.model.timing import Mode, Timing
+from pytest_rlperf.model.timing import Timing
 
 LARGEST = 2**63 - 1  # of a count or a number of nanoseconds: 292 years
 LARGEST_FILE = 2**29  # bytes, also once unpacked; a few bytes of gzip can hold terabytes
 _SAVE_AGAIN = "save it again with the tool that wrote it"
-_CUT_OFF = "it was cut off, or is still being written: save it again"
 _LONGEST_SHOWN = 200
-_JSON = re.compile(r"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[\[{\]\"]|\Z))")
-_CUT_WORD = re.compile(r"[\w.+-]{0,9}")  # what is left of a number, a null or an escape
 T = TypeVar("T")
 
 
@@ -37,162 +33,62 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 """A count, or a number of nanoseconds."""
 
 
-def converted(value: object, kind: type[T], place: str = "") -> T:
-    """Return the JSON value found at ``place`` as one of a class; Malformed where it is none."""
+def converted(value: object, kind: type[T]) -> T:
+    """Return a JSON value as one of a class; Malformed where it is none."""
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
-        raise Malformed(f"{place}{': ' if place else ''}{shown(str(error))}") from None
+        raise Malformed(_shown(str(error))) from None
 
 
-@dataclass(frozen=True)
-class Document:
-    """A file's content: its text, and its values where it is JSON."""
-
-    text: str
-    value: Any = None
-
-    @property
-    def top(self) -> dict[str, Any]:
-        """The members of the outermost object, none where there is no such thing."""
-        return self.value if isinstance(self.value, dict) else {}
-
-
-def opened(data: bytes) -> Document:
-    """Return the content of ``data``, unpacked, decoded, and parsed where it is JSON; Malformed where that fails."""
-    text = _decoded(_unpacked(data))
-    if not text.strip():
-        raise Malformed("it is empty", _CUT_OFF)
-    return Document(text, _parsed(text) if is_like_json(text) else None)
-
-
-def is_like_json(text: str) -> bool:
-    """Whether a text begins as JSON does; a log line may begin with a bracket too: [2024-01-01 10:00:00,123][00123]."""
-    return _JSON.match(text) is not None
+def opened(data: bytes) -> Any:
+    """Return the value of JSON, which gzip may have packed; Malformed where ``data`` are none."""
+    try:
+        return json.loads(_unpacked(data))
+    except ValueError as error:
+        finding = f"this is not JSON: {_shown(str(error))}"
+        raise Malformed(finding, "where it is still being written or was cut off, save it again") from None
 
 
 def _unpacked(data: bytes) -> bytes:
     """Return what gzip has packed, or data that it has not; Malformed where that is too much."""
-    if not data.startswith(b"\x1f\x8b"):
-        return _limited(data)
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            unpacked = file.read(LARGEST_FILE + 1)
-    except EOFError:
-        raise Malformed("the gzip data end early", _CUT_OFF) from None
-    except (OSError, zlib.error) as error:
-        raise Malformed(f"the gzip data are damaged: {error}") from None
-    return _limited(unpacked)
-
-
-def _limited(data: bytes) -> bytes:
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                data = file.read(LARGEST_FILE + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise Malformed(f"the gzip data are damaged: {error}") from None
     if len(data) > LARGEST_FILE:
         raise Malformed(f"it is larger than {LARGEST_FILE} bytes", "keep a shorter part of the run")
     return data
 
 
-def _decoded(data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise Malformed(f"line {line}: byte {error.start} is not UTF-8: {error.reason}") from None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        rest = text[error.pos :].strip()
-        ended = error.msg.startswith("Unterminated") or (error.msg != "Extra data" and _CUT_WORD.fullmatch(rest))
-        where = f"line {error.lineno}, column {error.colno}"
-        finding = "the JSON ends early" if ended else f"this is not JSON: {error.msg}"
-        raise Malformed(f"{where}: {finding}", _CUT_OFF if ended else _SAVE_AGAIN) from None
-    except ValueError:
-        raise Malformed("it holds a number of thousands of digits") from None
-
-
-def shown(text: str) -> str:
+def _shown(text: str) -> str:
     """Return text of a file as a message shows it: short, and harmless to a terminal."""
     harmless = ascii(text)[1:-1]
     return harmless if len(harmless) <= _LONGEST_SHOWN else f"{harmless[:_LONGEST_SHOWN]}…"
 
 
-# --------------------------------------------------------------------------- trees under construction
-# Walks through finished ones, and trees as bars.
+# --------------------------------------------------------------------------- trees, and trees as bars
 
 # Python's stack holds about a thousand calls; callers may walk a tree recursively.
 DEEPEST = 500
 
 
-@dataclass
-class Draft:
-    """A timing that still grows."""
-
-    name: str
-    count: int = 0
-    total_ns: int = 0
-    min_ns: int | None = None
-    max_ns: int | None = None
-    last_ns: int | None = None
-    mode: Mode = Mode.SUM
-    recent_ns: tuple[int, ...] = ()
-    is_parallel: bool = False
-    children: list[Draft] = field(default_factory=list)
-    _by_name: dict[str, Draft] = field(default_factory=dict)
-
-    def child(self, name: str) -> Draft:
-        """Return the one child called ``name``, made where there is none."""
-        known = self._by_name.get(name)
-        if known is None:
-            known = self._by_name[name] = Draft(name)
-            self.children.append(known)
-        return known
-
-    def frozen(self) -> Timing:
-        """Return this timing and everything below it, as of now."""
-        order = [self]
-        for draft in order:
-            order.extend(draft.children)
-        done: dict[int, Timing] = {}
-        for draft in reversed(order):
-            done[id(draft)] = Timing(
-                draft.name,
-                draft.count,
-                draft.total_ns,
-                draft.min_ns,
-                draft.max_ns,
-                draft.last_ns,
-                tuple(done.pop(id(child)) for child in draft.children),
-                draft.mode,
-                draft.recent_ns,
-                draft.is_parallel,
-            )
-        return done[id(self)]
-
-
-def check_depth(depth: int, place: str) -> None:
-    """Raise Malformed where ``depth`` is more than DEEPEST."""
-    if depth > DEEPEST:
-        raise Malformed(f"{place}: the tree is nested more than {DEEPEST} deep", "keep fewer levels")
-
-
-def planted(rows: Iterable[tuple[int, Draft]]) -> Timing:
-    """Return the tree of drafts given parents first, each with its depth; Malformed where these make no one tree."""
-    above: list[Draft] = []
-    root: Draft | None = None
-    for number, (depth, draft) in enumerate(rows):
-        place = f"timing {number}"
-        if (depth == 0) != (root is None) or depth > len(above):
-            raise Malformed(f"{place}: a depth of {depth} does not follow one of {len(above) - 1}")
-        check_depth(depth, place)
-        del above[depth:]
-        if above:
-            above[-1].children.append(draft)
-        root = root or draft
-        above.append(draft)
-    assert root is not None
-    return root.frozen()
+def planted(rows: Sequence[tuple[int, Timing]]) -> Timing:
+    """Return the tree of timings given parents first, each with its depth; Malformed where these make no one tree."""
+    before = -1
+    for number, (depth, _) in enumerate(rows):
+        if not (number == 0 == depth or 0 < depth <= before + 1):
+            raise Malformed(f"timing {number}: a depth of {depth} does not follow one of {before}")
+        if depth > DEEPEST:
+            raise Malformed(f"timing {number}: the tree is nested more than {DEEPEST} deep", "keep fewer levels")
+        before = depth
+    below: dict[int, list[Timing]] = {}  # by depth, the last child first
+    for depth, timing in reversed(rows):
+        children = below.pop(depth + 1, [])
+        below.setdefault(depth, []).append(replace(timing, children=tuple(reversed(children))))
+    return below[0][0]
 
 
 def levels(root: Timing) -> Iterator[tuple[int, Timing]]:

@@ -22,7 +22,7 @@ from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.ppo_update import ppo_update_workload
-from pytest_rlperf.components.reference import gae_float64
+from pytest_rlperf.components.reference.gae import gae_float64
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.train import train_workload

@@ -114,7 +114,7 @@ OBS_DIM, ACT_DIM = 17, 6
 
 @pytest.fixture
 def sac():
-    from pytest_rlperf.components.reference import SAC, ReplayBuffer
+    from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer
 
     rng = np.random.default_rng(0)
     buffer = ReplayBuffer(10_000, OBS_DIM, ACT_DIM, device="{device}")
@@ -126,7 +126,7 @@ def sac():
 
 @pytest.fixture
 def ppo():
-    from pytest_rlperf.components.reference import PPO, make_vec_env
+    from pytest_rlperf.components.reference.ppo import PPO, make_vec_env
 
     envs = make_vec_env("CartPole-v1", 8)
     yield PPO(envs, device="{device}")

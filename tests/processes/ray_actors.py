@@ -49,15 +49,15 @@ def collect() -> object:
         for _ in range(ROUNDS):
             with hierarchical_timer("wait"):
                 ray.get([actor.sample.remote(STEPS) for actor in actors])
-            for tree in ray.get([actor.take_timers.remote() for actor in actors]):
-                timers.merge_tree(tree, "workers")
+            for number, tree in enumerate(ray.get([actor.take_timers.remote() for actor in actors])):
+                timers.merge_tree(tree, "workers", worker=f"worker {number}")
     return timers.snapshot()
 
 
 def share() -> object:
     """Return the tree of an actor that runs several calls at once, in threads of Ray's."""
     environment = {"env_vars": timers.child_environment()}
-    actor = Actor.options(runtime_env=environment, max_concurrency=2, name="shared").remote(0)
+    actor = Actor.options(runtime_env=environment, max_concurrency=2).remote(0)
     ray.get([actor.sample.remote(STEPS) for _ in range(4)])
     return ray.get(actor.take_timers.remote())
 

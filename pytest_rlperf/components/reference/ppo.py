@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from pytest_rlperf.components.checks import usable_device
 from pytest_rlperf.components.contracts import autoreset_mode
 from pytest_rlperf.components.reference.gae import compute_gae
 from pytest_rlperf.components.reference.sac import mlp
@@ -211,7 +210,7 @@ class PPO:
         self.gamma = gamma
         self.lam = lam
         self.seed = seed
-        self.device: torch.device = usable_device(device)
+        self.device: torch.device = torch.device(device)
         weights = torch.Generator().manual_seed(seed)
         self.model = ActorCritic(envs.single_observation_space, envs.single_action_space, hidden, weights)
         self.model.to(self.device)

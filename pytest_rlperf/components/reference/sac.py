@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 from torch.nn import functional
 
-from pytest_rlperf.components.checks import usable_device
 from pytest_rlperf.timers import hierarchical_timer
 
 _INDEX = hierarchical_timer("index")
@@ -47,7 +46,7 @@ class ReplayBuffer:
         if min(capacity, obs_dim, act_dim) < 1:
             raise ValueError(f"sizes must be at least 1: got capacity={capacity}, obs_dim={obs_dim}, act_dim={act_dim}")
         self.capacity = capacity
-        self.device: torch.device = usable_device(device)
+        self.device: torch.device = torch.device(device)
         self._obs = np.zeros((capacity, obs_dim), dtype=np.float32)
         self._actions = np.zeros((capacity, act_dim), dtype=np.float32)
         self._rewards = np.zeros(capacity, dtype=np.float32)
@@ -201,7 +200,7 @@ class SAC:
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.device: torch.device = usable_device(device)
+        self.device: torch.device = torch.device(device)
         self.buffer = buffer
         self.gamma = gamma
         self.tau = tau

@@ -10,14 +10,14 @@ from pytest_rlperf.suite import work
 
 def reference_vecenv(num_envs: int) -> Any:
     """Return gymnasium's SyncVectorEnv."""
-    from pytest_rlperf.components.reference import make_vec_env
+    from pytest_rlperf.components.reference.ppo import make_vec_env
 
     return make_vec_env(work.ENV_ID, num_envs)
 
 
 def reference_ppo(num_envs: int, n_steps: int) -> Any:
     """Return an agent in such envs."""
-    from pytest_rlperf.components.reference import PPO
+    from pytest_rlperf.components.reference.ppo import PPO
 
     return PPO(reference_vecenv(num_envs))
 

@@ -1,6 +1,8 @@
 import json, sys
 import numpy as np, torch
-from pytest_rlperf.components.reference import PPO, ReplayBuffer, SAC, compute_gae, make_vec_env
+from pytest_rlperf.components.reference.gae import compute_gae
+from pytest_rlperf.components.reference.ppo import PPO, make_vec_env
+from pytest_rlperf.components.reference.sac import ReplayBuffer, SAC
 from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 
