@@ -343,6 +343,7 @@ TESTS = """
     import pytest
     import library
 
+    @pytest.mark.rlperf(findings={"growth": "off", "threads": "off", "drift": "off"})
     def test_plain(rlperf):
         rlperf(library.plain)
 
@@ -356,7 +357,10 @@ TESTS = """
 
 
 def test_a_run_names_what_grows_and_what_differs(tmp_path: Path) -> None:
-    """A leak fails its test with the line that allocates; other numbers fail theirs where the marker says so."""
+    """A leak fails its test with the line that allocates; other numbers fail theirs where the marker says so.
+
+    Where all kinds that look at what processes hold are off, it is not read.
+    """
     example = Example(tmp_path)
     sides: Callable[..., str] = lambda **parts: textwrap.dedent(LIBRARY).format(**parts)  # noqa: E731
     example.write({"library.py": sides(leak="pass", more=0), "test_it.py": textwrap.dedent(TESTS), "conftest.py": ""})
@@ -367,6 +371,8 @@ def test_a_run_names_what_grows_and_what_differs(tmp_path: Path) -> None:
     assert "Python objects" in run.failure("test_leaks")
     assert "allocated at library.py:8" in run.failure("test_leaks")
     assert "returns other numbers from the first call on: output" in run.failure("test_differs")
+    read = {test: bool(run.tests[test]["live"]["pairs"][0]["readings"]) for test in run.tests}
+    assert read == {"test_plain": False, "test_leaks": True, "test_differs": True}
     assert [finding["kind"] for finding in run.tests["test_leaks"]["verdict"]["findings"]] == ["growth"]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from pytest_rlperf.judge.findings import growth
+from pytest_rlperf.judge.findings import OF_READINGS, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records, slower_least
 from pytest_rlperf.measure.counting_pass import CountingPass, learn
@@ -102,6 +102,7 @@ class LivePairs:
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=test.settings.max_time_s,
             tolerance=policy.tolerance,
+            reads=any(policy.findings[kind] != OFF for kind in OF_READINGS),
         )
         self._begun = 0
         self._is_over = False
