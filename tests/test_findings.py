@@ -20,11 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_rlperf.components.outputs import output_parts
-from pytest_rlperf.judge.findings import find_all, growth, scale
+from pytest_rlperf.judge.findings import find_all, first_call, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.verdict import with_findings
 from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
-from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading
+from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.run.outcomes import Series
 
@@ -272,6 +272,23 @@ def test_a_slow_start_is_found() -> None:
         lines(replace(slow, pairs=tuple(replace(pair, first_call_s=(1.0, 1.4), import_s=(2.0, 2.6)) for pair in pairs)))
         == []
     )
+
+
+@pytest.mark.parametrize(
+    ("start_ups", "is_found"),
+    [
+        pytest.param([], False, id="copies of a loader prove nothing"),
+        pytest.param([StartUp((0.1, 0.1), (1.0, 3.0))] * 3, True, id="an import that only head has"),
+        pytest.param([StartUp((0.1, 1.2), (0.0, 0.0))] * 3, True, id="a first call"),
+        pytest.param([StartUp((0.1, 0.1), (1.0, 3.0)), StartUp((0.1, 0.1), (1.0, 1.2))], False, id="once"),
+    ],
+)
+def test_new_interpreters_decide_on_a_slow_start(start_ups: list[StartUp], is_found: bool) -> None:
+    """Where pairs are copies of a loader, which may have imported what is slow, those of new interpreters count."""
+    pair = replace(builders.pair(0.0), loader=0, first_call_s=(0.4, 1.6))
+    assert first_call.hints(pair)
+    live = replace(live_of([]), pairs=(pair,) * 3, start_ups=tuple(start_ups))
+    assert bool(lines(live)) is is_found
 
 
 VALUES = np.linspace(-1, 1, 200, dtype=np.float32)
