@@ -131,10 +131,10 @@ def test_what_has_no_room_is_left_out_in_its_order(width: int, kept: list[str]) 
     [
         (1.0, 1.2, False, None),
         (0.4, 0.4, True, None),  # CPU time decides: others took the rest of the wall's
-        (1.0, 3.91, False, "1→3.9"),
-        (3.9, 1.0, False, "3.9→1"),
+        (1.0, 3.91, False, "1.0→3.9"),
+        (3.9, 1.0, False, "3.9→1.0"),
         (3.9, 4.1, False, "4.1"),
-        (0.041, 0.044, False, "0.044"),
+        (0.041, 0.044, False, "0.0"),
     ],
 )
 def test_more_or_less_than_one_cpu_has_a_column(base: float, head: float, alone: bool, expected: str | None) -> None:

@@ -68,14 +68,15 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
 def _cpu_shares(outcome: Outcome) -> str:
     """Return the CPU seconds a wall second, both sides' where they differ; empty where each is about one.
 
-    By CPU time the wall's clock decides nothing, and only others make it differ.
+    Others alone make it differ where CPU time decides, or where it is about one in some worker.
     """
-    shares = [result.cpu_share for _, result in sides(outcome) if result.clock == "wall"]
-    if all(abs(share - 1) <= _CPU_APART for share in shares):
+    clocked = [result for _, result in sides(outcome) if result.clock == "wall"]
+    if all(any(abs(worker.cpu_share - 1) <= _CPU_APART for worker in result.workers) for result in clocked):
         return ""
+    shares = [result.cpu_share for result in clocked]
     if abs(shares[0] - shares[-1]) <= _CPU_APART * shares[0]:
         del shares[:-1]
-    return "→".join(f"{share:.2g}" for share in shares)
+    return "→".join(f"{share:.1f}" for share in shares)
 
 
 def _change(estimate: Estimate | Creep) -> str:
