@@ -25,7 +25,7 @@ from functools import partial
 from operator import sub, truediv
 from pathlib import Path
 
-from shared import ROOT, SUITE, Samples, commit_comment, git, paired, print_table, python, take_turns, tell, write
+from shared import ROOT, SUITE, Samples, commit_comment, git, paired, print_table, python, take_turns, write
 
 from pytest_rlperf.model.judged import FINDINGS
 
@@ -120,7 +120,6 @@ def show_findings(rounds: int, folder: Path) -> None:
         for test, outcome in json.loads(found.read_text(encoding="utf-8"))["tests"].items():
             of_test = seconds.setdefault(test.rpartition("::")[2], {kind: [] for kind in options})
             of_test[name].append(outcome["seconds"])
-        tell(f"{name}: {ended.seconds:.0f} s")
         return ended.seconds
 
     seconds["the whole run"] = take_turns(rounds, {name: partial(wall_s, name) for name in options})
@@ -142,14 +141,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first look")
     parser.add_argument("--findings", type=int, metavar="RUNS", help="the cost of findings alone, by so many runs")
     given = parser.parse_args()
-    quick: bool = given.quick
     print(f"{platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs")
     with tempfile.TemporaryDirectory() as folder:
         if given.findings:
             show_findings(given.findings, Path(folder))
             return
-        show_imports(15 if quick else 41, Path(folder))
-        show_inactive(3 if quick else 11, 1000, Path(folder))
+        show_imports(15 if given.quick else 41, Path(folder))
+        show_inactive(3 if given.quick else 11, 1000, Path(folder))
 
 
 if __name__ == "__main__":

@@ -65,37 +65,24 @@ TEST = """
         rlperf(work)
 """
 LEAKY = """
+    import itertools
     import threading
 
-    KEPT = []
-    calls = 0
+    KEPT, CALLS = [], itertools.count(1)
+    LEAKS = {{
+        "objects": lambda: KEPT.append(bytes(167)),
+        "threads": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
+        "open_files": lambda: next(CALLS) % 100 or KEPT.append(open("/dev/null")),
+    }}
 
-
-    def work(rounds):
+    def work(kind, rounds):
+        {leak}
         return sum(number * number for number in range(rounds))
-
-
-    def objects(rounds):
-        {objects}
-        return work(rounds)
-
-
-    def threads(rounds):
-        {threads}
-        return work(rounds)
-
-
-    def open_files(rounds):
-        global calls
-        calls += 1
-        if calls % 100 == 0:
-            {open_files}
-        return work(rounds)
 """
 LEAKS = {  # each with the fewest rounds of a call: threads and files end where the system has no more of them
-    "objects": ("KEPT.append(bytes(167))", "200 B a call", 100),
-    "threads": ("threading.Thread(target=threading.Event().wait, daemon=True).start()", "a thread a call", 8_000),
-    "open_files": ('KEPT.append(open("/dev/null"))', "a file in 100 calls", 2_000),
+    "objects": ("200 B a call", 100),
+    "threads": ("a thread a call", 8_000),
+    "open_files": ("a file in 100 calls", 2_000),
 }
 ROUNDS_MOST = 16_000  # about 1 ms
 PLANTED = """
@@ -104,7 +91,7 @@ PLANTED = """
 
     @pytest.mark.parametrize("kind, rounds", {parameters})
     def test_it(rlperf, kind, rounds):
-        rlperf(lambda: getattr(leaky, kind)(rounds))
+        rlperf(lambda: leaky.work(kind, rounds))
 """
 FIGURES = ("memory, MB", "descriptors", "threads", "processes", "largest worker, MB", "scratch, kB", "cache, kB")
 # By how much the last quarter may have more than the second: a sample may fall on a moment when workers start or end.
@@ -156,20 +143,20 @@ def find_planted(project: Path, times: int) -> int:
     """Print how many of the planted leaks are named, and in how long; return 1 where one is not."""
     parameters = [
         (kind, round(least * (ROUNDS_MOST / least) ** (number / max(1, times - 1))))
-        for kind, (_, _, least) in LEAKS.items()
+        for kind, (_, least) in LEAKS.items()
         for number in range(times)
     ]
     write(project, {"pytest.ini": "[pytest]\n", "test_it.py": PLANTED.format(parameters=parameters)})
-    for leaks in (dict.fromkeys(LEAKS, "pass"), {kind: leak for kind, (leak, _, _) in LEAKS.items()}):
-        write(project, {"leaky.py": LEAKY.format(**leaks)})
-        commit(project, "Leak")
+    for leak in ("pass", "LEAKS[kind]()"):
+        write(project, {"leaky.py": LEAKY.format(leak=leak)})
+        commit(project, leak)
     options = ["-q", "-p", "no:cacheprovider", "--rlperf-against=HEAD~1", "--rlperf-json=run.json"]
     ended = python(["-m", "pytest", *options], project, PYTHONPATH=str(ROOT))
     if not (project / "run.json").exists():
         raise SystemExit(ended.output)
     tests = json.loads((project / "run.json").read_text(encoding="utf-8"))["tests"]
     rows, missed = [], 0
-    for kind, (_, leak, _) in LEAKS.items():
+    for kind, (leak, _) in LEAKS.items():
         of_kind = [test for key, test in tests.items() if f"[{kind}-" in key]
         found = [test for test in of_kind if any(kind in each["figures"] for each in test["verdict"]["findings"])]
         missed += len(of_kind) - len(found)
