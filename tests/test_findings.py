@@ -292,8 +292,8 @@ def test_a_slow_start_is_found() -> None:
     ("start_ups", "is_found"),
     [
         pytest.param([], False, id="copies of a loader prove nothing"),
-        pytest.param([StartUp((0.1, 0.1), (1.0, 3.0))] * 3, True, id="an import that only head has"),
-        pytest.param([StartUp((0.1, 1.2), (0.0, 0.0))] * 3, True, id="a first call"),
+        pytest.param([StartUp((0.1, 0.1), (1.0, 3.0))] * 4, True, id="an import that only head has"),
+        pytest.param([StartUp((0.1, 1.2), (0.0, 0.0))] * 4, True, id="a first call"),
         pytest.param([StartUp((0.1, 0.1), (1.0, 3.0)), StartUp((0.1, 0.1), (1.0, 1.2))], False, id="once"),
     ],
 )

@@ -353,10 +353,10 @@ class LiveComparison(LivePairs):
 
         What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
         """
-        base, head = self._open[0]
-        hides = not self.test.order and imports_more(base.loaded, head.loaded)
         if self._stems.fresh or self._policy.findings["first_call"] == OFF:
             return live
+        base, head = self._open[0]
+        hides = not self.test.order and imports_more(base.loaded, head.loaded)
         if not hides and not first_call.hints(live.pairs[0]):
             return live
         self.test.progress.show("starting new interpreters")

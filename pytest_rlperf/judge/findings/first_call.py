@@ -10,7 +10,7 @@ from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, PairRecord, StartUp
 
-START_UPS = 3  # pairs of new interpreters that have to agree
+START_UPS = 4  # pairs of new interpreters that have to agree
 _PAIRS_LEAST = 2
 _TIMES = 1.5  # base's
 _MORE_S = 0.5
