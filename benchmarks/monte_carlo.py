@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,12 +25,16 @@ from numpy.typing import NDArray
 from scipy import interpolate, special, stats
 from shared import percent, print_table
 
+from pytest_rlperf.components.outputs import output_parts
 from pytest_rlperf.judge import live
+from pytest_rlperf.judge.findings import find_all, first_call, outputs, scale
 from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.measure.pairs import PAIR_TRIM
 from pytest_rlperf.measure.rounds import TURN_S
-from pytest_rlperf.model.judged import LIVE_TOLERANCE, Policy, Status, Verdict
+from pytest_rlperf.model.judged import FINDINGS, LIVE_TOLERANCE, Policy, Status, Verdict
+from pytest_rlperf.model.live import Live, PairRecord, PhaseRatio, Reading, StartUp
+from pytest_rlperf.model.measured import Figures, Result, Usage, WorkerRecord
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -300,15 +305,6 @@ def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True)
     return differ
 
 
-def blocks_rule_alarms(generator: np.random.Generator, noise: Noise, runs: int) -> float:
-    """Return the share of unchanged runs in which Wilcoxon's test on the blocks of three pairs finds a slowdown."""
-    pairs = runs * TESTS * LIMITS.least
-    blocks = slice_log_ratios(generator, noise, pairs)[:, ::2] + process_noise(generator, noise, pairs)[:, None]
-    samples = blocks.reshape(runs * TESTS, -1)
-    found = stats.wilcoxon(samples, axis=1, alternative="greater").pvalue < POLICY.alpha / TESTS
-    return float(np.reshape(found, (runs, TESTS)).any(axis=1).mean())
-
-
 def run_alarms(alarms: int, tests: int, run_size: int) -> tuple[float, float]:
     """Return the share of runs of ``run_size`` tests with an alarm, from tests alone, and its 95 % upper bound."""
     at_most = float(stats.beta.ppf(0.95, alarms + 1, tests - alarms))
@@ -479,6 +475,109 @@ def smallest_rows(draws: dict[str, Draw], tests: int, generator: np.random.Gener
         yield [name, *(f"{percent(named)}: {percent(share)}" for named, share in cells)]
 
 
+# --------------------------------------------------------------------------- findings
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """How a test of unchanged code varies, in its looks beside time, from pair to pair.
+
+    ``stretch_sd`` is of the log-ratio of a stretch of slices, ``phase_sd`` of a phase's, ``pair_sd`` of a pair's,
+    ``start_sd`` of the seconds to get going, each t with 3 degrees of freedom. Memory jumps by ``jump_bytes`` now and
+    then, and a cache takes up to ``cache_objects``. A pool has one thread more in a share ``lazy`` of the processes.
+    ``varied`` of the processes return other numbers.
+    """
+
+    stretch_sd: float = 0.10
+    phase_sd: float = 0.05
+    start_sd: float = 0.10
+    pair_sd: float = 0.01
+    jump_bytes: int = 256 << 10
+    cache_objects: int = 5_000
+    lazy: float = 0.0
+    varied: float = 0.0
+
+    def live(self, generator: np.random.Generator) -> Live:
+        """Return a live comparison, as far as findings look at it."""
+        pairs = int(generator.integers(LIMITS.least, LIMITS.most + 1))
+        calls = int(10 ** generator.uniform(1, 5)) * np.array([0, 1, 2, 4, 8])
+        first_s, import_s = 10 ** generator.uniform(-2, 0.5, 2)
+        shares = generator.dirichlet(np.ones(6))
+        most, filled = generator.uniform(0, self.cache_objects), 10 ** generator.uniform(1, 5)
+
+        def holds(processes: Bools) -> list[list[Usage]]:
+            return [self._usages(generator, calls, most, filled, lazy) for lazy in processes]
+
+        def record(_: int) -> PairRecord:
+            lazy = generator.random(2) < self.lazy
+            ratios = np.r_[0.0, self.stretch_sd * generator.standard_t(3, len(calls) - 1)]
+            readings = tuple(map(Reading, *holds(lazy), ratios.tolist()))
+            log_ratios = self.phase_sd * generator.standard_t(3, len(shares))
+            phases = tuple(
+                PhaseRatio(f"call/{n}", *both) for n, both in enumerate(zip(log_ratios, shares, strict=True))
+            )
+            start = self._start_up(generator, first_s, import_s)
+            return replace(_PAIR, readings=readings, phases=phases, first_call_s=start.first_call_s, loader=0)
+
+        made = tuple(map(record, range(pairs)))
+        starts = tuple(self._start_up(generator, first_s, import_s) for _ in range(first_call.START_UPS))
+        values = np.where(generator.random((pairs, 2)) < self.varied, generator.random((pairs, 2)), 1.0)
+        both = enumerate(values.tolist())
+        seeded = [(min(number, 1), output_parts(base), output_parts(head)) for number, (base, head) in both]
+        starts = starts if first_call.hints(made[0]) else ()
+        return Live("base", "head", _RESULT, made, (), output=outputs.compare(seeded), start_ups=starts)
+
+    def series(self, generator: np.random.Generator) -> list[scale.Point]:
+        """Return tests of three sizes, each with the least pairs."""
+        ratios = self.pair_sd * generator.standard_t(3, (3, LIMITS.least))
+        return [
+            scale.Point(size, row, 1e-3, {}, {}) for size, row in zip((1e3, 3e4, 1e6), ratios.tolist(), strict=True)
+        ]
+
+    def _usages(
+        self, generator: np.random.Generator, calls: NDArray[np.int64], most: float, filled: float, lazy: float
+    ) -> list[Usage]:
+        jumps = self.jump_bytes * (generator.random(len(calls)) < 0.3) * generator.choice([-1, 1], len(calls))
+        objects = 100_000 + most * (1 - np.exp(-calls / filled)) + generator.integers(0, 20, len(calls))
+        return [
+            Usage(int(call), int(kept), int((50 << 20) + moved), 0, 0, 0, 9, 3 + int(lazy), 1)
+            for call, kept, moved in zip(calls, objects, np.cumsum(jumps), strict=True)
+        ]
+
+    def _start_up(self, generator: np.random.Generator, first_s: float, import_s: float) -> StartUp:
+        first, imports = (
+            tuple(seconds * np.exp(self.start_sd * generator.standard_t(3, 2))) for seconds in (first_s, import_s)
+        )
+        return StartUp(first, imports)
+
+
+_WORKER = WorkerRecord(Figures(1e-3, 0, 0), Figures(1e-3, 0, 0), 1.0, 40, 400, 1.0)
+_PAIR = PairRecord(0.0, 0.0, False, 40, _WORKER, _WORKER, 0, (0,), 0.1, 1.0)
+_RESULT = Result("test", "callable", "call", 1.0, (_WORKER,))
+UNCHANGED = {
+    "as the suite's tests": Unchanged(),
+    "a busy machine": Unchanged(stretch_sd=0.4, phase_sd=0.15, start_sd=0.3, pair_sd=0.05),
+    "memory that jumps by 4 MiB": Unchanged(jump_bytes=4 << 20),
+    "caches of 100,000 objects": Unchanged(cache_objects=100_000),
+    "a process of five returns other numbers": Unchanged(varied=0.2),
+    "a thread more in one process of ten": Unchanged(lazy=0.1),
+    "a thread more in half of them: *not promised*": Unchanged(lazy=0.5),
+}
+
+
+def finding_rows(tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
+    """Yield the share of unchanged runs with a finding of each kind, and of any that gates."""
+    for name, noise in UNCHANGED.items():
+        found: Counter[str] = Counter()
+        for _ in range(tests):
+            law = scale.find(noise.series(generator), POLICY)
+            findings = [*find_all(noise.live(generator), POLICY), *([law] if law else [])]
+            found.update(finding.kind for finding in findings)
+            found["any"] += any(finding.gates for finding in findings)
+        shares = (run_alarms(found[kind], tests, TESTS) for kind in (*FINDINGS, "any"))
+        yield [name, *(f"{percent(share, 2)} (≤ {percent(at_most, 2)})" for share, at_most in shares)]
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Simulates the rule for live pairs on noise.")
@@ -519,6 +618,9 @@ def main() -> None:
     lines = alarm_rows(draws, tests, np.random.default_rng(options.seed + 1), times=10)
     title = f"Unchanged runs with any false alarm, the closest; {10 * tests} tests a line"
     print_table(["noise of a pair", "SD", *size_head], lines, title)
+    lines = finding_rows(few, np.random.default_rng(options.seed + 2))
+    title = f"Unchanged runs of {TESTS} tests with a finding, and with one that gates; {few} tests a line"
+    print_table(["tests", *FINDINGS, "any that gates"], lines, title)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Measure thousands of tests in one session, and see whether anything grows.
+"""Measure thousands of tests in one session, and see whether anything grows; or whether planted leaks are found.
 
 ::
 
     python benchmarks/soak.py                # 2,000 tests by themselves
     python benchmarks/soak.py 500 --against  # 500 tests in live pairs with an earlier commit
+    python benchmarks/soak.py --planted 20   # three leaks, each planted in 20 tests of another length
 
 The run's own process notes its memory and what it holds every few tests. The table has the means of each quarter of the
 run. The exit code is 1 where the last quarter has more than the second: more descriptors, threads, processes, scratch
@@ -15,12 +16,15 @@ Its figures are in docs/evidence.md.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean
 
 from shared import ROOT, commit, print_table, python, write
+
+from pytest_rlperf import units
 
 CONFTEST = """
     import os
@@ -60,6 +64,35 @@ TEST = """
     def test_it(rlperf, number):
         rlperf(work)
 """
+LEAKY = """
+    import itertools
+    import threading
+
+    KEPT, CALLS = [], itertools.count(1)
+    LEAKS = {{
+        "objects": lambda: KEPT.append(bytes(167)),
+        "threads": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
+        "open_files": lambda: next(CALLS) % 100 or KEPT.append(open("/dev/null")),
+    }}
+
+    def work(kind, rounds):
+        {leak}
+        return sum(number * number for number in range(rounds))
+"""
+LEAKS = {  # each with the fewest rounds of a call: threads and files end where the system has no more of them
+    "objects": ("200 B a call", 100),
+    "threads": ("a thread a call", 8_000),
+    "open_files": ("a file in 100 calls", 2_000),
+}
+ROUNDS_MOST = 16_000  # about 1 ms
+PLANTED = """
+    import leaky
+    import pytest
+
+    @pytest.mark.parametrize("kind, rounds", {parameters})
+    def test_it(rlperf, kind, rounds):
+        rlperf(lambda: leaky.work(kind, rounds))
+"""
 FIGURES = ("memory, MB", "descriptors", "threads", "processes", "largest worker, MB", "scratch, kB", "cache, kB")
 # By how much the last quarter may have more than the second: a sample may fall on a moment when workers start or end.
 SLACK = {"descriptors": 1.0, "threads": 0.5, "processes": 0.5, "scratch, kB": 100.0, "cache, kB": 10.0}
@@ -71,7 +104,11 @@ def main() -> int:
     parser.add_argument("tests", type=int, nargs="?", default=2000)
     parser.add_argument("--against", action="store_true", help="in live pairs with an earlier commit")
     parser.add_argument("--kilobytes", type=float, default=30.0, help="of memory that a test may add")
+    parser.add_argument("--planted", type=int, metavar="TIMES", help="plant each leak so often, and do nothing else")
     given = parser.parse_args()
+    if given.planted:
+        with tempfile.TemporaryDirectory() as place:
+            return find_planted(Path(place), given.planted)
     with tempfile.TemporaryDirectory() as place:
         summary, samples = soak(Path(place), given.tests, against=given.against)
     print(summary)
@@ -100,6 +137,34 @@ def soak(place: Path, tests: int, *, against: bool) -> tuple[str, list[list[floa
         raise SystemExit(ended.output)
     last = ended.output.rstrip().rpartition("\n")[2].strip("= ")
     return last, [[float(field) for field in line.split()] for line in (place / "samples").read_text().splitlines()]
+
+
+def find_planted(project: Path, times: int) -> int:
+    """Print how many of the planted leaks are named, and in how long; return 1 where one is not."""
+    parameters = [
+        (kind, round(least * (ROUNDS_MOST / least) ** (number / max(1, times - 1))))
+        for kind, (_, least) in LEAKS.items()
+        for number in range(times)
+    ]
+    write(project, {"pytest.ini": "[pytest]\n", "test_it.py": PLANTED.format(parameters=parameters)})
+    for leak in ("pass", "LEAKS[kind]()"):
+        write(project, {"leaky.py": LEAKY.format(leak=leak)})
+        commit(project, leak)
+    options = ["-q", "-p", "no:cacheprovider", "--rlperf-against=HEAD~1", "--rlperf-json=run.json"]
+    ended = python(["-m", "pytest", *options], project, PYTHONPATH=str(ROOT))
+    if not (project / "run.json").exists():
+        raise SystemExit(ended.output)
+    tests = json.loads((project / "run.json").read_text(encoding="utf-8"))["tests"]
+    rows, missed = [], 0
+    for kind, (leak, _) in LEAKS.items():
+        of_kind = [test for key, test in tests.items() if f"[{kind}-" in key]
+        found = [test for test in of_kind if any(kind in each["figures"] for each in test["verdict"]["findings"])]
+        missed += len(of_kind) - len(found)
+        seconds, calls = ([test[name] for test in of_kind] for name in ("seconds", "base_call_s"))
+        lengths = f"{units.seconds(min(calls))} to {units.seconds(max(calls))}"
+        rows.append([leak, lengths, f"{len(found)} of {len(of_kind)}", f"{fmean(seconds):.1f}", f"{max(seconds):.1f}"])
+    print_table(["planted", "a call", "named", "s a test", "at most"], rows)
+    return int(missed > 0)
 
 
 def show(samples: list[list[float]], kilobytes: float) -> int:

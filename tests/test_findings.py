@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import math
 import random
-import textwrap
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,14 +20,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_rlperf.components.outputs import output_parts
-from pytest_rlperf.judge.findings import find_all, growth, scale
+from pytest_rlperf.judge.findings import find_all, first_call, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.verdict import with_findings
 from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
-from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading
+from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.run.outcomes import Series
 
+PAGE = (Path(__file__).parents[1] / "docs" / "findings.md").read_text(encoding="utf-8")
+OFF = """
+    import library
+    import pytest
+
+    @pytest.mark.rlperf(findings={"growth": "off", "threads": "off", "drift": "off"})
+    def test_off(rlperf):
+        rlperf(library.growth_of_a_list)
+"""
 CALLS = (0, 100, 200, 400, 800)
 NOTHING = Usage(0, 100_000, 50 << 20, 120, 0, 0, 9, 3, 1)
 
@@ -160,6 +169,9 @@ def test_a_pair_that_is_too_short_hints_at_growth() -> None:
     longer = tuple(Reading(usage(calls), usage(calls, objects=2.0)) for calls in CALLS)
     assert lines(replace(live, longer=longer)) == ["growth!: each call leaves 2 Python objects more than on base"]
     assert not growth.hints(growing({}))
+    assert growth.hints(growing({"open_files": 0.00125}))  # one within a pair proves nothing
+    assert not growth.hints(growing({"open_files": 0.00125}, {"open_files": 0.00125}))
+    assert not growth.hints(growing({"open_files": 0.01}))  # enough is found already
 
 
 @given(st.integers(min_value=0, max_value=2**32 - 1))
@@ -186,7 +198,9 @@ def test_calls_that_get_slower_drift() -> None:
         return [Reading(usage(calls), usage(calls), ratio) for calls, ratio in zip(CALLS, ratios, strict=True)]
 
     rising = live_of([run((0.0, 0.1, 0.15, 0.2, 0.4 + 0.01 * number)) for number in range(4)])
-    assert lines(rising) == ["drift!: gets slower while it runs: +37.0 % within 800 calls"]
+    (found,) = lines(rising)
+    assert found == "drift!: gets slower while it runs: +37.0 % within 800 calls"
+    assert f"`{found.removeprefix('drift!: ')}`" in PAGE
     assert lines(live_of([run((0.0, 0.4, 0.41, 0.4, 0.4 + 0.01 * number)) for number in range(4)])) == []
 
 
@@ -274,6 +288,23 @@ def test_a_slow_start_is_found() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("start_ups", "is_found"),
+    [
+        pytest.param([], False, id="copies of a loader prove nothing"),
+        pytest.param([StartUp((0.1, 0.1), (1.0, 3.0))] * 4, True, id="an import that only head has"),
+        pytest.param([StartUp((0.1, 1.2), (0.0, 0.0))] * 4, True, id="a first call"),
+        pytest.param([StartUp((0.1, 0.1), (1.0, 3.0)), StartUp((0.1, 0.1), (1.0, 1.2))], False, id="once"),
+    ],
+)
+def test_new_interpreters_decide_on_a_slow_start(start_ups: list[StartUp], is_found: bool) -> None:
+    """Where pairs are copies of a loader, which may have imported what is slow, those of new interpreters count."""
+    pair = replace(builders.pair(0.0), loader=0, first_call_s=(0.4, 1.6))
+    assert first_call.hints(pair)
+    live = replace(live_of([]), pairs=(pair,) * 3, start_ups=tuple(start_ups))
+    assert bool(lines(live)) is is_found
+
+
 VALUES = np.linspace(-1, 1, 200, dtype=np.float32)
 
 
@@ -326,54 +357,37 @@ def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: 
     assert bool(found.findings) is (level != "off" and not (level == "gate" and outputs is Outputs.CLOSE))
 
 
-LIBRARY = """
-    KEPT = []
+@pytest.mark.slow
+def test_the_examples_on_the_page_are_real(tmp_path: Path) -> None:
+    """Each kind fails a test whose change is of its kind, in the page's words, and passes the one beside it.
 
-    def plain(n=2000):
-        return sum(range(n))
-
-    def leaks(n=2000):
-        {leak}
-        return sum(range(n))
-
-    def differs(n=2000):
-        return sum(range(n)) + {more}
-"""
-TESTS = """
-    import pytest
-    import library
-
-    def test_plain(rlperf):
-        rlperf(library.plain)
-
-    def test_leaks(rlperf):
-        rlperf(library.leaks)
-
-    @pytest.mark.rlperf(findings={"outputs": "gate"})
-    def test_differs(rlperf):
-        rlperf(library.differs)
-"""
-
-
-def test_a_run_names_what_grows_and_what_differs(tmp_path: Path) -> None:
-    """A leak fails its test with the line that allocates; other numbers fail theirs where the marker says so."""
-    example = Example(tmp_path)
-    sides: Callable[..., str] = lambda **parts: textwrap.dedent(LIBRARY).format(**parts)  # noqa: E731
-    example.write({"library.py": sides(leak="pass", more=0), "test_it.py": textwrap.dedent(TESTS), "conftest.py": ""})
+    Where all kinds that look at what processes hold are off, it is not read.
+    """
+    example = Example(tmp_path, "findings")
+    example.write({"test_off.py": OFF})
     example.commit()
-    example.write({"library.py": sides(leak="KEPT.append(bytes(1000))", more=1)})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-tolerance=50%", "--rlperf-max-time=20", code=FAILED)
-    assert run.statuses == {"test_plain": "SAME", "test_leaks": "SLOWER", "test_differs": "SLOWER"}
-    assert "Python objects" in run.failure("test_leaks")
-    assert "allocated at library.py:8" in run.failure("test_leaks")
-    assert "returns other numbers from the first call on: output" in run.failure("test_differs")
-    assert [finding["kind"] for finding in run.tests["test_leaks"]["verdict"]["findings"]] == ["growth"]
+    library = (example.root / "library.py").read_text(encoding="utf-8")
+    example.write({"library.py": library.replace("NEW = False", "NEW = True")})
+    (command,) = re.findall(r"^\$ pytest (--rlperf-against.*)$", PAGE, re.MULTILINE)
+    run = example.pytest(*command.split(), code=FAILED)
+    shown = re.findall(r"^\| `(\w+)` \| [^|]* \| (SAME|SLOWER: .*) \|$", PAGE, re.MULTILINE)
+    assert len(shown) == 2 * len(FINDINGS.keys() - {"drift"})
+    for name, expected in shown:
+        status, _, line = expected.partition(": ")
+        (key,) = {f"test[{name}]", f"test_scale[{name}-1000000]"} & run.tests.keys()
+        found = run.tests[key]["verdict"]
+        words = " ".join(each["line"] for each in found["findings"] if each["kind"] in name)
+        words = re.sub(r", [\d.]+k?B of memory", "", words)  # where there were enough calls to tell
+        pattern = r"[\d.e+]+".join(map(re.escape, re.split(r"\d[\d.]*(?:e\+\d+)?", line)))
+        assert (found["status"], bool(re.match(pattern, words))) == (status, True), (name, words, pattern)
+        assert bool(words) is (status == "SLOWER")
+    assert not run.tests["test_off"]["live"]["pairs"][0]["readings"]
 
 
 def test_the_page_about_findings_lists_them_all() -> None:
     """docs/findings.md has every kind, what its module finds, and what it does unless it is set."""
-    page = (Path(__file__).parents[1] / "docs" / "findings.md").read_text(encoding="utf-8")
-    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    rows = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
+    cells = [row for row in rows if len(row) == 4]
     modules = {kind: importlib.import_module(f"pytest_rlperf.judge.findings.{kind}") for kind in FINDINGS}
     finds = {kind: (module.__doc__ or "").partition(".\n")[0].rstrip(".") for kind, module in modules.items()}
     assert {(name, what, level) for name, what, _, level in cells} == {

@@ -577,11 +577,6 @@ def test_a_rule_without_the_pairs_that_agree_would_be_found_out(monkeypatch: pyt
     assert SIMULATED * rule.judge(pairs).share(Status.SLOWER) > 2 * allowed_alarms(5)
 
 
-def test_a_rule_on_slices_would_be_found_out() -> None:
-    """The same runs by a test whose sample is blocks, not pairs, fail far more often than promised."""
-    assert mc.blocks_rule_alarms(np.random.default_rng(5), mc.BUSY, 300) > 10 * PROMISED
-
-
 @pytest.mark.parametrize("size", mc.RUN_SIZES)
 @pytest.mark.parametrize("placed", [True, False])
 def test_the_rule_and_its_copy_for_many_tests_agree(size: int, placed: bool) -> None:

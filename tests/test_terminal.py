@@ -127,6 +127,30 @@ def test_what_has_no_room_is_left_out_in_its_order(width: int, kept: list[str]) 
         assert [any(cell in row for row in rows) for cell in cells] == [column in kept] * len(cells)
 
 
+@pytest.mark.parametrize(
+    ("base", "head", "alone", "expected"),
+    [
+        (1.0, 1.2, False, None),
+        (0.4, 0.4, True, None),  # CPU time decides: others took the rest of the wall's
+        (1.0, 3.91, False, "1.0→3.9"),
+        (3.9, 1.0, False, "3.9→1.0"),
+        (3.9, 4.1, False, "4.1"),
+        (0.041, 0.044, False, "0.0"),
+    ],
+)
+def test_more_or_less_than_one_cpu_has_a_column(base: float, head: float, alone: bool, expected: str | None) -> None:
+    """CPU seconds a wall second stand in the table where they are clearly not one, in 80 columns, too."""
+    outcome = builders.compared("test_step[64]", Status.SLOWER, 1.5, live=True)
+    assert outcome.live is not None
+    of_base, of_head = ((builders.worker(cpu_share=share, alone=alone),) for share in (base, head))
+    live = replace(outcome.live, base=replace(outcome.live.base, workers=of_base))
+    outcome = replace(outcome, result=replace(outcome.result, workers=of_head), live=live)
+    title, _, *rows = table_of([outcome], 80)
+    assert ("cpu/wall" in title) is (expected is not None)
+    assert any(f" {expected}  " in row for row in rows) is (expected is not None)
+    assert all(len(line) <= 80 for line in rows)
+
+
 def test_a_name_keeps_sixteen_columns() -> None:
     """Figures go before a long name has less, and a terminal that is narrower still cuts neither."""
     rows = table_of(stored_twice(), 40)[2:]

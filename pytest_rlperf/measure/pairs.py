@@ -165,13 +165,15 @@ class WarmPair:
     """A pair that is warm, and then its blocks; ``share_s`` is its part of the test's time.
 
     Both workers are on the CPU ``placed``, None where the kernel places them. ``waited_s`` went by without a turn to
-    measure, since it was warm. ``readings``, ``phases`` and ``other_work`` are worked out once its blocks are taken.
+    measure, since it was warm. ``readings``, ``phases`` and ``other_work`` are worked out once its blocks are taken,
+    readings where it ``reads`` what its processes hold.
     """
 
     pair: Pair
     warm: tuple[Warm, Warm]
     share_s: float
     started_s: float
+    reads: bool = True
     waited_s: float = 0.0
     placed: int | None = None
     seconds: float = 0.0
@@ -208,14 +210,14 @@ class WarmPair:
         __tracebackhide__ = True
         share_s = self.share_s - self._spent_s(clock)
         pace = BlockPace(share_s, PAIR_S, clock, least=PAIR_BLOCKS, traced_blocks=1.0)
-        usages, watch = [self._usages(self.blocks)], OtherWorkWatch()
+        usages, watch = [self._usages(self.blocks)] if self.reads else [], OtherWorkWatch()
         while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
             self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
             if pace.traces():
                 self.traced.append(Block.take(self.pair, SliceKind.TRACED))
-            if len(self.blocks) >= max(_READ_FIRST, 2 * usages[-1].blocks):
+            if usages and len(self.blocks) >= max(_READ_FIRST, 2 * usages[-1].blocks):
                 usages.append(self._usages(self.blocks))
-        if len(self.blocks) > usages[-1].blocks:
+        if usages and len(self.blocks) > usages[-1].blocks:
             usages.append(self._usages(self.blocks))
         self.other_work = watch.seen()
         self.seconds = self._spent_s(clock)
@@ -245,7 +247,7 @@ class WarmPair:
         kept = list(usages)
         if len(kept) > 2 and kept[-1].blocks - kept[-2].blocks < (kept[-2].blocks - kept[-3].blocks) / 2:
             del kept[-2]
-        found = [Reading(kept[0].base, kept[0].head)]
+        found = [Reading(first.base, first.head) for first in kept[:1]]
         for before, after in itertools.pairwise(kept):
             stretch = blocks[before.blocks : after.blocks]
             ratios = LogRatios.of(stretch, by_wall, head_first=self.pair.head_first)
@@ -326,7 +328,7 @@ class PairedMeasurement:
     Several pairs may be under way at once, each in a thread of its own. All pairs together take about ``max_time_s``,
     beside the time to start workers and set up. It is shared out among ``least`` pairs, or ``least_unplaced`` where the
     kernel places workers. A pair ends once its own error is small beside ``tolerance``, in logarithms, or beside the
-    spread of the pairs before.
+    spread of the pairs before. ``reads`` has every pair read what its processes hold.
     """
 
     def __init__(
@@ -337,6 +339,7 @@ class PairedMeasurement:
         least_unplaced: int = 0,
         max_time_s: float,
         tolerance: float = 0.0,
+        reads: bool = True,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -345,6 +348,7 @@ class PairedMeasurement:
         self._least_unplaced = least_unplaced
         self._left_s = max_time_s
         self._tolerance = tolerance
+        self._reads = reads
         self._enough_error = _ERROR_OF_TOLERANCE * tolerance
         self._clock = clock
         self._idle = IdleWatch(clock, wait)
@@ -401,7 +405,7 @@ class PairedMeasurement:
                 self._left_s += share_s
                 share_s = self._left_s / max(1, self._least - index)
                 self._left_s -= share_s
-        return WarmPair(pair, warm, share_s, started_s)
+        return WarmPair(pair, warm, share_s, started_s, self._reads)
 
     def _warm_up(self, pair: Pair, share_s: float) -> tuple[Warm, Warm]:
         """Warm up both sides, one after the other; the first head worker sizes the slices of all.

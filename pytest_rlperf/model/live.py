@@ -83,6 +83,14 @@ class PairRecord:
     other_work: OtherWork | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StartUp:
+    """What two new interpreters took to get going, base and head: the checked call, and importing the tests."""
+
+    first_call_s: tuple[float, float]
+    import_s: tuple[float, float]
+
+
 class Outputs(str, enum.Enum):
     """How what head's component returned compares with base's, under equal seeds, in the first, checked call."""
 
@@ -118,7 +126,7 @@ class Live:
     none where nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most first.
     ``base_commit`` is base's full SHA, None where base is no commit of the repository. ``longer`` are the readings of
     a pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that allocated the most
-    of what head keeps.
+    of what head keeps. ``start_ups`` are those of new interpreters, where copies hint at a slow one.
     """
 
     base_label: str
@@ -131,6 +139,7 @@ class Live:
     output: OutputComparison = OutputComparison()
     longer: tuple[Reading, ...] = ()
     places: tuple[str, ...] = ()
+    start_ups: tuple[StartUp, ...] = ()
 
     @property
     def clock(self) -> str:

@@ -302,6 +302,11 @@ class Result:
         return statistics.median(figure.call_s for figure in figures)
 
     @property
+    def cpu_share(self) -> float:
+        """CPU seconds of a worker's own process a wall second, on average over the workers, of which there are some."""
+        return statistics.fmean(worker.cpu_share for worker in self.workers)
+
+    @property
     def items_per_s(self) -> float:
         """Throughput: items processed per second of measured time. NotMeasuredError without any."""
         return self.items / self.call_s

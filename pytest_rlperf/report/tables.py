@@ -18,6 +18,7 @@ from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import count_text, phase_changes
 
 SINCE_FIRST = "since first"  # the change since the first commit that was stored, or the anchor, by live pairs
+_CPU_APART = 0.25  # of one CPU second a wall second, or of base's
 _CHANGES_MOST = 8  # of one phase, without -v
 _BAR_COLUMNS = 40
 _NAME_COLUMNS = 24  # a line must fit into 80 columns
@@ -38,11 +39,12 @@ def verdict_table(outcomes: Sequence[Outcome]) -> Table:
     columns = (
         Column("test", "test", "left", overflow="fold"),
         Column("median", "median", priority=1),
-        Column("items", "items/s", priority=3),
+        Column("cpu", "cpu/wall", priority=3),
+        Column("items", "items/s", priority=4),
         Column("baseline", "baseline", priority=2),
         Column("change", "change      99 % CI"),
-        Column("since_first", SINCE_FIRST, priority=4),
-        Column("counts", "exact counts", "left", priority=5),
+        Column("since_first", SINCE_FIRST, priority=5),
+        Column("counts", "exact counts", "left", priority=6),
         Column("verdict", "verdict", "left", overflow="words"),
     )
     return make_table(columns, [_verdict_row(outcome) for outcome in outcomes], "Verdicts").without_empty()
@@ -54,6 +56,7 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
     return [
         Cell(outcome.result.name, "code"),
         Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
+        Cell(_cpu_shares(outcome)),
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
         Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
@@ -61,6 +64,20 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
         Cell(_first_count(outcome.verdict.counters)),
         Cell(verdict_label(outcome.verdict), kind=verdict_kind(outcome.verdict), order=GRAVEST_FIRST.index(status)),
     ]
+
+
+def _cpu_shares(outcome: Outcome) -> str:
+    """Return the CPU seconds a wall second, both sides' where they differ; empty where each is about one.
+
+    Others alone make it differ where CPU time decides, or where it is about one in some worker.
+    """
+    clocked = [result for _, result in sides(outcome) if result.clock == "wall"]
+    if all(any(abs(worker.cpu_share - 1) <= _CPU_APART for worker in result.workers) for result in clocked):
+        return ""
+    shares = [result.cpu_share for result in clocked]
+    if abs(shares[0] - shares[-1]) <= _CPU_APART * shares[0]:
+        del shares[:-1]
+    return "→".join(f"{share:.1f}" for share in shares)
 
 
 def _change(estimate: Estimate | Creep) -> str:

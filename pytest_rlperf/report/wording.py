@@ -502,12 +502,11 @@ def cost_text(outcome: Outcome) -> str:
     if not outcome.result.measured:
         return f"{outcome.seconds:.1f} s"
     workers = outcome.result.workers
-    share = sum(worker.cpu_share for worker in workers) / len(workers)
     parts = [
         units.counted(len(workers), "worker"),
         units.counted(sum(worker.calls for worker in workers), "call"),
         f"{outcome.result.clock} time",
-        f"cpu/wall {share:.2f}",
+        f"cpu/wall {outcome.result.cpu_share:.2f}",
         units.counted(sum(worker.collections for worker in workers), "collection"),
     ]
     if outcome.live is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from pytest_rlperf.judge.findings import growth
+from pytest_rlperf.judge.findings import OF_READINGS, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records, slower_least
 from pytest_rlperf.measure.counting_pass import CountingPass, learn
@@ -23,7 +23,7 @@ from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import Tally
 from pytest_rlperf.model.judged import OFF, Policy, Status, Verdict
-from pytest_rlperf.model.live import Contribution, Live, log_ratios
+from pytest_rlperf.model.live import Contribution, Live, StartUp, log_ratios
 from pytest_rlperf.model.measured import Result, work_text
 from pytest_rlperf.model.progress import Progress
 from pytest_rlperf.model.reasons import Code
@@ -31,6 +31,7 @@ from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.options import Config
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.alike import imports_more
 from pytest_rlperf.workers.process import Worker
 from pytest_rlperf.workers.stems import DoubtfulError, Stems, WorkerGroup
 
@@ -102,6 +103,7 @@ class LivePairs:
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=test.settings.max_time_s,
             tolerance=policy.tolerance,
+            reads=any(policy.findings[kind] != OFF for kind in OF_READINGS),
         )
         self._begun = 0
         self._is_over = False
@@ -208,12 +210,15 @@ class LivePairs:
             return None
         forked = all(worker.stem.forks for worker in pair)
         setup_s = time.monotonic() - started_s
-        base_s, head_s = (worker.stem.collected.import_s for worker in pair)
-        import_s = (0.0, 0.0) if self.test.order else (base_s, head_s)  # which is the same for all tests of a run
-        made = Pair(index, *pair, check_s, setup_s, loader if forked else None, import_s)
+        made = Pair(index, *pair, check_s, setup_s, loader if forked else None, self._import_s(pair))
         warm = self._measurement.warm_up(made)
         self.adjust(pair)
         return warm
+
+    def _import_s(self, pair: WorkerPair) -> tuple[float, float]:
+        """Return what importing the tests took; zeros for later tests of a run, for which it is the same."""
+        base_s, head_s = (worker.stem.collected.import_s for worker in pair)
+        return (0.0, 0.0) if self.test.order else (base_s, head_s)
 
     def _wants_machine(self, warm: WarmPair) -> bool:
         """Whether a pair has to measure alone, which it does anyway where there is one lane."""
@@ -249,7 +254,7 @@ class LiveComparison(LivePairs):
         try:
             verdict, measured = self.run()
             result, live = self._found(measured, verdict)
-            return result, self._with_growth(live)
+            return result, self._with_start_ups(self._with_growth(live))
         except BaseException:
             self.test.group.release()
             raise
@@ -345,6 +350,44 @@ class LiveComparison(LivePairs):
         size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
         least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * size)
         return replace(live, places=tuple(head.ask(m.FindAllocations(least_bytes))))
+
+    def _with_start_ups(self, live: Live) -> Live:
+        """Return the comparison with first calls of new interpreters, where copies of a loader hint at slow ones.
+
+        What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
+        """
+        if self._stems.fresh or self._policy.findings["first_call"] == OFF:
+            return live
+        base, head = self._open[0]
+        hides = not self.test.order and imports_more(base.loaded, head.loaded)
+        if not hides and not first_call.hints(live.pairs[0]):
+            return live
+        self.test.progress.show("starting new interpreters")
+        with self.test.lanes.lane(self.test.order, all_of_them=True):
+            while len(live.start_ups) < first_call.START_UPS:
+                found = self._start_up(len(live.start_ups))
+                live = replace(live, start_ups=(*live.start_ups, found))
+                if not first_call.hints(found, 1.0):
+                    break
+        return live
+
+    def _start_up(self, index: int) -> StartUp:
+        """Return what a pair of new interpreters takes to import the tests, and to call the component once."""
+        stems = self._stems.new_interpreters()
+        number = stems.claim(index, avoid=[0])  # which has the terminal
+        try:
+            stems.renew(number)
+            base, head = stems.workers(number)
+            pair = base, head
+            self.test.group.open(in_turn(index, *pair))
+            check(in_turn(index, *pair))
+            stems.may_differ(base, head)
+            for worker in pair:
+                self.test.group.leave(worker)
+            return StartUp((base.checked_s or 0.0, head.checked_s or 0.0), self._import_s(pair))
+        finally:
+            stems.renew(number)
+            stems.give_back(number)
 
     def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
         """Whether many calls have loaded code that may differ, where the first call has loaded none."""

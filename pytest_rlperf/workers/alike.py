@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
+import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_rlperf.sides.loaded import belongs_to, loaded_files
@@ -30,6 +32,8 @@ NEVER = frozenset(
     }
 )
 """Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
+
+_IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
 _USED = {
     "rlperf_ppo_collect": ("torch",),
@@ -71,6 +75,20 @@ def learned(base: Sequence[str], head: Sequence[str], differing: Collection[str]
     left_out = {*NEVER, *differing, *_plugins()}
     common = set(base)
     return [name for name in head if name in common and not belongs_to(name, left_out)]
+
+
+def imports_more(base: Mapping[str, str], head: Mapping[str, str]) -> bool:
+    """Whether head's files, by their modules, have lines that import what no line of base's files does."""
+    return not _import_lines(head.values()) <= _import_lines(base.values())
+
+
+def _import_lines(files: Iterable[str]) -> set[str]:
+    lines: set[str] = set()
+    for file in files:
+        with contextlib.suppress(OSError):  # what cannot be read imports nothing that is known
+            text = Path(file).read_text(encoding="utf-8", errors="replace") if file.endswith(".py") else ""
+            lines |= {found.strip() for found in _IMPORT.findall(text)}
+    return lines
 
 
 def _plugins() -> set[str]:

@@ -197,6 +197,12 @@ class Stems:
         with self._lock:
             self._claims[number] -= 1
 
+    def renew(self, number: int) -> None:
+        """End the stems of a claimed number, so that the next ones are new processes."""
+        with self._lock:
+            old = self._stems.pop((number, 0), [])
+        end_all(old, QUIT_LIMIT_S)
+
     # ------------------------------------------------------------------ stems
 
     def ready(self, number: int, loader: int = 0) -> list[Stem]:

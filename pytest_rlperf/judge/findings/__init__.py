@@ -20,6 +20,7 @@ KINDS: Mapping[str, Callable[[Live, Policy], Finding | None]] = {
     "phases": phases.find,
     "outputs": outputs.find,
 }
+OF_READINGS = ("growth", "threads", "drift")  # the kinds that need what processes hold between slices
 
 
 def find_all(live: Live, policy: Policy) -> tuple[Finding, ...]:

@@ -15,6 +15,7 @@ _PAIRS_LEAST = 3
 _READINGS_LEAST = 4  # the first is before all slices, so that these bound three stretches
 _LEAST = 0.1  # slower at the end of a pair than at its start
 _SURELY = 0.05
+_OF_ALPHA = 0.25  # the part of the run's error rate that is left for this kind beside the time's
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
@@ -24,7 +25,7 @@ def find(live: Live, policy: Policy) -> Finding | None:
         return None
     rises = [readings[-1].log_ratio - readings[1].log_ratio for readings in runs]
     mean, error = statistics.fmean(rises), statistics.stdev(rises) / math.sqrt(len(rises))
-    bound = mean - student_quantile(1 - policy.alpha / policy.tests, len(rises) - 1) * error
+    bound = mean - student_quantile(1 - _OF_ALPHA * policy.alpha / policy.tests, len(rises) - 1) * error
     if mean < math.log1p(_LEAST) or bound < math.log1p(_SURELY):
         return None
     calls = round(statistics.fmean(readings[-1].head.calls - readings[0].head.calls for readings in runs))

@@ -49,6 +49,7 @@ KEPT = (
     Resource("threads", lambda usage: usage.threads, 0, 3, _number("threads")),
     Resource("processes", lambda usage: usage.processes, 0, 3, _number("child processes")),
 )
+_FEW = tuple(resource for resource in KEPT if not resource.least)
 _WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees
 _WAITING_TIMES = 2.0  # base's
 
@@ -95,15 +96,26 @@ def notes(usages: Sequence[Sequence[Usage]]) -> tuple[str, ...]:
 
 
 def hints(live: Live) -> bool:
-    """Whether pairs are too short to tell growth, and something grows in each of them as far as they go."""
-    runs = _long_enough(pair.readings for pair in live.pairs)
+    """Whether pairs are too short to tell growth, and something grows in each of them as far as they go.
+
+    Of few things, such as a file in a hundred calls, it is enough that all pairs together have more on head.
+    """
+    taken = [pair.readings for pair in live.pairs if pair.readings]
+    runs = _long_enough(taken)
+    found = [growth.resource for growth in _worth_failing_for(runs)] if len(runs) >= _PAIRS_LEAST else []
+    if any(_in_all(taken, "head", each) > _in_all(taken, "base", each) for each in _FEW if each not in found):
+        return True
     if len(runs) >= _PAIRS_LEAST:
         return any(not _is_enough(growth, runs) for growth in _growths(runs))
-    short = [pair.readings for pair in live.pairs if pair.readings]
-    return bool(short) and any(
-        all(_slope(readings, "head", each.of) > _slope(readings, "base", each.of) for readings in short)
+    return bool(taken) and any(
+        all(_slope(readings, "head", each.of) > _slope(readings, "base", each.of) for readings in taken)
         for each in KEPT
     )
+
+
+def _in_all(taken: Iterable[Sequence[Reading]], side: str, resource: Resource) -> float:
+    """Return how much more a side's processes held at the end, together."""
+    return sum(resource.of(getattr(readings[-1], side)) - resource.of(getattr(readings[0], side)) for readings in taken)
 
 
 def _long_enough(runs: Iterable[Sequence[Reading]]) -> list[Sequence[Reading]]:

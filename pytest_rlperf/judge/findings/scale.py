@@ -19,7 +19,7 @@ POINTS_LEAST = 3
 _MORE = 0.25  # of an exponent
 _APART = 2.0  # times the next smaller size: nearer sizes show no law
 _COUNTED = ("python_calls", "ops", "tensor_peak_bytes", "host_peak_bytes")
-_COUNT_LEAST = 100  # of one call: fewer show no law
+_COUNT_LEAST = 100  # of one call: fewer are none
 _USUAL_SD = 0.02  # of pairs' ratios
 
 
@@ -61,8 +61,10 @@ def find(points: Sequence[Point], policy: Policy) -> Finding | None:
 
 
 def _exponent(small: Point, large: Point, side: str, name: str) -> float | None:
-    """Return the exponent of a count, None where it was not counted exactly or is too small for a law."""
+    """Return the exponent of a count, 0 of one that stays small; None where it was not counted exactly."""
     least, most = getattr(small, side).get(name), getattr(large, side).get(name)
-    if least is None or most is None or most < _COUNT_LEAST:
+    if least is None or most is None:
         return None
+    if most < _COUNT_LEAST:
+        return 0.0
     return math.log(most / max(1, least)) / math.log(large.size / small.size)

@@ -1,0 +1,101 @@
+"""What head does more than base once ``NEW`` is true: for each kind of finding what fails, and what passes."""
+
+import functools
+import itertools
+import threading
+import time
+
+from pytest_rlperf import hierarchical_timer
+
+NEW = False
+KEPT, CACHE, TURNS = [], {}, itertools.count()
+
+
+def work(rounds=2_000):
+    return float(sum(range(rounds)))
+
+
+def growth_of_a_list():
+    if NEW:
+        KEPT.append(bytes(1_000))
+    return work()
+
+
+def growth_of_a_cache():
+    if NEW:
+        CACHE[next(TURNS) % 64] = bytes(1_000)
+    return work()
+
+
+@functools.cache
+def pool():
+    for _ in range(4):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+def threads_that_stay():
+    if NEW:
+        pool()
+    return work()
+
+
+def threads_that_end():
+    if NEW:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    return work(200_000)
+
+
+@functools.cache
+def prepare(seconds):
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        pass
+
+
+def first_call_of_a_second():
+    if NEW:
+        prepare(1.0)
+    return work()
+
+
+def first_call_of_a_tenth():
+    if NEW:
+        prepare(0.1)
+    return work()
+
+
+def scale_of_a_copy(stored):
+    if NEW:
+        bytearray(stored)
+    return work()
+
+
+def scale_of_a_batch(stored):
+    if NEW:
+        bytearray(1_000)
+    return work()
+
+
+def phases_much_longer():
+    _phases(1_800 if NEW else 1_000)
+
+
+def phases_a_little_longer():
+    _phases(1_050 if NEW else 1_000)
+
+
+def _phases(rounds):
+    with hierarchical_timer("act"):
+        work(40_000)
+    with hierarchical_timer("log"):
+        work(rounds)
+
+
+def outputs_doubled():
+    return {"loss": work() * (1 + NEW)}
+
+
+def outputs_rounded():
+    return {"loss": work() * (1 + 1e-9 * NEW)}
