@@ -86,7 +86,6 @@ class Import:
 
     @property
     def library(self) -> str:
-        """The top-level package."""
         return self.target.partition(".")[0]
 
     @property
@@ -109,7 +108,6 @@ class Module:
         return any(self.name == place or self.name.startswith(f"{place}.") for place in places)
 
     def at(self, line: int, finding: str) -> str:
-        """Return a finding with the place it was made at."""
         return f"{self.path}:{line}: {finding}"
 
 
@@ -192,8 +190,6 @@ def imports_of(modules: Iterable[Module], libraries: set[str]) -> Iterator[tuple
             if found.library in libraries and not found.typing_only:
                 yield module, found
 
-
-# --------------------------------------------------------------------------- the rules: findings, none where kept
 
 Rule = Callable[[list[Module]], list[str]]
 
@@ -399,7 +395,6 @@ RULES: tuple[Rule, ...] = (
 
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
-    """Return the package, parsed."""
     found = parse_modules(sources_of(ROOT / PACKAGE))
     assert {"", "model", "timers.tree", "judge.stats", "plugin"} <= {module.name for module in found}
     return found
@@ -472,9 +467,6 @@ def test_imports_for_the_type_checker_are_told_apart() -> None:
     assert not pytest_stays_with_its_hosts([module])
 
 
-# --------------------------------------------------------------------------- what importing loads
-
-
 def loaded_by(statements: str) -> set[str]:
     """Return the top-level modules in a fresh interpreter after ``statements``."""
     code = f"{statements}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
@@ -492,3 +484,15 @@ def test_importing_the_package_loads_no_pytest() -> None:
     loaded = loaded_by("from pytest_rlperf import *")
     assert PACKAGE in loaded
     assert not loaded & (HEAVY | {"pytest", "_pytest"})
+
+
+def test_every_test_says_what_holds() -> None:
+    """A test has a docstring; the name of a test's helper may be enough."""
+    found = [
+        f"{path.name}: {node.name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if "samples" not in path.parts
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
+    ]
+    assert found == []

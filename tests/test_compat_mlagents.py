@@ -41,7 +41,6 @@ class Clock:
         return self.now
 
     def time(self) -> float:
-        """Read the time of day, which is another clock's."""
         return 1.7e9 + self.now
 
 
@@ -70,13 +69,9 @@ def shape(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def below(tree: dict[str, Any], *path: str) -> dict[str, Any]:
-    """Return what a tree has at a path."""
     for name in path:
         tree = tree["children"][name]
     return tree
-
-
-# --------------------------------------------------------------------------- random programs, on either module
 
 
 class BoomError(Exception):
@@ -115,36 +110,29 @@ class Machine:
         self.seen: list[str] = []
 
     def run(self, program: list[Any]) -> None:
-        """Do one thing after another."""
         for action, *given_ in program:
             getattr(self, f"do_{action}")(*given_)
 
     def do_tick(self, n: int) -> None:
-        """Let time pass."""
         self.clock.now += n / 8
 
     def do_gauge(self, name: str, value: float) -> None:
-        """Set a gauge."""
         self.timers.set_gauge(name, value, self.stack)
 
     def do_text(self, key: str, value: str) -> None:
-        """Add metadata."""
         self.timers.add_metadata(key, value, self.stack)
 
     def do_tree(self) -> None:
-        """Look at the tree."""
         tree = self.timers.get_timer_tree(self.stack)
         self.seen.append(json.dumps(tree, indent=4))
 
     def do_with(self, name: str, body: list[Any]) -> None:
-        """Time a body in a with statement."""
         with self.timers.hierarchical_timer(name, self.stack) as node:
             count = node.count
             self.run(body)
         assert node.count == count + 1
 
     def do_timed(self, name: str, body: list[Any]) -> None:
-        """Time a body that is a function."""
 
         def function(body: list[Any]) -> str:
             self.run(body)
@@ -154,17 +142,14 @@ class Machine:
         assert self.timers.timed(function)(body=body) == name
 
     def do_decorated(self, name: str, body: list[Any]) -> None:
-        """Time a body with the context as a decorator."""
         self.timers.hierarchical_timer(name, self.stack)(self.run)(body)
 
     def do_raise(self, name: str, body: list[Any]) -> None:
-        """Time a body that fails."""
         with pytest.raises(BoomError), self.timers.hierarchical_timer(name, self.stack):  # noqa: PT012 - all of it
             self.run(body)
             raise BoomError
 
     def do_worker(self, root_name: str | None, is_parallel: bool, program: list[Any]) -> None:
-        """Merge what a program does in a process of its own."""
         stack = self.timers.TimerStack()
         worker = Machine(self.timers, self.clock, stack)
         worker.run(program)
@@ -226,9 +211,6 @@ def test_totals_and_counts_are_of_what_ran(program: list[Any]) -> None:
     for path, times in entries.items():
         assert below(tree, *path)["count"] == len(times)
         assert below(tree, *path)["total"] == pytest.approx(sum(times), abs=2e-6 * len(times))
-
-
-# --------------------------------------------------------------------------- the original's JSON and names
 
 
 def test_golden_json() -> None:
@@ -313,9 +295,6 @@ def test_loads_nothing_but_the_standard_library() -> None:
     assert not loaded & {"torch", "numpy", "pytest", "msgspec", "mlagents_envs", "rlox", "asyncio"}
 
 
-# --------------------------------------------------------------------------- the way ML-Agents' tests patch
-
-
 @mlagents.timed
 def gauging(x: int = 0, y: float = 1.0) -> str:
     """Set a gauge."""
@@ -378,11 +357,7 @@ def test_stacks_can_be_cleared_and_patched() -> None:
     assert "children" not in mlagents.get_timer_tree()
 
 
-# --------------------------------------------------------------------------- where the original loses track
-
-
 def in_thread(body: Callable[[], object]) -> threading.Thread:
-    """Run something in a thread to its end."""
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
@@ -491,9 +466,6 @@ def test_pops_and_merged_gauges() -> None:
     assert mlagents.get_timer_tree()["gauges"]["g"] == {"value": 5, "min": 1, "max": 5, "count": 3}
 
 
-# --------------------------------------------------------------------------- what is decorated
-
-
 def test_timed_keeps_what_a_function_is(wording: Wording) -> None:
     """Name, documentation, signature and kind are the function's own; static and class methods work."""
 
@@ -501,7 +473,6 @@ def test_timed_keeps_what_a_function_is(wording: Wording) -> None:
         @mlagents.timed
         @staticmethod
         def static(x: int) -> int:
-            """Return what is given."""
             return x
 
         @mlagents.timed

@@ -28,17 +28,14 @@ class Clock:
         self.counts = dict.fromkeys(PHASES, 0)
 
     def perf_counter(self) -> float:
-        """Read the clock."""
         return self.now
 
     def spend(self, phase: str, seconds: float, *, ends: bool = False) -> None:
-        """Let time pass in a phase, at whose end it is counted."""
         self.now += seconds
         self.truth[phase] += seconds
         self.counts[phase] += ends
 
     def check(self, callback: TimingCallback) -> None:
-        """Compare a callback's seconds and counts with the time that was spent."""
         spent = {phase: seconds for phase, seconds in self.truth.items() if seconds}
         assert {phase: seconds for phase, seconds in callback.seconds.items() if seconds} == pytest.approx(spent)
         assert dict(callback.counts) == {phase: count for phase, count in self.counts.items() if count}
@@ -55,36 +52,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-# --------------------------------------------------------------------------- a library like rlox
-
-
 class Hooks:
-    """A list of callbacks."""
-
     def __init__(self, callbacks: list[Any]) -> None:
         self.callbacks = callbacks
 
     def on_training_start(self) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_training_start()
 
     def on_rollout_end(self) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_rollout_end()
 
     def on_train_batch(self, **kwargs: Any) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_train_batch(**kwargs)
 
     def on_step(self, **kwargs: Any) -> bool:
-        """Call the hook of each, until one would stop."""
         return all(callback.on_step(**kwargs) for callback in self.callbacks)
 
     def on_training_end(self) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_training_end()
 
@@ -99,7 +86,6 @@ class Env:
         self.fails = False
 
     def step_all(self, actions: int) -> int:
-        """Take a step, or fail."""
         self.clock.spend("env_step", 1, ends=True)
         if self.fails:
             raise OSError("the simulator has gone")
@@ -111,13 +97,10 @@ class PythonEnv(Env):
 
 
 class Collector:
-    """Takes steps and computes advantages."""
-
     def __init__(self, clock: Clock, env: Env) -> None:
         self.clock, self.env = clock, env
 
     def collect(self, steps: int) -> None:
-        """Collect, by the library's own function."""
         for step in range(steps):
             self.clock.spend("collect", 0.5)
             assert self.env.step_all(step) == step
@@ -127,33 +110,25 @@ class Collector:
 
 
 class Loss:
-    """A loss with a setting."""
-
     clip = 0.2
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     def __call__(self, batch: int) -> int:
-        """Compute."""
         self.clock.spend("gradient_update", 2)
         return batch
 
 
 class Optimizer:
-    """Takes steps."""
-
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     def step(self) -> None:
-        """Take a step."""
         self.clock.spend("gradient_update", 4, ends=True)
 
 
 class OnPolicy:
-    """Trains as rlox's PPO does."""
-
     def __init__(self, clock: Clock, callbacks: list[Any], env: Env | None = None) -> None:
         self.clock = clock
         self.callbacks = Hooks(callbacks)
@@ -163,7 +138,6 @@ class OnPolicy:
         self.within: Callable[[str], object] = lambda place: None
 
     def train(self, updates: int) -> None:
-        """Train."""
         self.callbacks.on_training_start()
         for _ in range(updates):
             self.collector.collect(3)
@@ -182,15 +156,12 @@ class OnPolicy:
 
 
 class OffPolicy:
-    """Trains as rlox's SAC does."""
-
     def __init__(self, clock: Clock, callbacks: list[Any], env: Env) -> None:
         self.clock = clock
         self.callbacks = Hooks(callbacks)
         self.env = env
 
     def train(self, steps: int) -> None:
-        """Train."""
         self.callbacks.on_training_start()
         for step in range(steps):
             self.clock.spend("other", 0.125)
@@ -317,9 +288,6 @@ def test_trainings_in_two_threads(clock: Clock) -> None:
     assert untouched(inner)
 
 
-# --------------------------------------------------------------------------- trainings that fail
-
-
 @pytest.mark.usefixtures("library")
 def test_everything_is_put_back_at_once_where_a_phase_fails(clock: Clock) -> None:
     """A training that fails in what is timed leaves nothing behind, and its time is known."""
@@ -431,9 +399,6 @@ def test_failed_training_is_kept_no_longer_than_its_callback(clock: Clock) -> No
     assert gone() is None
 
 
-# --------------------------------------------------------------------------- what others see of it
-
-
 @pytest.mark.usefixtures("library")
 def test_what_is_replaced_looks_as_it_did(clock: Clock) -> None:
     """During training, settings can be read and set, classes are what they were, and copies are of the real thing."""
@@ -532,11 +497,7 @@ def test_algorithm_can_be_given(clock: Clock) -> None:
     clock.check(callback)
 
 
-# --------------------------------------------------------------------------- rlox itself
-
-
 def part(name: str) -> Any:
-    """Return a module of rlox, where it is installed."""
     return pytest.importorskip(f"rlox.{name}")
 
 

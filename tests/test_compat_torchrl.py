@@ -44,12 +44,10 @@ def fresh(module: types.ModuleType, name: str, clock: Callable[[Seconds], object
 
 
 def ours() -> Any:
-    """Begin with nothing, in ours."""
     return fresh(torchrl, "_clock", lambda seconds: seconds)
 
 
 def theirs(module: types.ModuleType) -> Any:
-    """Begin with nothing, in the real one."""
     return fresh(module, "time", lambda seconds: types.SimpleNamespace(time=seconds))
 
 
@@ -74,9 +72,6 @@ def loaded(monkeypatch: pytest.MonkeyPatch, setting: str | None) -> Any:
     return module
 
 
-# --------------------------------------------------------------------------- TorchRL's own output
-
-
 def test_what_torchrl_printed_comes_out_as_it_was(clock: Seconds) -> None:
     """The text of a real run, played back, is the same byte for byte."""
     text = SAMPLE.read_text(encoding="utf-8")
@@ -85,8 +80,6 @@ def test_what_torchrl_printed_comes_out_as_it_was(clock: Seconds) -> None:
             clock.sleep(float(milliseconds) / 1000)
     assert timeit.print() == text
 
-
-# --------------------------------------------------------------------------- beside the real one
 
 SLEEP = st.tuples(
     st.just("sleep"),
@@ -203,9 +196,6 @@ def test_every_public_name_is_there() -> None:
         assert list(theirs.parameters) == list(mine.parameters)
     assert real._PROFILING_ALLOWED == torchrl._PROFILING_ALLOWED
     assert isinstance(real._NULL_CONTEXT, type(torchrl._NULL_CONTEXT))
-
-
-# --------------------------------------------------------------------------- timeit
 
 
 def test_contexts_and_calls_are_one_register(clock: Seconds) -> None:
@@ -460,9 +450,6 @@ def test_sync_waits_for_cuda_at_both_ends(sync: bool, clock: Seconds, monkeypatc
     assert timeit._REG["a"][1] == (12.0 if sync else 2.0)
 
 
-# --------------------------------------------------------------------------- ranges of torch's profiler
-
-
 @pytest.mark.parametrize("setting", [None, "0", "true"])
 def test_ranges_that_are_not_allowed_cost_nothing(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decorated functions are unchanged, and switching on warns when to set the variable."""
@@ -499,7 +486,6 @@ class Ranges:
 
     @contextmanager
     def record_function(self, name: str) -> Iterator[None]:
-        """Note a range's two ends."""
         self.noted.append(f"<{name}")
         try:
             yield
@@ -508,7 +494,6 @@ class Ranges:
 
 
 def in_range(module: Any, name: str) -> Callable[[T], T]:
-    """Return the decorator, with a type."""
     return cast("Callable[[T], T]", module._maybe_record_function_decorator(name))
 
 

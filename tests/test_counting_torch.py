@@ -42,7 +42,6 @@ Counts = dict[tuple[str, str], int]
 
 
 def count(call: Callable[[], object], **given: Any) -> Tally:
-    """Count a call, twice unless told."""
     given = {"setup": None, "probes": standing_probes(), "repetitions": 2, "environments": environments(), **given}
     return tally(call, **given)
 
@@ -56,7 +55,6 @@ def exact(found: Tally) -> Counts:
 
 
 def state() -> list[object]:
-    """Return what instruments may touch."""
     optimizer: Any = sys.modules["torch.optim.optimizer"]
     environments = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.vector.SyncVectorEnv, gymnasium.Wrapper)
     return [
@@ -74,9 +72,6 @@ def _as_it_was() -> Iterator[None]:
     before = state()
     yield
     assert state() == before
-
-
-# --------------------------------------------------------------------------- tensors
 
 
 def test_operations_are_counted_by_name_and_phase() -> None:
@@ -134,7 +129,6 @@ class Wrapped(torch.Tensor):  # type: ignore[misc]  # as above
 
     @staticmethod
     def __new__(cls, held: Any) -> Any:
-        """Look like the tensor held."""
         return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
 
     def __init__(self, held: Any) -> None:
@@ -142,13 +136,11 @@ class Wrapped(torch.Tensor):  # type: ignore[misc]  # as above
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Have the tensors held do it."""
         held = [each.held if isinstance(each, Wrapped) else each for each in args]
         return Wrapped(func(*held, **(kwargs or {})))
 
 
 def forever() -> Iterator[Any]:
-    """Yield tensors from within a phase that stays open in between."""
     while True:
         with INNER:
             yield torch.ones(2)
@@ -170,7 +162,6 @@ GENERATOR = forever()
 
 @functools.cache
 def scripted() -> Any:
-    """Return a module that TorchScript runs."""
     return torch.jit.script(torch.nn.ReLU())
 
 
@@ -276,9 +267,6 @@ def test_copies_to_a_device_are_counted() -> None:
     assert ("", "copies_to_host") not in found
 
 
-# --------------------------------------------------------------------------- environments
-
-
 def test_a_step_of_a_vector_env_counts_as_many_as_it_has() -> None:
     """Those of the environments within are not counted again, and a wrapped one is one."""
     envs, env = make_vec_env(SYNTHETIC_ID, 3), gymnasium.make(SYNTHETIC_ID)
@@ -296,9 +284,6 @@ def test_a_step_of_a_vector_env_counts_as_many_as_it_has() -> None:
     assert [found[path, "env_steps"] for path in ("", "outer")] == [4, 3]
     envs.close()
     env.close()
-
-
-# --------------------------------------------------------------------------- torch.compile
 
 
 def test_compiled_code_is_counted_by_its_graphs_and_breaks() -> None:
@@ -353,11 +338,7 @@ def test_operations_of_what_may_be_compiled_are_left_out() -> None:
     assert ["python_calls" in note or "ops" in note for note in found.notes] == [True, True]
 
 
-# --------------------------------------------------------------------------- the reference components
-
-
 def make_sac(kind: type[SAC] = SAC, seed: int = 0) -> Any:
-    """Return an agent whose buffer holds random transitions."""
     generator = np.random.default_rng(seed)
     buffer = ReplayBuffer(64, OBS_DIM, ACT_DIM)
     rows, actions = (generator.normal(size=(64, size)).astype(np.float32) for size in (OBS_DIM, ACT_DIM))
@@ -367,12 +348,10 @@ def make_sac(kind: type[SAC] = SAC, seed: int = 0) -> Any:
 
 @pytest.fixture(scope="module")
 def plain_update() -> Counts:
-    """Return the counts of an update without a defect."""
     return sac_counts(SAC)
 
 
 def sac_counts(kind: type[SAC]) -> Counts:
-    """Return the counts of an update."""
     agent = make_sac(kind)
     agent.update(BATCH)
     return exact(count(lambda: agent.update(BATCH)))
@@ -389,8 +368,6 @@ def ppo_counts(change: Callable[[Any], None]) -> Counts:
 
 
 class ReadsItsLoss(SAC):
-    """Waits for a number that it does not need."""
-
     def _update_critic(self, batch: Any, target: Any) -> Any:
         loss = super()._update_critic(batch, target)
         loss.item()
@@ -398,19 +375,13 @@ class ReadsItsLoss(SAC):
 
 
 class AsksTwice(SAC):
-    """Evaluates the target network a second time."""
-
     def target_q(self, batch: Any) -> Any:
-        """Return the second of two."""
         super().target_q(batch)
         return super().target_q(batch)
 
 
 class Promotes(SAC):
-    """Computes in twice the precision for a while."""
-
     def target_q(self, batch: Any) -> Any:
-        """Return what is rounded again in the end."""
         return (super().target_q(batch).double() * 1.0).float()
 
 
@@ -433,7 +404,6 @@ def test_a_defect_of_an_update_is_seen_where_it_is(
 
 
 def keep_gradients(agent: Any) -> None:
-    """Leave gradients on while collecting."""
 
     class Keeps(ActorCritic):
         def act(self, *given: Any) -> Any:
@@ -444,7 +414,6 @@ def keep_gradients(agent: Any) -> None:
 
 
 def copy_twice(agent: Any) -> None:
-    """Copy each observation once more than needed."""
     tensor = agent._tensor
     agent._tensor = lambda array: tensor(array.copy())
 
@@ -623,7 +592,6 @@ class Plain:
         self.obs = torch.ones(8, 4)
 
     def update(self) -> None:
-        """Take a gradient step on both."""
         acted = self.actor(self.obs).detach()
         loss = self.critic(torch.cat([self.obs, acted], 1)).square().mean()
         loss.item()

@@ -26,13 +26,11 @@ MS = 1e-3
 
 
 def tape_on(gpu: VirtualGPU, pool_size: int = 64) -> Tape:
-    """Return a tape of a virtual GPU's times."""
     return Tape(EventClock(gpu, pool_size, gpu.clock))
 
 
 @contextmanager
 def iteration(tape: Tape, *, look: bool = False) -> Iterator[None]:
-    """Record the body as one iteration."""
     tape.begin_iteration(look=look)
     with recording_into(tape.tree):
         yield
@@ -50,12 +48,8 @@ def phases_of(gpu: VirtualGPU, work: Callable[[], object], *, iterations: int = 
 
 
 def times_of(phase: Phase) -> DeviceTimes:
-    """Return the device's times of a phase that has some."""
     assert phase.on_device is not None
     return phase.on_device
-
-
-# --------------------------------------------------------------------------- times
 
 
 def test_host_and_device_times_are_different_figures() -> None:
@@ -178,9 +172,6 @@ def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], dr
         assert times.span_s == pytest.approx((times.self_s or 0.0) + sum(below_s), abs=1e-12)
 
 
-# --------------------------------------------------------------------------- what a phase is bound by
-
-
 def test_a_phase_whose_kernels_are_shorter_than_their_launches_is_launch_bound() -> None:
     """The device keeps up: it waits for the host."""
     gpu = VirtualGPU(launch_s=10 * US)
@@ -289,9 +280,6 @@ def test_lag_goes_on_where_calls_follow_each_other() -> None:
     assert times.lag_out_s == pytest.approx((1.0 * MS + 1.995 * MS) / 2, abs=QUANTUM_S)
 
 
-# --------------------------------------------------------------------------- long work, and clocks that drift
-
-
 def test_every_iteration_has_its_own_anchor() -> None:
     """A clock that drifts by 50 µs a second is not taken for a device that falls behind."""
     gpu = VirtualGPU(drift=50e-6)
@@ -339,9 +327,6 @@ def test_throttling_and_recompiling_show_where_they_happen() -> None:
     assert times_of(phases["compiled"]).bound is Bound.LAUNCH
 
 
-# --------------------------------------------------------------------------- waiting at every edge
-
-
 def test_a_device_without_events_is_waited_for() -> None:
     """By synchronisation alone, at every edge: spans without overlap, tagged as such."""
     gpu = VirtualGPU(launch_s=5 * US)
@@ -358,9 +343,6 @@ def test_a_device_without_events_is_waited_for() -> None:
     assert times_of(outer).span_s == pytest.approx(2.01 * MS)
     assert times_of(outer).self_s == times_of(inner).span_s == pytest.approx(1.005 * MS)
     assert gpu.events_made == 0
-
-
-# --------------------------------------------------------------------------- streams
 
 
 def test_a_phase_on_a_side_stream_is_told_by_that_stream() -> None:
@@ -433,9 +415,6 @@ def test_which_work_that_no_edge_sees_is_noted(wording: Wording) -> None:
             gpu.launch(1 * MS + late_s, stream=2)
         tape.resolve()
     assert (tape.unseen_s, tape.notes) == (0.0, ())
-
-
-# --------------------------------------------------------------------------- graphs and compiled code
 
 
 def test_what_a_capture_leaves_of_phases(wording: Wording) -> None:
@@ -519,9 +498,6 @@ def test_a_timer_in_code_that_must_compile_whole_is_pytorchs_own_error() -> None
         torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
 
 
-# --------------------------------------------------------------------------- memory
-
-
 def test_peaks_of_memory_nest() -> None:
     """A phase's peak is the most in use within it, children included; what follows a child's peak does not have it."""
     gpu = VirtualGPU()
@@ -569,9 +545,6 @@ def test_allocations_are_those_that_asked_the_device() -> None:
     assert tape.resolve() == ()
 
 
-# --------------------------------------------------------------------------- threads and tasks
-
-
 def test_other_threads_are_kept_apart(wording: Wording) -> None:
     """The phases of a backward thread are beside the others, by its thread's name, with a note."""
     gpu = VirtualGPU(launch_s=5 * US)
@@ -612,18 +585,12 @@ def test_tasks_have_paths_below_what_runs_them() -> None:
     assert times_of(phases["rollout/step"]).span_s == pytest.approx(1.005 * MS, abs=QUANTUM_S)
 
 
-# --------------------------------------------------------------------------- what goes wrong
-
-
 class Untrue(VirtualGPU):
-    """A GPU whose events tell something else."""
-
     def __init__(self, told_ms: Callable[[float], float]) -> None:
         super().__init__()
         self._told_ms = told_ms
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
-        """Return what it was told to, of what it is."""
         return self._told_ms(super().elapsed_ms(start, end))
 
 
@@ -675,7 +642,6 @@ class Unasked(VirtualGPU):
     """A GPU that fails at the query whether it captures."""
 
     def is_capturing(self) -> bool:
-        """Fail."""
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 

@@ -45,7 +45,6 @@ class GpuReader:
         self.reads = 0
 
     def read(self) -> Conditions | None:
-        """Return them."""
         self.reads += 1
         return self._gpu.conditions()
 
@@ -60,27 +59,21 @@ class Library:
         self._gpu = gpu
 
     def used(self) -> Mapping[str, int]:
-        """Return how much work the GPU received."""
         return {self._gpu.device: self._gpu.launches}
 
     def flags(self) -> dict[str, str]:
-        """Return the one setting there is."""
         return {"tf32": str(self.tf32)}
 
     def recompiles(self) -> int:
-        """Return the GPU's count."""
         return self._gpu.recompiles
 
     def settings(self) -> Mapping[str, object]:
-        """Return what holds for the process."""
         return dict(self.process)
 
     def restore(self, settings: Mapping[str, object]) -> None:
-        """Put it back."""
         self.process |= settings
 
     def conditions(self, device: str) -> ConditionReader:
-        """Return the reader."""
         return self.reader
 
 
@@ -108,12 +101,10 @@ class Bench:
         self.meter = self.metered()
 
     def metered(self) -> Meter:
-        """Return a meter of the workload as it is now."""
         clocks = Clocks(self.gpu.clock, self.gpu.clock, 76.0)
         return Meter(self.workload, lambda: self._kernels, clocks, self.library)
 
     def call(self) -> None:
-        """Launch the three kernels."""
         self.calls += 1
         with hierarchical_timer("kernels"):
             for _ in range(3):
@@ -124,14 +115,12 @@ class Bench:
         self.gpu.host(50e-6)
 
     def warm(self) -> Warm:
-        """Check and warm up."""
         self.meter.check()
         return self.meter.warm_up(None, 1.0)
 
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    """Return a workload judged by its latency, its device known."""
     made = Bench()
     with driving(made.gpu):
         yield made
@@ -139,7 +128,6 @@ def bench() -> Iterator[Bench]:
 
 @pytest.fixture
 def steady() -> Iterator[Bench]:
-    """Return a workload judged by its steady pace."""
     made = Bench(Pace.STEADY)
     with driving(made.gpu):
         yield made
@@ -149,9 +137,6 @@ def figures_of(bench: Bench, slices: int = 3) -> tuple[list[SliceRecord], list[S
     """Take slices at the gated pace and at the other."""
     plain = [bench.meter.take(SliceKind.PLAIN) for _ in range(slices)]
     return plain, [bench.meter.take(SliceKind.OTHER_PACE)]
-
-
-# --------------------------------------------------------------------------- two paces
 
 
 def test_latency_is_one_call_with_the_device_idle_before_and_done_after(bench: Bench) -> None:
@@ -213,13 +198,10 @@ def test_a_worker_takes_a_few_slices_at_the_other_pace(steady: Bench) -> None:
 
 
 class _Worker(FakeWorker):
-    """A meter taking turns."""
-
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Take a slice."""
         return self._meter.take(kind)
 
 
@@ -252,9 +234,6 @@ def test_known_slowdowns_are_real_at_the_steady_pace(steady: Bench, monkeypatch:
     assert slowed.rounds_s - plain.rounds_s == pytest.approx(100e-6, abs=1e-9)
 
 
-# --------------------------------------------------------------------------- on the host nothing changes
-
-
 def test_on_the_host_there_is_no_device() -> None:
     """Without tensors on an accelerator no device is queried, and records are as they were."""
     clock = FakeClock()
@@ -265,9 +244,6 @@ def test_on_the_host_there_is_no_device() -> None:
     assert meter.device is None
     assert meter.take(SliceKind.PLAIN).device is None
     assert device_figures([meter.take(SliceKind.PLAIN)], []) is None
-
-
-# --------------------------------------------------------------------------- honest conditions
 
 
 def test_time_and_cycles_are_both_kept(bench: Bench) -> None:
@@ -324,7 +300,6 @@ def reasons_of(found: DeviceSlice | DeviceFigures) -> str:
 
 
 def told(record: SliceRecord) -> DeviceSlice:
-    """Return what a slice knows of the device."""
     assert record.device is not None
     return record.device
 
@@ -393,7 +368,6 @@ class Scripted:
         self._reads = count()
 
     def read(self) -> Conditions:
-        """Return what is told now."""
         return self._told(next(self._reads))
 
 
@@ -548,9 +522,6 @@ def test_a_clock_that_moved_within_a_slice_leaves_its_cycles_unknown(bench: Benc
     assert record.device.cycles is None
 
 
-# --------------------------------------------------------------------------- bad input
-
-
 def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench, wording: Wording) -> None:
     """It is no error of the workload's, wherever in the workload it comes up."""
     bench.warm()
@@ -639,9 +610,6 @@ def test_figures_say_the_devices_model(bench: Bench) -> None:
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
     assert record.device.flags == {"model": "virtual", "tf32": "False"}
-
-
-# --------------------------------------------------------------------------- phases
 
 
 def test_traced_slices_have_phases_by_both_clocks(bench: Bench) -> None:
@@ -746,7 +714,6 @@ def test_events_are_made_before_they_are_needed(bench: Bench) -> None:
 
 
 def times(span_s: float | None, **changes: object) -> DeviceTimes:
-    """Return a phase's times."""
     made = DeviceTimes(
         span_s=span_s,
         self_s=span_s,
@@ -774,9 +741,6 @@ def test_device_times_of_several_slices_are_weighted_by_their_calls() -> None:
     assert merged.span_s is None
     assert merged.is_synced
     assert merged_times([]) is None
-
-
-# --------------------------------------------------------------------------- on the way to the run
 
 
 def test_slices_cross_to_the_run_whole(bench: Bench) -> None:

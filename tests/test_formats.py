@@ -25,7 +25,6 @@ SAMPLES = Path(__file__).parent / "samples"
 
 
 def parse(content: str | bytes | dict[str, Any] | list[Any]) -> list[TimerTree]:
-    """Read a file of this content."""
     if isinstance(content, (dict, list)):
         content = json.dumps(content)
     return traces.parse(content.encode() if isinstance(content, str) else content, "some.file")
@@ -42,9 +41,6 @@ def chain(depth: int) -> TimerTree:
 def names_of(timing: Timing) -> list[tuple[int, str, int]]:
     """Return what every format keeps: depths, names and totals."""
     return [(depth, below.name, below.total_ns) for depth, below in levels(timing)]
-
-
-# --------------------------------------------------------------------------- real output of other tools
 
 
 def test_mlagents_sample_has_the_files_numbers() -> None:
@@ -122,8 +118,6 @@ def test_file_may_be_packed() -> None:
     sample = SAMPLES / "mlagents_timers.json"
     assert parse(gzip.compress(sample.read_bytes())) == traces.read(sample)
 
-
-# --------------------------------------------------------------------------- what is written
 
 NS = st.integers(0, 2**63 - 1)
 ANY_NAME = st.text(max_size=6) | st.sampled_from(["a", "b", "\ud800", "x: 0.1, y", "\x1b[2J"])
@@ -297,8 +291,6 @@ def test_deep_trees_are_written() -> None:
     assert len(speedscope_profiles(traces.write([chain(5000)], "speedscope"))[0]) == 5001
     assert names_of(traces.tree_from_json(traces.tree_to_json(chain(300))).root) == names_of(chain(300).root)
 
-
-# --------------------------------------------------------------------------- files nobody can read
 
 OWN = json.loads(traces.tree_to_json(chain(2)))
 NODE = {"total": 1.0, "count": 1}

@@ -70,7 +70,6 @@ class Page(HTMLParser):
         assert not self._open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
         self._close_before(tag)
         self.elements.append((tag, dict(attrs)))
         self.texts.setdefault(tag, []).append("")
@@ -95,7 +94,6 @@ class Page(HTMLParser):
             self.texts[tag][-1] += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """Return the attributes of every element of a kind."""
         return [attributes for name, attributes in self.elements if name == tag]
 
 
@@ -103,7 +101,6 @@ compared = partial(builders.compared, status=Status.SLOWER, ratio=1.1, call_s=11
 
 
 def render(*outcomes: Outcome, summary: Summary = SUMMARY) -> str:
-    """Return the page of a run with a tolerance of 3 %."""
     tolerances = {outcome.result.nodeid: 0.03 for outcome in outcomes}
     return render_html(
         outcomes, summary, tolerances=tolerances, command="pytest --rlperf", created="2026-11-21 14:05 UTC"
@@ -111,17 +108,14 @@ def render(*outcomes: Outcome, summary: Summary = SUMMARY) -> str:
 
 
 def parsed(*outcomes: Outcome) -> Page:
-    """Return the page of a run, parsed."""
     return Page(render(*outcomes))
 
 
 def drawn(outcome: Outcome) -> dict[str, Chart]:
-    """Return a test's charts by their kind, with a tolerance of 3 %."""
     return {chart.kind: chart for chart in charts(outcome, 0.03)}
 
 
 def plot(outcome: Outcome, kind: str) -> Plot:
-    """Return a chart that has an axis."""
     return drawn(outcome)[kind].plot
 
 

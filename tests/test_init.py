@@ -105,7 +105,6 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def listed(path: str | Path) -> list[str]:
-    """Return the names of the tests in a file."""
     body = ast.parse(Path(path).read_text(encoding="utf-8")).body
     return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
@@ -392,9 +391,6 @@ def test_a_file_is_kept(project: Example, capsys: pytest.CaptureFixture[str], ma
     assert out == ""
     assert error == wording
     assert path.is_symlink() or path.read_bytes() == b""
-
-
-# --------------------------------------------------------------------------- the workflows
 
 
 def commands(path: Path) -> tuple[str, str]:

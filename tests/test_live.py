@@ -43,22 +43,18 @@ class Repository(Example):
         self.commit()
 
     def library(self, side: str, times: int = 1, more: str = "") -> None:
-        """Write the package under test."""
         text = LIBRARY.replace('"base"', f'"{side}"').replace("TIMES = 1", f"TIMES = {times}")
         self.write({"mylib/__init__.py": text + textwrap.dedent(more)})
 
     def against(self, spec: str, *args: str, code: int = OK, **env: Any) -> Run:
-        """Compare live, with little time for it."""
         return self.pytest(f"--rlperf-against={spec}", *QUICK, *DECISIVE, *args, code=code, **env)
 
     def measure(self, name: str) -> None:
-        """Write the test of one function of the package."""
         self.write({"tests/test_it.py": f"import mylib\n\ndef test_{name}(rlperf):\n    rlperf(mylib.{name})\n"})
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """Return a repository with one commit."""
     return Repository(tmp_path)
 
 
@@ -90,16 +86,11 @@ def fast(repository: Repository) -> Store:
 
 
 def cases(path: Path) -> dict[str, ElementTree.Element]:
-    """Return the cases in a JUnit file by their tests' names."""
     return {case.attrib["name"]: case for case in ElementTree.parse(path).iter("testcase")}  # noqa: S314 - pytest wrote it
 
 
 def without_commits(text: str) -> str:
-    """Return a text without the short names of commits."""
     return re.sub(r"\b[0-9a-f]{12}\b", "COMMIT", text)
-
-
-# ------------------------------------------------------------------ verdicts
 
 
 def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
@@ -212,9 +203,6 @@ def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) 
     run = repository.against("HEAD", "--rlperf-lanes=2", BEGUN=str(begun))
     assert run.counts == "1 passed, 1 skipped"
     assert begun.read_text() == "xx"
-
-
-# ------------------------------------------------------------------ nothing to compare, or nothing to compare with
 
 
 @pytest.mark.usefixtures("fast")
@@ -347,9 +335,6 @@ def test_a_side_that_loads_the_others_code_is_a_usage_error(repository: Reposito
     assert without_commits(run.err) == wording
 
 
-# ------------------------------------------------------------------ processes
-
-
 def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Repository, wording: Wording) -> None:
     """The dead side is named with its last words, and the next test is compared as if nothing had been."""
     fatal = """
@@ -465,11 +450,7 @@ def test_no_worker_outlives_its_run(repository: Repository, how: signal.Signals)
         assert repository.left_over() == []
 
 
-# ------------------------------------------------------------------ stored suspicion, live settlement
-
-
 def rewrite(path: Path, change: Any) -> None:
-    """Change what a baseline file holds."""
     data = json.loads(path.read_bytes())
     change(data)
     path.write_text(json.dumps(data), encoding="utf-8")
@@ -536,9 +517,6 @@ def test_a_commit_that_git_has_not_is_not_run(repository: Repository, fast: Stor
     assert run.statuses == {"test_work": "SLOWER"}
     assert run.codes == {"test_work": "stored"}
     assert without_commits(run.reasons["test_work"]) == wording
-
-
-# ------------------------------------------------------------------ self-check
 
 
 TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns

@@ -33,9 +33,6 @@ pytestmark = pytest.mark.torch
 OBS_DIM, ACT_DIM, BATCH, STEPS, ENVS = 5, 2, 16, 6, 2
 
 
-# ------------------------------------------------------------------ SAC
-
-
 class ItemInTheLoss(SAC):
     """Logs a loss in every update, and waits for it."""
 
@@ -49,7 +46,6 @@ class TargetTwice(SAC):
     """Evaluates the target network once more than it has to."""
 
     def target_q(self, batch: Batch) -> Any:
-        """Return the target, found twice."""
         with torch.no_grad():
             self.target_critic(batch.next_obs, batch.actions)
         return super().target_q(batch)
@@ -59,7 +55,6 @@ class Float64Rewards(SAC):
     """Has rewards in double precision, as NumPy gives them by itself, and computes the targets in it."""
 
     def target_q(self, batch: Batch) -> Any:
-        """Return the target, by way of float64."""
         return super().target_q(batch._replace(rewards=batch.rewards.double())).float()
 
 
@@ -67,7 +62,6 @@ class TargetWithGradients(SAC):
     """Lets autograd record the target, which nothing is ever derived from."""
 
     def target_q(self, batch: Batch) -> Any:
-        """Return the target, recorded first."""
         return SAC.target_q.__wrapped__(self, batch).detach()  # type: ignore[attr-defined]
 
 
@@ -85,9 +79,6 @@ def sac(kind: type[SAC], seed: int, buffer_kind: type[ReplayBuffer] = ReplayBuff
     obs, next_obs = rng.normal(size=(2, 64, OBS_DIM))
     buffer.add(obs, rng.uniform(-1, 1, (64, ACT_DIM)), rng.normal(size=64), next_obs, np.zeros(64))
     return sac_workload(kind(OBS_DIM, ACT_DIM, buffer, hidden=8, seed=seed), BATCH)
-
-
-# ------------------------------------------------------------------ PPO
 
 
 class ListsAndStacks(PPO):
@@ -110,7 +101,6 @@ class CollectsWithGradients(PPO):
     """Lets autograd record the policy's passes while it collects."""
 
     def collect(self, n_steps: int) -> Any:
-        """Collect, each act recorded."""
         act = self.model.act
         with torch.no_grad():
             self.model.act = lambda *args: tuple(part.detach() for part in torch.enable_grad()(act)(*args))  # type: ignore[method-assign]
@@ -125,11 +115,7 @@ def ppo(kind: type[PPO], seed: int) -> Workload:
     return ppo_workload(kind(make_vec_env(SYNTHETIC_ID, ENVS), hidden=8, seed=seed), STEPS, None)
 
 
-# ------------------------------------------------------------------ what is found
-
-
 def counted(make: Callable[[int], Workload]) -> Counting:
-    """Return what two workers of different seeds count."""
     tallies = []
     for seed in (1, 2):
         workload = make(seed)
@@ -143,7 +129,6 @@ def counted(make: Callable[[int], Workload]) -> Counting:
 
 @cache
 def healthy(component: str) -> Counting:
-    """Return what the component counts as it is."""
     return counted(lambda seed: sac(SAC, seed) if component == "sac" else ppo(PPO, seed))
 
 

@@ -40,7 +40,6 @@ TEST = "def test_it(rlperf): rlperf(lambda: sum(range(100)))\n"
 
 
 def run(directory: Path, platform: str, *arguments: str, code: int = OK) -> Run:
-    """Run pytest on one test, on a platform."""
     example = Example(directory, {"fake.py": FAKE[platform] + HOOK, "test_it.py": TEST})
     return example.pytest(*arguments, plugins=("fake", "rlperf"), PYTHONPATH=str(example.root), code=code)
 

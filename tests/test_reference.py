@@ -43,11 +43,7 @@ def phase_paths(call: Any) -> set[str]:
     return {phase.path for phase in recorded.phases(1)}
 
 
-# --------------------------------------------------------------------------- generalized advantage estimation
-
-
 def trajectories(seed: int, n_steps: int, n_envs: int, done_rate: float) -> tuple[Array, Array, Array, Array]:
-    """Return float64 rewards, values, dones and last values."""
     rng = np.random.default_rng(seed)
     rewards, values = rng.normal(size=(2, n_steps, n_envs))
     return rewards, values, (rng.random((n_steps, n_envs)) < done_rate).astype(np.float64), rng.normal(size=n_envs)
@@ -149,9 +145,6 @@ def test_the_package_and_gae_need_no_torch() -> None:
         reference.DQN  # noqa: B018 - the access is what is tested
 
 
-# --------------------------------------------------------------------------- environments
-
-
 @pytest.mark.torch
 def test_vec_env_resets_with_the_next_step() -> None:
     """`make_vec_env` gives that many environments, and the step after an episode's end is a reset with reward 0."""
@@ -209,9 +202,6 @@ def test_synthetic_env_is_deterministic_and_truncates() -> None:
     assert len(np.unique(np.array(first[0])[:, 0])) == 6
     with pytest.raises(ValueError, match="act_dim=0"):
         reference.SyntheticEnv(act_dim=0)
-
-
-# --------------------------------------------------------------------------- replay
 
 
 def add_numbered(buffer: ReplayBuffer, first: int, n: int) -> None:
@@ -292,11 +282,7 @@ def test_replay_errors(wording: Wording) -> None:
         reference.ReplayBuffer(capacity=0, obs_dim=2, act_dim=1)
 
 
-# --------------------------------------------------------------------------- SAC
-
-
 def small_sac(seed: int = 0, **options: Any) -> SAC:
-    """Return a small agent with random transitions in its buffer."""
     rng = np.random.default_rng(seed)
     buffer = reference.ReplayBuffer(capacity=64, obs_dim=3, act_dim=2, seed=seed)
     obs, next_obs = rng.normal(size=(2, 64, 3))
@@ -480,9 +466,6 @@ def test_sac_learns_to_hold_a_mass() -> None:
     assert mean_return(agent) > 0.4 * untrained
 
 
-# --------------------------------------------------------------------------- PPO
-
-
 def counting_envs(lengths: list[int], truncates: bool) -> Any:
     """Return environments whose episodes have these lengths, whose observation counts steps and whose reward is 1."""
     import gymnasium
@@ -508,7 +491,6 @@ def counting_envs(lengths: list[int], truncates: bool) -> Any:
 
 
 def cartpole_ppo(n_envs: int = 4, **options: Any) -> PPO:
-    """Return an agent over CartPole."""
     return reference.PPO(reference.make_vec_env("CartPole-v1", n_envs), **options)
 
 

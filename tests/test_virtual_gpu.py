@@ -15,13 +15,9 @@ from pytest_rlperf.testing import FakeClock
 
 
 def recorded(gpu: VirtualGPU) -> VirtualEvent:
-    """Return an event that was recorded now."""
     event = gpu.make_event()
     gpu.record(event)
     return event
-
-
-# --------------------------------------------------------------------------- work in virtual time
 
 
 def test_a_launch_costs_the_host_its_launch_alone() -> None:
@@ -92,9 +88,6 @@ def test_streams_run_beside_each_other_unless_one_waits() -> None:
     assert (first.stream, after.stream) == (1, 0)
 
 
-# --------------------------------------------------------------------------- events
-
-
 @given(st.floats(0, 10, allow_nan=False))
 @settings(max_examples=50, deadline=None)
 def test_elapsed_is_quantised_and_of_single_precision(seconds: float) -> None:
@@ -139,9 +132,6 @@ def test_a_clock_that_drifts_is_not_the_hosts() -> None:
     assert gpu.elapsed_ms(start, end) == pytest.approx(1001)
 
 
-# --------------------------------------------------------------------------- graphs
-
-
 def test_captured_work_is_done_by_its_replay() -> None:
     """Capturing does nothing, and a replay is one launch of all captured work."""
     gpu = VirtualGPU(launch_s=5e-6)
@@ -180,9 +170,6 @@ def test_waiting_while_capturing_is_cudas_error(wording: Wording) -> None:
     assert not gpu.is_capturing()
 
 
-# --------------------------------------------------------------------------- memory
-
-
 def test_freed_memory_is_given_out_again() -> None:
     """Of three allocations, the device makes two."""
     gpu = VirtualGPU()
@@ -199,9 +186,6 @@ def test_freed_memory_is_given_out_again() -> None:
     assert gpu.clock.now_ns == asked_ns
     with pytest.raises(ValueError, match="negative size: -1"):
         gpu.allocate(-1)
-
-
-# --------------------------------------------------------------------------- conditions
 
 
 def test_conditions_are_what_was_set() -> None:

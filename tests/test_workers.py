@@ -37,9 +37,6 @@ def errors(failure: str) -> list[str]:
     return [line for line in failure.partition("Fatal Python error")[0].splitlines() if line.startswith("E ")]
 
 
-# ------------------------------------------------------------------ a worker starts
-
-
 def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
     """The places of new objects within their pools differ: were they alike, a side's layout would be part of its time.
 
@@ -81,9 +78,6 @@ def test_processes_are_forked_where_warnings_are_errors(tmp_path: Path) -> None:
     run = example.pytest(*ONE_CALL, "-W", "error::pytest.PytestAssertRewriteWarning", code=OK, **AUTOLOAD)
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" not in run.out, run.out
-
-
-# ------------------------------------------------------------------ a worker dies
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +145,6 @@ def test_death_at_the_start(tmp_path: Path, workers: str, statuses: dict[str, st
     assert errors(run.failure("test_one")) == wording
 
 
-# ------------------------------------------------------------------ a worker hangs, disagrees, or gives up
-
 PATIENCE = """
 
 def pytest_configure(config):
@@ -210,9 +202,6 @@ def test_exit_by_a_test_shows_its_reason(hangs: Run) -> None:
     assert "enough of this" in hangs.out
 
 
-# ------------------------------------------------------------------ nothing is left behind
-
-
 def pids(example: Example, what: str) -> set[int]:
     """Return the processes that have said `what`."""
     try:
@@ -233,7 +222,6 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def running(processes: set[int]) -> set[int]:
-    """Return those that still run."""
     alive = set()
     for pid in processes:
         try:
@@ -304,11 +292,7 @@ def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     assert pids(example, "down") == workers
 
 
-# ------------------------------------------------------------------ other plugins and options
-
-
 def have(*modules: str) -> None:
-    """Skip where a plugin is not installed."""
     for module in modules:
         pytest.importorskip(module)
 

@@ -71,7 +71,6 @@ def check(*paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of all jobs, or of an action."""
     if "runs" in workflow:
         return list(workflow["runs"]["steps"])
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
