@@ -345,7 +345,11 @@ def test_search_stops_where_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("back", "shown"), [((4, 3), "good commit {bad}: .*: SAME"), ((2, 1), "skip commit {bad}: .*collected on {good}")]
+    ("back", "shown"),
+    [
+        ((4, 3), "good commit {bad}: .*: SAME"),
+        pytest.param((2, 1), "skip commit {bad}: .*collected on {good}", marks=pytest.mark.slow),
+    ],
 )
 def test_range_without_a_slowdown_is_an_error(slowing: Example, back: tuple[int, int], shown: str) -> None:
     """The verdict is shown, or why there is none."""

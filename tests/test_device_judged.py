@@ -248,7 +248,7 @@ class VirtualWorker(FakeWorker):
                 gpu.launch(kernel_s)
 
         workload = thunk_workload(update, items=1, unit="update", setup=None, check=None)
-        kernels = dict.fromkeys((SliceKind.INTERPRETER, SliceKind.MEMORY), lambda: gpu.host(50e-6))
+        kernels = dict.fromkeys((SliceKind.INTERPRETER, SliceKind.MEMORY), lambda: gpu.host(2e-3))
         self.meter = Meter(workload, lambda: kernels, Clocks(gpu.clock, gpu.clock, 76.0), GpuLibrary(gpu))
         self._gpu = gpu
 

@@ -112,11 +112,16 @@ class Bench:
         self.then()
 
     def _idle(self) -> None:
-        self.gpu.host(50e-6)
+        self.gpu.host(2e-3)
 
-    def warm(self) -> Warm:
+    def warm(self, limit_s: float = 0.1) -> Warm:
         self.meter.check()
-        return self.meter.warm_up(None, 1.0)
+        return self.meter.warm_up(None, limit_s)
+
+
+def told(record: SliceRecord) -> DeviceSlice:
+    assert record.device is not None
+    return record.device
 
 
 @pytest.fixture
@@ -144,8 +149,7 @@ def test_latency_is_one_call_with_the_device_idle_before_and_done_after(bench: B
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.call_s == pytest.approx(35e-6, abs=2e-9)
-    assert record.device is not None
-    assert (record.device.device, record.device.pace, reasons_of(record.device)) == ("virtual:0", Pace.LATENCY, "")
+    assert (told(record).device, told(record).pace, reasons_of(told(record))) == ("virtual:0", Pace.LATENCY, "")
 
 
 def test_steady_is_many_calls_and_one_wait_divided(steady: Bench) -> None:
@@ -156,8 +160,7 @@ def test_steady_is_many_calls_and_one_wait_divided(steady: Bench) -> None:
     assert calls >= 8
     record = steady.meter.take(SliceKind.PLAIN)
     assert record.call_s == pytest.approx(30e-6 + 5e-6 / calls, abs=2e-9)
-    assert record.device is not None
-    assert record.device.pace is Pace.STEADY
+    assert told(record).pace is Pace.STEADY
 
 
 def test_the_component_says_which_pace_is_gated_and_both_are_stored(bench: Bench, steady: Bench) -> None:
@@ -190,9 +193,8 @@ def test_a_worker_takes_a_few_slices_at_the_other_pace(steady: Bench) -> None:
     slices = WorkerSlices(_Worker(steady.meter), warm)
     slices.take(10.0, lambda: steady.gpu.clock.now_ns / 1e9)
     record = slices.record(0.0)
-    assert record.device is not None
-    assert record.device.latency_s == pytest.approx(35e-6, abs=2e-9)
-    assert record.device.steady_s == pytest.approx(record.wall.call_s)
+    assert told(record).latency_s == pytest.approx(35e-6, abs=2e-9)
+    assert told(record).steady_s == pytest.approx(record.wall.call_s)
     assert 1 <= len(slices.other_pace) == len(slices.traced)
     assert not record.alone, "a process that polls for its device is busy, and no less waiting"
 
@@ -252,10 +254,8 @@ def test_time_and_cycles_are_both_kept(bench: Bench) -> None:
     record = bench.meter.take(SliceKind.PLAIN)
     bench.gpu.sm_clock_hz = 1e9
     slower = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert slower.device is not None
-    assert record.device.cycles == pytest.approx(52_500, rel=1e-3)
-    assert slower.device.cycles == pytest.approx(35_000, rel=1e-3)
+    assert told(record).cycles == pytest.approx(52_500, rel=1e-3)
+    assert told(slower).cycles == pytest.approx(35_000, rel=1e-3)
 
 
 def test_a_throttled_slice_is_retaken(bench: Bench) -> None:
@@ -270,8 +270,7 @@ def test_a_throttled_slice_is_retaken(bench: Bench) -> None:
 
     bench.then = cool
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert (reasons_of(record.device), record.device.retaken) == ("", 1)
+    assert (reasons_of(told(record)), told(record).retaken) == ("", 1)
     assert record.call_s == pytest.approx(35e-6, abs=2e-9)
     figures = device_figures([record], [])
     assert figures is not None
@@ -283,25 +282,19 @@ def test_a_device_that_stays_throttled_is_given_up(bench: Bench, wording: Wordin
     bench.warm()
     bench.gpu.throttle("hardware thermal slowdown", slowdown=2.0)
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert reasons_of(record.device) == wording
-    assert record.device.retaken == RETAKES
+    assert reasons_of(told(record)) == wording
+    assert told(record).retaken == RETAKES
     calls = bench.calls
     assert bench.meter.take(SliceKind.PLAIN).device is not None
     assert bench.calls - calls == record.calls
     figures = device_figures([record], [])
     assert figures is not None
-    assert reasons_of(figures) == reasons_of(record.device)
+    assert reasons_of(figures) == reasons_of(told(record))
 
 
 def reasons_of(found: DeviceSlice | DeviceFigures) -> str:
     """Return why a slice or a worker's figures do not count, empty where they do."""
     return disturbances_text(found.disturbances)
-
-
-def told(record: SliceRecord) -> DeviceSlice:
-    assert record.device is not None
-    return record.device
 
 
 def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench, wording: Wording) -> None:
@@ -406,8 +399,7 @@ def test_a_recompile_mid_run_is_seen(bench: Bench) -> None:
     once = iter([0.02])
     bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert (reasons_of(record.device), record.device.retaken) == ("", 1)
+    assert (reasons_of(told(record)), told(record).retaken) == ("", 1)
 
 
 def test_code_that_is_always_recompiled_is_given_up(bench: Bench, wording: Wording) -> None:
@@ -415,8 +407,7 @@ def test_code_that_is_always_recompiled_is_given_up(bench: Bench, wording: Wordi
     bench.warm()
     bench.then = lambda: bench.gpu.compile(1e-6)
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert reasons_of(record.device) == wording
+    assert reasons_of(told(record)) == wording
 
 
 def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
@@ -426,9 +417,8 @@ def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
     once = iter([4096])
     bench.then = lambda: kept.append(bench.gpu.allocate(size)) if (size := next(once, 0)) else None
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert (reasons_of(record.device), record.device.retaken, record.device.allocations) == ("", 1, 0.0)
-    assert record.device.peak_bytes == (1 << 20) + 4096
+    assert (reasons_of(told(record)), told(record).retaken, told(record).allocations) == ("", 1, 0.0)
+    assert told(record).peak_bytes == (1 << 20) + 4096
 
 
 def test_what_allocates_in_every_call_is_counted_and_no_disturbance(bench: Bench, wording: Wording) -> None:
@@ -437,10 +427,9 @@ def test_what_allocates_in_every_call_is_counted_and_no_disturbance(bench: Bench
     bench.then = lambda: kept.append(bench.gpu.allocate(512))
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert reasons_of(record.device) == ""
-    assert record.device.allocations == 1.0
-    assert record.device.notes == wording
+    assert reasons_of(told(record)) == ""
+    assert told(record).allocations == 1.0
+    assert told(record).notes == wording
 
 
 def test_warming_up_goes_on_until_the_device_has_settled(bench: Bench) -> None:
@@ -456,10 +445,9 @@ def test_warming_up_goes_on_until_the_device_has_settled(bench: Bench) -> None:
             bench.gpu.compile(1e-5)
 
     bench.then = late
-    assert bench.warm().warm_up_s > 0.7
+    assert bench.warm(1.0).warm_up_s > 0.7
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert (reasons_of(record.device), record.device.retaken, record.device.notes) == ("", 0, ())
+    assert (reasons_of(told(record)), told(record).retaken, told(record).notes) == ("", 0, ())
 
 
 def test_warming_up_a_device_that_never_settles_is_bounded(bench: Bench) -> None:
@@ -474,9 +462,8 @@ def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench, wor
     bench.library.reader = NoReader(NVML_MISSING)
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert (record.device.cycles, record.device.before, record.device.after) == (None, None, None)
-    assert record.device.notes[0] == wording
+    assert (told(record).cycles, told(record).before, told(record).after) == (None, None, None)
+    assert told(record).notes[0] == wording
 
 
 def test_other_processes_on_the_device_are_said(bench: Bench) -> None:
@@ -497,19 +484,16 @@ def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench
     once = iter([1e-6])
     bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
     plain = bench.meter.take(SliceKind.PLAIN)
-    assert plain.device is not None
-    assert (reasons_of(plain.device), plain.device.retaken) == ("", 1)
+    assert (reasons_of(told(plain)), told(plain).retaken) == ("", 1)
     none = Figures(1.0, 0.0, 0.0)
     for records in ({"plain": [plain]}, {"plain": [without_notes(plain)], "traced": [traced]}):
         record = worker_record(wall=none, cpu=none, warm=warm, seed=0, idle_cpu_share=0.0, **records)
-        assert record.device is not None
-        assert record.device.notes == wording
+        assert told(record).notes == wording
 
 
 def without_notes(record: SliceRecord) -> SliceRecord:
     """Return a slice on a device as it was taken before there was anything to note."""
-    assert record.device is not None
-    return replace(record, device=replace(record.device, notes=()))
+    return replace(record, device=replace(told(record), notes=()))
 
 
 def test_a_clock_that_moved_within_a_slice_leaves_its_cycles_unknown(bench: Bench) -> None:
@@ -518,8 +502,7 @@ def test_a_clock_that_moved_within_a_slice_leaves_its_cycles_unknown(bench: Benc
     bench.gpu.sm_clock_hz = 0.3e9
     bench.then = lambda: setattr(bench.gpu, "sm_clock_hz", 1.5e9)
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert record.device.cycles is None
+    assert told(record).cycles is None
 
 
 def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench, wording: Wording) -> None:
@@ -565,8 +548,7 @@ def test_what_the_workload_changes_is_put_back_and_named(bench: Bench, wording: 
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
     assert bench.library.process == {"current device": 0, "sync debug mode": 0}
-    assert record.device is not None
-    assert record.device.notes == wording
+    assert told(record).notes == wording
 
 
 def test_tensors_on_a_device_without_a_clock_are_an_error() -> None:
@@ -608,8 +590,7 @@ def test_figures_say_the_devices_model(bench: Bench) -> None:
     """Which is among what must be equal: a machine may have several models, and partitions of different sizes."""
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
-    assert record.device is not None
-    assert record.device.flags == {"model": "virtual", "tf32": "False"}
+    assert told(record).flags == {"model": "virtual", "tf32": "False"}
 
 
 def test_traced_slices_have_phases_by_both_clocks(bench: Bench) -> None:
@@ -682,8 +663,7 @@ def test_unseen_work_is_noted_however_many_rounds_follow(bench: Bench) -> None:
     bench.warm()
     for _ in range(2):
         record = bench.meter.take(SliceKind.TRACED)
-    assert record.device is not None
-    assert [note for note in record.device.notes if "virtual:0 worked for" in note]
+    assert [note for note in told(record).notes if "virtual:0 worked for" in note]
 
 
 def test_a_traced_slice_that_is_retaken_looks_at_memory_again(bench: Bench) -> None:
@@ -698,8 +678,7 @@ def test_a_traced_slice_that_is_retaken_looks_at_memory_again(bench: Bench) -> N
 
     bench.then = cool
     first, second = bench.meter.take(SliceKind.TRACED), bench.meter.take(SliceKind.TRACED)
-    assert first.device is not None
-    assert first.device.retaken == 1
+    assert told(first).retaken == 1
     peaks = [phase.on_device and phase.on_device.peak_bytes for phase in (*first.phases, *second.phases)]
     assert peaks == [1 << 20, None], "once is enough"
 

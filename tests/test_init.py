@@ -156,14 +156,13 @@ def test_a_layouts_components_have_tests(
     at: str,
     tests: list[str],
 ) -> None:
-    """Each is found, and its test passes in an ordinary run, where the project's code is importable."""
+    """Each is found, and its test passed the trial, where the project's code is importable."""
     project.write(files)
     places = ["src", "py/a/src", "py/b", *(["."] if "perf/" in at else [])]
     path = os.pathsep.join([*(str(project.root / place) for place in places), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     assert main(["init", *arguments]) == 0
     assert listed(at) == tests
-    assert project.pytest(at, code=OK, PYTHONPATH=path).counts.endswith(" passed")
 
 
 def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
@@ -310,6 +309,7 @@ def test_a_library_is_tried(project: Example) -> None:
     project.write({"requirements.txt": "gymnasium\n"})
     assert main(["init"]) == 0
     assert listed("tests/test_perf.py") == ["test_gymnasium_step"]
+    assert project.pytest("tests", code=OK).counts == "1 passed"
 
 
 @pytest.mark.usefixtures("untried")
@@ -394,8 +394,7 @@ def test_a_file_is_kept(project: Example, capsys: pytest.CaptureFixture[str], ma
 
 
 def commands(path: Path) -> tuple[str, str]:
-    """Return the commands of a workflow that install and measure; it satisfies its schema."""
-    assert check(path).returncode == 0
+    """Return the commands of a workflow that install and measure."""
     job, *_ = load(path)["jobs"].values()
     install, measure = (step["run"].strip() for step in job["steps"] if "run" in step)
     return install, measure
@@ -431,6 +430,7 @@ def test_the_workflow_measures_the_written_file(project: Example, place: str) ->
     """Also where pytest by itself would not collect it."""
     project.write({"mine.py": GAE})
     assert main(["init", "--github", f"--output={project.root / place}"]) == 0
+    assert check(GATE).returncode == 0
     assert shlex.split(commands(GATE)[1])[:5] == ["python", "-m", "pytest", place, "--rlperf-against=$GITHUB_BASE_REF"]
 
 
@@ -442,6 +442,7 @@ def test_the_workflow_compares_each_dependency(project: Example) -> None:
     assert not DEPENDENCIES.exists()
     project.write({"requirements.txt": "SciPy>=1\nnumpy\n", "other.py": "import gymnasium"})
     assert main(["init", "--github"]) == 0, "what is there is kept"
+    assert check(DEPENDENCIES).returncode == 0
     install, measure = commands(DEPENDENCIES)
     assert f" -r requirements.txt {PACKAGE} gymnasium" in install
     assert "\nfor name in gymnasium numpy scipy; do\n" in measure
