@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 import types
-import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -385,27 +384,6 @@ def test_threads_share_nothing() -> None:
     assert len(mlagents._thread_timer_stacks) == 0
 
 
-def test_stack_of_a_thread_that_runs() -> None:
-    """A thread's stack is found while it runs, too, and by what only looks like a thread."""
-    begun, end = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with mlagents.hierarchical_timer("work"):
-            begun.set()
-            end.wait(30)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert begun.wait(30)
-    stack = mlagents.get_timer_stack_for_thread(thread)
-    assert stack is mlagents.get_timer_stack_for_thread(mock.Mock(ident=thread.ident))
-    end.set()
-    thread.join()
-    assert stack is not None
-    assert stack is mlagents.get_timer_stack_for_thread(thread)
-    assert stack.root.children["work"].count == 1
-
-
 def test_reset_while_open(clock: Clock) -> None:
     """A scope that is open at a reset counts from then in the new tree, and no longer changes the old one."""
     with mlagents.hierarchical_timer("outer"):
@@ -540,88 +518,3 @@ def test_coroutine_that_fails_or_is_cancelled(clock: Clock) -> None:
     asyncio.run(main())
     assert [child["count"] for child in mlagents.get_timer_tree()["children"].values()] == [1, 1]
     assert len(mlagents._get_thread_timer().stack) == 1
-
-
-def test_generators_are_timed_while_they_run(clock: Clock) -> None:
-    """A generator's time is its own, without its consumer's; it is a generator as it was."""
-
-    def count() -> Generator[int, int, str]:
-        with mlagents.hierarchical_timer("within"):
-            clock.now += 1
-        given_ = yield 1
-        clock.now += given_
-        try:
-            yield 2
-        except BoomError:
-            clock.now += 4
-        return "end"
-
-    timed_count = mlagents.hierarchical_timer("count")(count)
-    assert inspect.isgeneratorfunction(timed_count)
-    timed_count()
-    body = timed_count()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert next(body) == 1
-        with mlagents.hierarchical_timer("consumer"):
-            clock.now += 100
-            assert body.send(2) == 2
-        with pytest.raises(StopIteration) as end:
-            body.throw(BoomError())
-    assert end.value.value == "end"
-    tree = mlagents.get_timer_tree()
-    assert (below(tree, "count")["count"], below(tree, "consumer", "count")["count"]) == (2, 1)
-    assert below(tree, "count")["total"] == pytest.approx(5, abs=1e-3)
-    assert below(tree, "count", "within")["total"] == pytest.approx(1, abs=1e-3)
-    assert below(tree, "consumer", "count")["total"] == pytest.approx(2, abs=1e-3)
-    assert len(mlagents._get_thread_timer().stack) == 1
-
-
-def test_reset_while_a_generator_pauses_or_runs(clock: Clock) -> None:
-    """A reset leaves to a generator only what it does from then on."""
-
-    def count() -> Generator[int, None, None]:
-        clock.now += 8
-        yield 1
-        clock.now += 1
-        mlagents.reset_timers()
-        clock.now += 2
-        yield 2
-        clock.now += 4
-
-    timed_count = mlagents.hierarchical_timer("count")(count)
-    assert list(timed_count()) == [1, 2]
-    tree = mlagents.get_timer_tree()
-    assert shape(tree)["children"] == {"count": {"count": 2}}
-    assert below(tree, "count")["total"] == pytest.approx(6, abs=1e-3)
-    body = timed_count()
-    next(body)
-    mlagents.reset_timers()
-    body.close()
-    tree = mlagents.get_timer_tree()
-    assert below(tree, "count")["count"] == 1
-    assert below(tree, "count")["total"] == pytest.approx(0, abs=1e-3)
-
-
-def test_async_generators_are_timed_while_they_run(clock: Clock) -> None:
-    """So are asynchronous generators."""
-
-    async def count() -> AsyncIterator[int]:
-        for i in range(3):
-            clock.now += 1
-            await asyncio.sleep(0)
-            yield i
-
-    timed_count = mlagents.hierarchical_timer("count")(count)
-
-    async def main() -> list[int]:
-        found = []
-        async for i in timed_count():
-            clock.now += 100
-            found.append(i)
-        return found
-
-    assert asyncio.run(main()) == [0, 1, 2]
-    child = below(mlagents.get_timer_tree(), "count")
-    assert child["count"] == 4
-    assert child["total"] == pytest.approx(3, abs=1e-3)

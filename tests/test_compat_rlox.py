@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -266,29 +264,6 @@ def test_time_of_other_callbacks_is_not_the_phases(clock: Clock, library: types.
 
 
 @pytest.mark.usefixtures("library")
-def test_trainings_in_two_threads(clock: Clock) -> None:
-    """Trainings that replace the same functions at the same time have each their own calls, whoever ends first."""
-    callbacks = TimingCallback(), TimingCallback()
-    begun, end = threading.Event(), threading.Event()
-    outer, inner = (OnPolicy(clock, [callback]) for callback in callbacks)
-
-    def wait(place: str) -> None:
-        begun.set()
-        assert end.wait(30)
-
-    outer.within = wait
-    thread = threading.Thread(target=lambda: outer.train(1))
-    thread.start()
-    assert begun.wait(30)
-    inner.train(2)
-    end.set()
-    thread.join()
-    assert [callback.counts["gae_compute"] for callback in callbacks] == [1, 2]
-    assert untouched(outer)
-    assert untouched(inner)
-
-
-@pytest.mark.usefixtures("library")
 def test_everything_is_put_back_at_once_where_a_phase_fails(clock: Clock) -> None:
     """A training that fails in what is timed leaves nothing behind, and its time is known."""
     callback = TimingCallback()
@@ -378,25 +353,6 @@ def test_training_that_gets_over_a_failure_is_timed_on(clock: Clock) -> None:
     clock.check(callback)
     retrying.train(1)
     clock.check(callback)
-
-
-@pytest.mark.usefixtures("library")
-def test_failed_training_is_kept_no_longer_than_its_callback(clock: Clock) -> None:
-    """After a summary nothing holds on to what was trained."""
-    callback = TimingCallback()
-    algorithm = OnPolicy(clock, [callback])
-
-    def fail(place: str) -> None:
-        raise KeyboardInterrupt
-
-    algorithm.within = fail
-    with pytest.raises(KeyboardInterrupt):
-        algorithm.train(1)
-    callback.summary()
-    gone = weakref.ref(algorithm.collector)
-    del algorithm
-    gc.collect()
-    assert gone() is None
 
 
 @pytest.mark.usefixtures("library")
@@ -591,27 +547,6 @@ def test_sac_of_rlox(spent: Clock, monkeypatch: pytest.MonkeyPatch, n_envs: int)
     assert sum(original._phase_times.values()) == pytest.approx(sum(callback.seconds.values()))
     assert original._phase_times["env_step"] > callback.seconds["gradient_update"] > 8 * 16
     assert original._phase_times["gradient_update"] < 16
-
-
-def test_failing_environment_of_rlox(spent: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training that the environment ends leaves rlox and its objects as they were."""
-    callback = TimingCallback()
-    algorithm = part("algorithms.ppo").PPO(
-        "Pendulum-v1", n_envs=2, n_steps=8, n_epochs=1, batch_size=16, callbacks=[callback]
-    )
-    compute = sys.modules["rlox"].compute_gae_batched
-
-    def fail(env: Any, actions: Any) -> None:
-        raise OSError("the simulator has gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(part("gym_vec_env").GymVecEnv, "step_all", fail)
-        with pytest.raises(OSError, match="simulator"):
-            algorithm.train(16)
-    assert untouched(algorithm)
-    assert sys.modules["rlox"].compute_gae_batched is compute
-    train(spent, algorithm, 16, monkeypatch)
-    assert callback.counts["env_step"] == 1 + 8
 
 
 def test_callback_has_all_hooks_of_rlox() -> None:

@@ -1,22 +1,19 @@
-"""TorchRL's ``timeit`` and profiling switches, by a clock that stands still, and beside the real ones if installed."""
+"""TorchRL's ``timeit``, by a clock that stands still, and beside the real one if installed."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import inspect
 import logging
-import pickle
 import re
 import subprocess
 import sys
 import threading
 import types
-import warnings
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import pytest
 from builders import Seconds
@@ -27,7 +24,6 @@ from wording import Wording
 from pytest_rlperf.compat import torchrl
 from pytest_rlperf.compat.torchrl import timeit
 
-T = TypeVar("T")
 SAMPLE = Path(__file__).parent / "samples" / "torchrl_timeit.txt"
 
 
@@ -56,20 +52,6 @@ def clock() -> Iterator[Seconds]:
     """Begin with nothing, by a clock that stands still."""
     with ours() as seconds:
         yield seconds
-
-
-def loaded(monkeypatch: pytest.MonkeyPatch, setting: str | None) -> Any:
-    """Return the module as it is imported in a process with that environment."""
-    if setting is None:
-        monkeypatch.delenv("TORCHRL_PROFILING", raising=False)
-    else:
-        monkeypatch.setenv("TORCHRL_PROFILING", setting)
-    spec = importlib.util.spec_from_file_location("torchrl_anew", torchrl.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_what_torchrl_printed_comes_out_as_it_was(clock: Seconds) -> None:
@@ -186,16 +168,6 @@ def test_every_public_name_is_there() -> None:
                 assert list(inspect.signature(getattr(timeit, name)).parameters) == list(
                     inspect.signature(value).parameters
                 )
-    for name in (
-        "_maybe_timeit",
-        "_maybe_record_function",
-        "_maybe_record_function_decorator",
-        "set_profiling_enabled",
-    ):
-        theirs, mine = inspect.signature(getattr(real, name)), inspect.signature(getattr(torchrl, name))
-        assert list(theirs.parameters) == list(mine.parameters)
-    assert real._PROFILING_ALLOWED == torchrl._PROFILING_ALLOWED
-    assert isinstance(real._NULL_CONTEXT, type(torchrl._NULL_CONTEXT))
 
 
 def test_contexts_and_calls_are_one_register(clock: Seconds) -> None:
@@ -357,11 +329,6 @@ def test_entries_that_overlap_add_up(clock: Seconds) -> None:
     assert timeit._REG["a"] == [4.5, 9.0, 2]
 
 
-def test_a_timer_can_be_pickled() -> None:
-    """It goes by its name to where it is wanted."""
-    assert pickle.loads(pickle.dumps(timeit("a", sync=True))).name == "a"  # noqa: S301
-
-
 def test_coroutines_are_timed_until_they_end(clock: Seconds) -> None:
     """Their waits are included, and two that take turns are two entries."""
 
@@ -382,59 +349,6 @@ def test_coroutines_are_timed_until_they_end(clock: Seconds) -> None:
     assert timeit._REG["a"] == [2.0, 4.0, 2]
 
 
-def test_generators_are_timed_while_they_run(clock: Seconds) -> None:
-    """Their consumers' time is left out; what is sent and thrown in and returned goes through."""
-
-    @timeit("a")
-    def echo() -> Generator[object, object, str]:
-        given: object = None
-        for _ in range(3):
-            clock.sleep(1)
-            try:
-                given = yield given
-            except FailedError:
-                given = "caught"
-        return "end"
-
-    assert inspect.isgeneratorfunction(echo)
-    body = echo()
-    assert next(body) is None
-    clock.sleep(100)
-    assert body.send("sent") == "sent"
-    assert body.throw(FailedError()) == "caught"
-    with pytest.raises(StopIteration, match="end"):
-        next(body)
-    assert timeit._REG["a"] == [0.75, 3.0, 4]
-    body = echo()
-    next(body)
-    body.close()
-    assert timeit._REG["a"][1:] == [4.0, 6]
-
-
-def test_async_generators_are_timed_while_they_run(clock: Seconds) -> None:
-    """As generators are, what they wait for included."""
-
-    @timeit("a")
-    async def count() -> AsyncIterator[int]:
-        for number in range(3):
-            clock.sleep(1)
-            await asyncio.sleep(0)
-            yield number
-
-    async def consume() -> list[int]:
-        seen = []
-        async for number in count():
-            clock.sleep(100)
-            seen.append(number)
-        first = count()
-        await first.__anext__()
-        await first.aclose()  # type: ignore[attr-defined]
-        return seen
-
-    assert asyncio.run(consume()) == [0, 1, 2]
-    assert timeit._REG["a"][1:] == [4.0, 6]
-
-
 @pytest.mark.parametrize("sync", [False, True])
 def test_sync_waits_for_cuda_at_both_ends(sync: bool, clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
     """With sync, work launched within the body is timed with it."""
@@ -450,115 +364,11 @@ def test_sync_waits_for_cuda_at_both_ends(sync: bool, clock: Seconds, monkeypatc
     assert timeit._REG["a"][1] == (12.0 if sync else 2.0)
 
 
-@pytest.mark.parametrize("setting", [None, "0", "true"])
-def test_ranges_that_are_not_allowed_cost_nothing(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decorated functions are unchanged, and switching on warns when to set the variable."""
-    module = loaded(monkeypatch, setting)
-    assert (module._PROFILING_ALLOWED, module._PROFILING_ENABLED) == (False, False)
-    assert module._maybe_record_function_decorator("a")(run) is run
-    assert module._maybe_record_function("a") is module._NULL_CONTEXT
-    with pytest.warns(UserWarning, match="TORCHRL_PROFILING=1") as caught:
-        module.set_profiling_enabled(True)
-    assert caught[0].filename == __file__
-    assert module._PROFILING_ENABLED is False
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        module.set_profiling_enabled(False)
-
-
-class Ranges:
-    """Stands in for torch, and notes the ranges that are open."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.noted: list[str] = []
-        self.compiling = False
-        profiler = types.SimpleNamespace(record_function=self.record_function)
-        torch = types.SimpleNamespace(
-            autograd=types.SimpleNamespace(profiler=profiler),
-            compiler=types.SimpleNamespace(is_compiling=lambda: self.compiling),
-        )
-        for name, module in (
-            ("torch", torch),
-            ("torch.autograd", torch.autograd),
-            ("torch.autograd.profiler", profiler),
-        ):
-            monkeypatch.setitem(sys.modules, name, module)
-
-    @contextmanager
-    def record_function(self, name: str) -> Iterator[None]:
-        self.noted.append(f"<{name}")
-        try:
-            yield
-        finally:
-            self.noted.append(f"{name}>")
-
-
-def in_range(module: Any, name: str) -> Callable[[T], T]:
-    return cast("Callable[[T], T]", module._maybe_record_function_decorator(name))
-
-
-def test_ranges_that_are_allowed_can_be_switched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are on from the start, off and on again at any time, and off within torch.compile."""
-    module, torch = loaded(monkeypatch, "1"), Ranges(monkeypatch)
-    assert (module._PROFILING_ALLOWED, module._PROFILING_ENABLED) == (True, True)
-
-    @in_range(module, "call")
-    def function(number: int) -> int:
-        """Double."""
-        with module._maybe_record_function("body"):
-            return 2 * number
-
-    assert (function(2), function.__name__, function.__doc__) == (4, "function", "Double.")
-    assert torch.noted == ["<call", "<body", "body>", "call>"]
-    module.set_profiling_enabled(False)
-    assert module._PROFILING_ENABLED is False
-    assert function(3) == 6
-    module.set_profiling_enabled(True)
-    torch.compiling = True
-    assert function(4) == 8
-    assert module._maybe_timeit("a") is module._NULL_CONTEXT
-    assert len(torch.noted) == 4
-    torch.compiling = False
-    assert isinstance(module._maybe_timeit("a"), module.timeit)
-
-
-def test_ranges_are_open_while_a_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A generator's is open each time that it goes on, a coroutine's until it has ended."""
-    module, torch = loaded(monkeypatch, "1"), Ranges(monkeypatch)
-
-    @in_range(module, "turn")
-    def generator() -> Iterator[int]:
-        yield 1
-        yield 2
-
-    @in_range(module, "all")
-    async def coroutine() -> None:
-        torch.noted.append("runs")
-
-    for number in generator():
-        torch.noted.append(str(number))
-    assert torch.noted == ["<turn", "turn>", "1", "<turn", "turn>", "2", "<turn", "turn>"]
-    torch.noted.clear()
-    asyncio.run(coroutine())
-    assert torch.noted == ["<all", "runs", "all>"]
-
-
-@pytest.mark.torch
-def test_ranges_show_in_torchs_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real profiler sees them by their names."""
-    torch = pytest.importorskip("torch")
-    module = loaded(monkeypatch, "1")
-    function = module._maybe_record_function_decorator("a_range_of_ours")(lambda: torch.ones(2) + 1)
-    with torch.profiler.profile() as profile:
-        function()
-    assert [event.count for event in profile.key_averages() if event.key == "a_range_of_ours"] == [1]
-
-
 def test_importing_loads_neither_package() -> None:
     """The module stands where TorchRL and torch are not installed, and times without them."""
     code = (
-        "import sys; from pytest_rlperf.compat.torchrl import _maybe_timeit, timeit\n"
-        "with _maybe_timeit('a'): pass\n"
+        "import sys; from pytest_rlperf.compat.torchrl import timeit\n"
+        "with timeit('a'): pass\n"
         "assert timeit._REG['a'][2] == 1; print({'torch', 'torchrl', 'numpy'} & set(sys.modules))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -172,32 +172,6 @@ def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], dr
         assert times.span_s == pytest.approx((times.self_s or 0.0) + sum(below_s), abs=1e-12)
 
 
-def test_a_phase_whose_kernels_are_shorter_than_their_launches_is_launch_bound() -> None:
-    """The device keeps up: it waits for the host."""
-    gpu = VirtualGPU(launch_s=10 * US)
-
-    def work() -> None:
-        with timer("small"):
-            for _ in range(20):
-                gpu.launch(4 * US)
-
-    assert times_of(phases_of(gpu, work)["small"]).bound is Bound.LAUNCH
-
-
-def test_a_phase_that_the_host_runs_ahead_of_is_device_bound() -> None:
-    """The lag grows, or stays: work is queued."""
-    gpu = VirtualGPU(launch_s=5 * US)
-
-    def work() -> None:
-        with timer("large"):
-            gpu.launch(2 * MS)
-        with timer("behind"):
-            gpu.launch(5 * US)
-
-    phases = phases_of(gpu, work)
-    assert times_of(phases["large"]).bound is times_of(phases["behind"]).bound is Bound.DEVICE
-
-
 def test_a_phase_in_which_the_lag_falls_to_nothing_hangs_on_a_wait() -> None:
     """A wait within shows where the phase began behind, or an inner phase did; what goes on behind is the device's."""
     gpu = VirtualGPU(launch_s=5 * US)
@@ -266,20 +240,6 @@ def test_lag_classes_follow_from_what_was_queued(phases: list[tuple[str, int]]) 
     assert [times_of(phase).bound for phase in tape.resolve()] == expected
 
 
-def test_lag_goes_on_where_calls_follow_each_other() -> None:
-    """Without a wait between calls the second one begins as late as the first one ended."""
-    gpu = VirtualGPU(launch_s=5 * US)
-    tape = tape_on(gpu)
-    for _ in range(2):
-        with iteration(tape), timer("call"):
-            gpu.launch(1 * MS)
-    (phase,) = tape.resolve()
-    times = times_of(phase)
-    assert gpu.syncs == 1
-    assert times.lag_in_s == pytest.approx((0 + 1.0 * MS) / 2, abs=QUANTUM_S)
-    assert times.lag_out_s == pytest.approx((1.0 * MS + 1.995 * MS) / 2, abs=QUANTUM_S)
-
-
 def test_every_iteration_has_its_own_anchor() -> None:
     """A clock that drifts by 50 µs a second is not taken for a device that falls behind."""
     gpu = VirtualGPU(drift=50e-6)
@@ -308,25 +268,6 @@ def test_long_iterations_keep_their_half_microsecond() -> None:
     assert phases["short"].span_s == pytest.approx(100 * US, abs=2 * QUANTUM_S)
 
 
-def test_throttling_and_recompiling_show_where_they_happen() -> None:
-    """A device at half its clock takes twice the span; what compiles is the host's time, and launch-bound."""
-    gpu = VirtualGPU(launch_s=0.0)
-
-    def work() -> None:
-        with timer("kernels"):
-            gpu.launch(1 * MS)
-            gpu.item()
-        with timer("compiled"):
-            gpu.compile(5 * MS)
-            gpu.launch(10 * US)
-
-    gpu.throttle("power cap", slowdown=2.0)
-    phases = phases_of(gpu, work)
-    assert times_of(phases["kernels"]).span_s == pytest.approx(2 * MS, abs=QUANTUM_S)
-    assert phases["compiled"].total_s == pytest.approx(5 * MS)
-    assert times_of(phases["compiled"]).bound is Bound.LAUNCH
-
-
 def test_a_device_without_events_is_waited_for() -> None:
     """By synchronisation alone, at every edge: spans without overlap, tagged as such."""
     gpu = VirtualGPU(launch_s=5 * US)
@@ -343,22 +284,6 @@ def test_a_device_without_events_is_waited_for() -> None:
     assert times_of(outer).span_s == pytest.approx(2.01 * MS)
     assert times_of(outer).self_s == times_of(inner).span_s == pytest.approx(1.005 * MS)
     assert gpu.events_made == 0
-
-
-def test_a_phase_on_a_side_stream_is_told_by_that_stream() -> None:
-    """Its span is the stream's, and no part of the own time of the phase around it."""
-    gpu = VirtualGPU(launch_s=0.0)
-
-    def work() -> None:
-        with timer("update"):
-            gpu.launch(1 * MS)
-            with gpu.use(7), timer("copy"):
-                gpu.launch(3 * MS)
-
-    phases = phases_of(gpu, work)
-    assert (times_of(phases["update/copy"]).stream, times_of(phases["update"]).stream) == ("side 1", "main")
-    assert times_of(phases["update/copy"]).span_s == pytest.approx(3 * MS, abs=QUANTUM_S)
-    assert times_of(phases["update"]).self_s == pytest.approx(1 * MS, abs=QUANTUM_S)
 
 
 def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named(wording: Wording) -> None:

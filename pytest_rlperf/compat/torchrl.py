@@ -1,14 +1,12 @@
-"""``timeit`` and the profiling switches under the names of ``torchrl._utils``; torch is loaded only where needed.
+"""``timeit`` under the name of ``torchrl._utils``; torch is loaded only where needed.
 
-Names, figures and text are TorchRL's, its environment variable ``TORCHRL_PROFILING`` included. The differences are
-deliberate; each is a case in which the original loses track:
+Names, figures and text are TorchRL's. The differences are deliberate; each is a case in which the original loses track:
 
 - The clock is one that is never set back, so ``t0`` is no time of day.
 - A timer may be entered again before it has ended, by recursion or in another thread or task: no start is lost and
   no entry.
 - A decorated coroutine function is timed until it has ended, not until it is called. A generator function is timed
-  while it runs, without its consumer's work in between: from one item to the next is an entry. Profiler ranges do the
-  same.
+  while it runs, without its consumer's work in between: from one item to the next is an entry.
 - Where nothing has set up the logger ``torchrl``, ``timeit.print`` writes to the standard output, as TorchRL's own
   set-up has it.
 - Reading a timer that was never started is an error with a message.
@@ -17,12 +15,9 @@ deliberate; each is a case in which the original loses track:
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
@@ -31,7 +26,6 @@ from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.timers.scope import pauses, pausing
 
 F = TypeVar("F", bound=Callable[..., Any])
-Context = AbstractContextManager[Any]
 
 _logger = logging.getLogger("torchrl")
 _lock = threading.RLock()
@@ -216,68 +210,3 @@ def _show(line: str) -> None:
         _logger.info(line)
     else:
         sys.stdout.write(f"{line}\n")
-
-
-# --------------------------------------------------------------------------- ranges of torch's profiler
-
-_PROFILING_ALLOWED = os.environ.get("TORCHRL_PROFILING", "0") == "1"
-_PROFILING_ENABLED = _PROFILING_ALLOWED
-_NULL_CONTEXT = nullcontext()
-
-
-def set_profiling_enabled(enabled: bool) -> None:
-    """Switch ranges on or off; a warning where ``TORCHRL_PROFILING=1`` was not set when this was imported."""
-    if enabled and not _PROFILING_ALLOWED:
-        warnings.warn(
-            "set_profiling_enabled(True) does nothing: TORCHRL_PROFILING=1 was not in the environment when this was "
-            "imported, so decorated functions have no ranges to switch on. Set it before Python starts",
-            stacklevel=2,
-        )
-        return
-    # Callers and tests of the original read this name, so the switch is the name itself.
-    global _PROFILING_ENABLED
-    _PROFILING_ENABLED = enabled
-
-
-def _is_compiling() -> bool:
-    torch = sys.modules.get("torch")  # where it is not loaded, nothing compiles
-    return torch is not None and torch.compiler.is_compiling()
-
-
-def _maybe_timeit(name: str) -> Context:
-    """Return a timer, or a context that does nothing within torch.compile, which cannot follow a clock."""
-    return _NULL_CONTEXT if _is_compiling() else timeit(name)
-
-
-def _maybe_record_function(name: str) -> Context:
-    """Return a range of torch's profiler, or the one context that does nothing where ranges are off."""
-    if not _PROFILING_ENABLED or _is_compiling():
-        return _NULL_CONTEXT
-    from torch.autograd.profiler import record_function
-
-    return cast("Context", record_function(name))
-
-
-def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
-    """Return a decorator that puts each call in a range, or that does nothing where ranges are not allowed."""
-    if not _PROFILING_ALLOWED:
-        return _unchanged
-
-    def decorator(fn: F) -> F:
-        if pauses(fn):
-            return pausing(fn, lambda: _maybe_record_function(name))
-
-        @wraps(fn)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not _PROFILING_ENABLED:
-                return fn(*args, **kwargs)
-            with _maybe_record_function(name):
-                return fn(*args, **kwargs)
-
-        return cast("F", wrapper)
-
-    return decorator
-
-
-def _unchanged(fn: F) -> F:
-    return fn
