@@ -217,6 +217,7 @@ def test_no_capture_shows_output_as_it_comes(tmp_path: Path) -> None:
     assert result.err.count("loud error") == 1
 
 
+@pytest.mark.slow
 def test_tee_shows_output_and_keeps_it(tmp_path: Path) -> None:
     """With `--capture=tee-sys` output is both seen and kept for the report."""
     result = Example(tmp_path, {"test_loud.py": SHOUTING}).pytest(*ONE_CALL, "--capture=tee-sys", "-rP", code=OK)
@@ -301,12 +302,11 @@ def layout(directory: Path) -> Example:
 @pytest.mark.parametrize(
     ("where", "args"),
     [
-        (".", ("--import-mode=importlib",)),
-        ("checks/two", (".", "../one/test_same.py")),
-        (".", ("--pyargs", "checks.one", "checks.two.test_same")),
-        ("elsewhere", ("--rootdir=..", "-c", "../pyproject.toml", "../checks/one")),
+        pytest.param(".", ("--import-mode=importlib",), id="testpaths and importlib", marks=pytest.mark.slow),
+        pytest.param("checks/two", (".", "../one/test_same.py"), id="subdirectory", marks=pytest.mark.slow),
+        pytest.param(".", ("--pyargs", "checks.one", "checks.two.test_same"), id="pyargs"),
+        pytest.param("elsewhere", ("--rootdir=..", "-c", "../pyproject.toml", "../checks/one"), id="rootdir"),
     ],
-    ids=["testpaths and importlib", "subdirectory", "pyargs", "rootdir"],
 )
 def test_layouts_are_plain_pytests(tmp_path: Path, where: str, args: tuple[str, ...]) -> None:
     """Files of one name, conftests, ini settings and ways to name tests work as they do without measuring."""
@@ -416,7 +416,7 @@ def test_a_debugger_from_outside_takes_tests_unmeasured(tmp_path: Path, conftest
     assert named in line
 
 
-@pytest.mark.parametrize("core", ["ctrace", "pytrace", pytest.param("sysmon", marks=needs_monitoring)])
+@pytest.mark.parametrize("core", ["ctrace", pytest.param("sysmon", marks=needs_monitoring)])
 def test_coverage_is_no_debugger(tmp_path: Path, core: str) -> None:
     """A run beside coverage measures, whatever coverage traces with."""
     test = "def test_sum(rlperf): assert rlperf(lambda: sum(range(9))).measured\n"

@@ -294,18 +294,17 @@ def test_a_subset_stores_only_what_it_measured(tmp_path: Path, measured: Path) -
     assert data["sessions"][session]["dirty"] is True
 
 
-@pytest.mark.parametrize("content", ['{"nonsense', '{"schema": 99}'])
-def test_a_baseline_that_cannot_be_read(tmp_path: Path, content: str, wording: Wording) -> None:
+def test_a_baseline_that_cannot_be_read(tmp_path: Path, wording: Wording) -> None:
     """Comparing and storing alike stop before measuring, name the file and the way out, and leave it as it is."""
     example = Example(tmp_path, {"test_it.py": "def test_it(rlperf): rlperf(int)"})
     path = Store(example.root / "baselines", "default", this_machine()).path
     path.parent.mkdir(parents=True)
-    path.write_text(content, encoding="utf-8")
+    path.write_text('{"nonsense', encoding="utf-8")
     for args in (["--rlperf"], ["--rlperf-save-baseline", "--rlperf-accept=why"]):
         error = example.pytest(*args, code=USAGE).err
         assert error.startswith(f"ERROR: {path}")
         assert error.replace(path.name, "MACHINE.json") == wording
-        assert path.read_text(encoding="utf-8") == content
+        assert path.read_text(encoding="utf-8") == '{"nonsense'
         assert [path.name for path in path.parent.iterdir()] == [path.name]
 
 
