@@ -184,8 +184,10 @@ def test_nothing_is_found_in_a_healthy_component() -> None:
     ],
 )
 def test_a_planted_defect_is_named(component: str, make: Callable[[int], Workload], path: str, name: str) -> None:
-    """It is more of what it is, in the phase that it is in."""
+    """It is more of what it is, in the phase that it is in and in no other beside."""
     changes = found(component, make)
     named = [change for change in changes if (change.path, change.name) == (path, name)]
     assert named, changes_text(changes)
     assert named[0].is_more
+    places = {change.path for change in changes if change.name == name}
+    assert not {other for other in places if not (path.startswith(other) or other.startswith(path))}

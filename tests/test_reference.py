@@ -446,6 +446,7 @@ def mean_return(agent: SAC) -> float:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_sac_learns_to_hold_a_mass() -> None:
     """A mass pushed along a line is brought to the middle: at least 60 % of the untrained policy's cost is gone."""
