@@ -332,8 +332,9 @@ def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeyp
     assert scratch_left(tmp_path) == []
 
 
-def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path) -> None:
-    """Where the run's own process imports it; in the end it is one whose copies cannot even begin."""
+@pytest.mark.parametrize(("args", "prints"), [((), 0), pytest.param(("-s",), 2, marks=pytest.mark.slow)])
+def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path, args: tuple[str, ...], prints: int) -> None:
+    """In the run's process and in the one that measures; in the end it is one whose copies cannot even begin."""
     text = """
         import os, sys
         print("printed at import")
@@ -343,12 +344,11 @@ def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path) -> None:
     example = Example(tmp_path / "project", {"test_it.py": f"import noisy\n{SOUND}"})
     write(tmp_path / "installed", {"noisy.py": text})
     path = os.pathsep.join([str(tmp_path / "installed"), example.env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    run = example.pytest(*ONE_CALL, code=OK, PYTHONPATH=path)
+    run = example.pytest(*ONE_CALL, *args, code=OK, PYTHONPATH=path)
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" in run.out
-    assert "at import" not in run.text
-    run = example.pytest(*ONE_CALL, "-s", code=OK, PYTHONPATH=path)
-    assert run.text.count("printed at import") == 2, "in the run's process and in the one that measures"
+    assert run.text.count("printed at import") == prints
+    assert args or "at import" not in run.text
 
 
 def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:

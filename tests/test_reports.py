@@ -503,11 +503,11 @@ def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
     "option",
     [
         "--junit-xml",
-        "--rlperf-json",
-        "--rlperf-html",
-        "--rlperf-benchmark-json",
-        "--rlperf-trace",
         "--rlperf-baseline-dir",
+        *(
+            pytest.param(f"--rlperf-{kind}", marks=pytest.mark.slow if kind != "json" else ())
+            for kind in ("json", "html", "benchmark-json", "trace")
+        ),
     ],
 )
 def test_a_read_only_place_is_told_before_measuring(tmp_path: Path, option: str) -> None:

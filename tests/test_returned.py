@@ -188,7 +188,7 @@ def test_every_component(make: Callable[[], Workload], wording: Wording) -> None
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("options", [(), ONE_CALL])
+@pytest.mark.parametrize("options", [(), pytest.param(ONE_CALL, marks=pytest.mark.slow)])
 def test_a_run(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     """The test fails in an ordinary run too; one of pytest-benchmark's fails where this plugin measures it."""
     pytester.makepyfile(
