@@ -621,23 +621,13 @@ def test_a_build_needs_files_and_pip(
         build.build_into(thin, [source], lambda _: None)
 
 
-@pytest.mark.parametrize(
-    ("requires", "isolated"),
-    [
-        ([], False),
-        (["pytest>=8"], False),
-        (["pytest>=1000"], True),
-        (["no-such-tool"], True),
-        (["no-such-tool; python_version < '3'"], False),
-    ],
-)
-def test_builds_are_isolated_where_tools_are_missing(
-    source: Path, thin: str, requires: list[str], isolated: bool
-) -> None:
+def test_builds_are_isolated_where_tools_are_missing(source: Path, thin: str) -> None:
     """A build uses the tools that are installed only if they are all that it asks for."""
     settings = (source / "pyproject.toml").read_text(encoding="utf-8")
-    write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
-    assert build.needs_isolation(thin, [source]) is isolated
+    present, absent = ["pytest>=8", "no-such-tool; python_version < '3'"], (["pytest>=1000"], ["no-such-tool"])
+    for requires in ([], present, *absent):
+        write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
+        assert build.needs_isolation(thin, [source]) is (requires in absent)
 
 
 def make_wheel(directory: Path, name: str, version: str, requires: str = "") -> None:
@@ -782,6 +772,7 @@ def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_pat
 
 
 @needs_pip
+@pytest.mark.slow  # test_source_that_is_changed_is_built_anew
 def test_file_that_is_replaced_is_installed_anew(tree: Path, wheels: Path, tmp_path: Path) -> None:
     """A wheel that is built again under the same name is another side, an unchanged one is not."""
     make_wheel(wheels, "envlib", "0.9")
