@@ -154,7 +154,7 @@ ANY_TREE = st.recursive(
 
 
 @given(trees=st.lists(ANY_TREE, min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_everything_comes_back(trees: list[TimerTree]) -> None:
     """Our own JSON loses nothing at all."""
     assert parse(traces.write(trees, "json")) == trees
@@ -251,7 +251,7 @@ def speedscope_profiles(text: str) -> list[Bars]:
 
 
 @given(trees=st.lists(BARS, min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_chrome_trace_shows_every_path(trees: list[TimerTree]) -> None:
     """A viewer that nests events by time shows our names and totals, and what is parallel on tracks of its own."""
     text = traces.write(trees, "chrome")
@@ -261,7 +261,7 @@ def test_chrome_trace_shows_every_path(trees: list[TimerTree]) -> None:
 
 
 @given(tree=BARS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_speedscope_shows_every_path(tree: TimerTree) -> None:
     """A path is one opening as long as its total; what is parallel has a profile of its own."""
     first, *others = speedscope_profiles(traces.write([tree], "speedscope"))

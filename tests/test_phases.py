@@ -150,7 +150,10 @@ WRONG_NAMES = {
 }
 
 
-@pytest.mark.parametrize("how", [MEASURED, ()], ids=["measured", "not measured"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(MEASURED, id="measured", marks=pytest.mark.slow), pytest.param((), id="not measured")],
+)
 def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, how: Sequence[str], wording: Wording) -> None:
     """The error lists the names that exist, before anything runs, in a measured run and in any other."""
     tests = """
