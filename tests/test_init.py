@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example import OK, Example
+from example import Example
 from test_workflows import PACKAGE, check, load
 from wording import Wording
 
@@ -309,7 +309,6 @@ def test_a_library_is_tried(project: Example) -> None:
     project.write({"requirements.txt": "gymnasium\n"})
     assert main(["init"]) == 0
     assert listed("tests/test_perf.py") == ["test_gymnasium_step"]
-    assert project.pytest("tests", code=OK).counts == "1 passed"
 
 
 @pytest.mark.usefixtures("untried")

@@ -280,10 +280,11 @@ def test_nothing_is_stored_of_a_tree_that_git_refuses(
     ("is_repository", "spec", "advice"),
     [
         (False, "main", "dir:PATH"),
-        (False, "python:nowhere", "nowhere"),
         (True, "nowhere", "git fetch * nowhere"),
-        (True, "anchor", "rlperf anchor"),
-        (True, "dir:nowhere", "nowhere"),
+        # The others are refused in the same place: test_directory_that_is_none, test_no_interpreter, test_anchor.py.
+        pytest.param(False, "python:nowhere", "nowhere", marks=pytest.mark.slow),
+        pytest.param(True, "anchor", "rlperf anchor", marks=pytest.mark.slow),
+        pytest.param(True, "dir:nowhere", "nowhere", marks=pytest.mark.slow),
     ],
 )
 def test_code_that_cannot_be_had_is_refused_before_collection(
@@ -491,7 +492,12 @@ def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> 
 
 
 @pytest.mark.parametrize(
-    ("rootdir", "name"), [(".", "vendor/conftest.py"), (".", "vendor/test_y.py"), ("vendor", "vendor/conftest.py")]
+    ("rootdir", "name"),
+    [
+        (".", "vendor/test_y.py"),
+        ("vendor", "vendor/conftest.py"),
+        pytest.param(".", "vendor/conftest.py", marks=pytest.mark.slow),
+    ],
 )
 def test_submodule_among_tests_is_each_sides_own(superproject: Tree, rootdir: str, name: str) -> None:
     """A submodule below a conftest or among tests is no part of them: base has its own commit of it, and it differs."""
@@ -701,7 +707,7 @@ def test_tests_within_a_package_take_no_helper_along(tree: Tree) -> None:
     assert sides.changed == ("mylib/core.py", "mylib/perf/helper.py")
 
 
-@pytest.mark.parametrize("name", ["tests", "test"])
+@pytest.mark.parametrize("name", ["tests", pytest.param("test", marks=pytest.mark.slow)])
 def test_directory_of_tests_within_a_package_is_todays(tree: Tree, name: str) -> None:
     """Files below a package's directory of that name are for tests: helpers come along, and do not count as code."""
     inside = (f"mylib/{name}/__init__.py", f"mylib/{name}/helpers.py", f"mylib/{name}/unit/data.txt")
@@ -978,7 +984,7 @@ def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path
     assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ())
 
 
-@pytest.mark.parametrize("where", ["tree", "other"])
+@pytest.mark.parametrize("where", ["tree", pytest.param("other", marks=pytest.mark.slow)])
 def test_what_is_within_submodules_is_compared(superproject: Tree, tmp_path: Path, where: str) -> None:
     """Another checkout differs by what its submodules hold, changed or new, whichever of the two that is in."""
     allowed = ("-c", "protocol.file.allow=always")
