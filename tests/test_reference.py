@@ -392,20 +392,6 @@ def test_sac_temperature_falls_while_entropy_is_above_its_target() -> None:
 
 
 @pytest.mark.torch
-def test_sac_acts() -> None:
-    """Actions are float32 in [-1, 1] for one observation or many; deterministic ones repeat, sampled ones vary."""
-    agent = small_sac()
-    obs = np.random.default_rng(0).normal(size=(5, 3)) * 10
-    assert agent.act(obs[0]).shape == (2,)
-    actions = agent.act(obs)
-    assert actions.shape == (5, 2)
-    assert actions.dtype == np.float32
-    assert np.abs(actions).max() <= 1
-    assert not np.array_equal(actions, agent.act(obs))
-    np.testing.assert_array_equal(agent.act(obs, deterministic=True), agent.act(obs, deterministic=True))
-
-
-@pytest.mark.torch
 def test_sac_follows_its_seed() -> None:
     """Equal seeds give equal updates whatever PyTorch's global generator did."""
     import torch
@@ -427,44 +413,6 @@ def test_sac_phases() -> None:
     sampling = {f"sample/{part}" for part in ("index", "gather", "convert")}
     whole = {"sample", "target_q", "critic", "actor", "alpha", "polyak"}
     assert phase_paths(lambda: agent.update(16)) == whole | steps | sampling
-
-
-def push(state: Array, force: Array) -> tuple[Array, Array]:
-    """Advance unit masses on a line, states (N, 2) of position and speed; the reward is the squared distance lost."""
-    speed = 0.9 * state[:, 1] + 0.3 * force[:, 0]
-    state = np.stack((state[:, 0] + 0.3 * speed, speed), axis=1)
-    return state, -(state[:, 0] ** 2) - 0.1 * speed**2
-
-
-def mean_return(agent: SAC) -> float:
-    """Return the mean return of the deterministic policy over 16 start positions, 25 steps each."""
-    state = np.stack((np.linspace(-1, 1, 16), np.zeros(16)), axis=1)
-    total = 0.0
-    for _ in range(25):
-        state, rewards = push(state, agent.act(state, deterministic=True))
-        total += float(rewards.mean())
-    return total
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_sac_learns_to_hold_a_mass() -> None:
-    """A mass pushed along a line is brought to the middle: at least 60 % of the untrained policy's cost is gone."""
-    rng = np.random.default_rng(0)
-    buffer = reference.ReplayBuffer(capacity=20_000, obs_dim=2, act_dim=1)
-    agent = reference.SAC(2, 1, buffer, hidden=32, lr=3e-3, gamma=0.9, tau=0.02)
-    untrained = mean_return(agent)
-    state = np.zeros((8, 2))
-    for step in range(600):
-        if step % 25 == 0:
-            state = np.stack((rng.uniform(-1, 1, 8), np.zeros(8)), axis=1)
-        force = agent.act(state)
-        following, rewards = push(state, force)
-        buffer.add(state, force, rewards, following, np.zeros(8))
-        state = following
-        if step >= 50:
-            agent.update(64)
-    assert mean_return(agent) > 0.4 * untrained
 
 
 def counting_envs(lengths: list[int], truncates: bool) -> Any:

@@ -310,7 +310,7 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
 
 # Those whose build tools make an environment or a compiled module of their own take as long as all others together.
 BUILT = (
-    "copied, pip install .",
+    "flat, hatchling",
     *("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools"),
     *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder", "copied, pip install ."),
 )
