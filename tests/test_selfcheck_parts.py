@@ -609,23 +609,6 @@ def test_every_line_of_the_report_fits_the_terminal(width: int) -> None:
     assert "".join(line.partition(" ")[0] for line in table.splitlines()[1:]) == name
 
 
-def test_colour_says_nothing_more_in_the_report() -> None:
-    """With colour the text is the same text."""
-    checks = [checked(SAME, SAME, SLOWER, SLOWER, SLOWER)]
-    colored = rendered(checks, color=True)
-    assert "\x1b[" in colored
-    stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", colored).splitlines()]
-    assert stripped == rendered(checks).splitlines()
-
-
-def test_a_hostile_name_is_only_text_in_the_report() -> None:
-    """Markup in a test's id is shown, not obeyed."""
-    checks = [checked(*(SAME,) * 5, name="test_x[[red]a[/red]]")]
-    assert "test_x[[red]a[/red]]" in rendered(checks)
-    text = render_selfcheck(checks, FIT, machine="Some [x86] CPU :fire:", width=100, color=False)
-    assert "machine   Some [x86] CPU :fire:\n" in text
-
-
 MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 1)
 
 
