@@ -264,7 +264,7 @@ def test_subprocess_environments_start_as_their_parent_is() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_switching_reaches_workers_that_start_afterwards(start_method: str) -> None:
     """enable() and disable() at run time hold for the next workers."""
     pytest.importorskip("gymnasium")
@@ -280,9 +280,10 @@ def test_a_fork_server_goes_on_as_it_was_started() -> None:
     assert found == [{STANDBY}] * 3
 
 
-# What spawned processes send is shown by test_vector_environments_report, without a PyTorch in each of them.
+# What processes send is shown by test_vector_environments_report, without a PyTorch in each of them.
+@pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_torch_workers_report_by_a_queue(start_method: str) -> None:
     """Trees go through PyTorch's own queues, in any order, and add up by worker."""
     pytest.importorskip("torch")

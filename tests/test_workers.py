@@ -58,13 +58,14 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
     assert sum(len(set(found)) > 1 for found in by_size) >= len(by_size) - 2
 
 
-def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
+def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path, library: str) -> None:
     """Descriptors, variables, signals, import hooks, filters, locks, seeds and threads are those of a new process."""
-    pytest.importorskip("torch")
+    pytest.importorskip(library)
     example = project(tmp_path, "state.py")
     found = {}
     for workers in ("auto", "fresh"):
-        run = example.pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}", code=OK)
+        run = example.pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}", code=OK, WITH=library)
         assert run.statuses == {"test_inherited": "NEW"}
         assert "new interpreter" not in run.out, run.out
         found[workers] = json.loads((example.root / f"rlperf0-{workers}.json").read_text())
