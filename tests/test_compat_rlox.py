@@ -312,50 +312,6 @@ def test_everything_is_put_back_soon_where_something_else_fails(
 
 
 @pytest.mark.usefixtures("library")
-def test_training_that_gets_over_a_failure_is_timed_on(clock: Clock) -> None:
-    """Where a training goes on after a phase has failed, the next hook has it timed again."""
-    callback = TimingCallback()
-
-    class Robust(OffPolicy):
-        def _update(self, step: int) -> None:
-            self.env.fails = step == 0
-            super()._update(step)
-
-    class Forgiving(Env):
-        def step_all(self, actions: int) -> int:
-            try:
-                return super().step_all(actions)
-            except OSError:
-                self.fails = False
-                return actions
-
-    algorithm = Robust(clock, [callback], Forgiving(clock))
-    algorithm.train(4)
-    clock.check(callback)
-
-    class Retrying(OffPolicy):
-        def _update(self, step: int) -> None:
-            super()._update(step)
-            raise ValueError(step)
-
-        def train(self, steps: int) -> None:
-            self.callbacks.on_training_start()
-            for step in range(steps):
-                self.env.step_all(step)
-                self.callbacks.on_step(algo=self)
-                with pytest.raises(ValueError, match=str(step)):
-                    self._update(step)
-            self.callbacks.on_training_end()
-
-    retrying = Retrying(clock, [callback], Env(clock))
-    retrying.train(1)
-    assert untouched(retrying)
-    clock.check(callback)
-    retrying.train(1)
-    clock.check(callback)
-
-
-@pytest.mark.usefixtures("library")
 def test_what_is_replaced_looks_as_it_did(clock: Clock) -> None:
     """During training, settings can be read and set, classes are what they were, and copies are of the real thing."""
     copies: list[OnPolicy] = []
