@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pytest_rlperf.cli import COMMANDS
-from pytest_rlperf.options import OPTIONS
 from pytest_rlperf.report.github import step_outputs
 
 ROOT = Path(__file__).parents[1]
@@ -352,29 +350,10 @@ def test_a_release_is_built_once_and_tested_as_it_was_built() -> None:
     assert not [step for job in jobs.values() for step in job["steps"] if "password" in step.get("with", {})]
 
 
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_issues_have_the_machine_and_the_run(path: Path) -> None:
-    """Both forms ask for what reproduces a figure, by commands that exist."""
-    text = path.read_text(encoding="utf-8")
-    assert "`rlperf machine`" in text
-    assert "`--rlperf-json=run.json`" in text
-    assert "machine" in {command.name for command in COMMANDS}
-    assert "--rlperf-json" in {option.flag for option in OPTIONS}
-
-
 @each_workflow
 def test_jobs_have_a_time_limit(path: Path) -> None:
     """No job hangs for the six hours GitHub would give it."""
     assert not [name for name, job in load(path)["jobs"].items() if "timeout-minutes" not in job]
-
-
-def test_macos_runs_what_needs_no_placement() -> None:
-    """One job runs on macOS, where nobody here can run it: it has the same pinned steps as the others."""
-    job = load(TESTS)["jobs"]["macos"]
-    assert job["runs-on"] == "macos-latest"
-    assert [step["uses"] for step in job["steps"] if "uses" in step] == [
-        step["uses"] for step in load(TESTS)["jobs"]["tests"]["steps"] if "uses" in step
-    ]
 
 
 def rl(leg: dict[str, str]) -> bool:
