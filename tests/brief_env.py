@@ -20,14 +20,12 @@ class BriefEnv(Env):  # type: ignore[misc]
         self.closed = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
         super().reset(seed=seed)
         self.n_resets += 1
         self.left = int(self.np_random.integers(1, 6))
         return self.np_random.random(2).astype(np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step."""
         assert np.shape(action) == self.action_space.shape
         assert not isinstance(self.action_space, gymnasium.spaces.Discrete) or self.action_space.contains(action)
         assert self.left > 0, "stepped after its end"
@@ -37,5 +35,4 @@ class BriefEnv(Env):  # type: ignore[misc]
         return self.np_random.random(2).astype(np.float32), 1.0, terminated, truncated, {}
 
     def close(self) -> None:
-        """Note it."""
         self.closed = True

@@ -15,45 +15,34 @@ class FakeWorker:
     tally: Tally | None = None
 
     def start_check(self) -> None:
-        """Fail."""
         raise AssertionError("this worker has nothing to check")
 
     def wait_checked(self) -> tuple[float, float]:
-        """Fail."""
         raise AssertionError("this worker has nothing to check")
 
     def start_count(self, repetitions: int, limit_s: float) -> None:
-        """Fail."""
         raise AssertionError("this worker counts nothing")
 
     def wait_counted(self) -> Tally:
-        """Fail."""
         raise AssertionError("this worker counts nothing")
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        """Fail."""
         raise AssertionError("this worker has nothing to warm up")
 
     def place(self, cpus: Collection[int]) -> None:
-        """Fail."""
         raise AssertionError("this worker stays where it is")
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Fail."""
         raise AssertionError("this worker takes no slices")
 
     def usage(self) -> Usage:
-        """Return the same at any time."""
         return Usage(0, 0, 0, 0, 0, 0, 0, 1, 1)
 
     def cpu_s(self) -> float:
-        """Return no time."""
         return 0.0
 
 
 class ShownSteps:
-    """Remembers the steps of a measurement."""
-
     def __init__(self) -> None:
         self.shown: list[str] = []
 
@@ -61,7 +50,6 @@ class ShownSteps:
         """Do nothing: there is one test."""
 
     def show(self, step: str) -> None:
-        """Remember a step."""
         self.shown.append(step)
 
     def clear(self) -> None:

@@ -51,17 +51,12 @@ class Target:
     use: Callable[[Any], object] | None = None
 
     def read(self, data: bytes) -> None:
-        """Read an input, and use the result if there is one."""
         found = self.parse(data)
         if found is not None and self.use is not None:
             self.use(found)
 
 
-# --------------------------------------------------------------------------- baselines and runs
-
-
 def parse_baseline(data: bytes) -> tuple[Baseline, bytes] | None:
-    """Read a baseline."""
     try:
         return schema.decode(data), data
     except schema.FormatError:
@@ -115,9 +110,6 @@ def _today() -> Result:
     return stored.result
 
 
-# --------------------------------------------------------------------------- trailers and sides
-
-
 def parse_trailers(data: bytes) -> list[Allowance]:
     """Read the trailers of a commit whose message is anybody's."""
     sha, text = "a" * 40, data.decode("utf-8", "replace").replace("\0", " ")
@@ -141,11 +133,7 @@ def parse_side(data: bytes) -> object:
         return None
 
 
-# --------------------------------------------------------------------------- traces
-
-
 def parse_trace(data: bytes) -> list[TimerTree] | None:
-    """Read a file of timers."""
     try:
         return traces.parse(data, "file")
     except TimerFileError as error:
@@ -163,9 +151,6 @@ def use_trace(trees: list[TimerTree]) -> None:
         text = traces.write(trees[:5], form)
         if form == "json":
             traces.parse(text.encode(), "written")
-
-
-# --------------------------------------------------------------------------- seeds
 
 
 def _sample(name: str) -> bytes:
@@ -234,7 +219,6 @@ TARGETS = {
     "trace mlagents": Target(parse_trace, (_sample("mlagents_timers.json"),), use_trace),
 }
 
-# --------------------------------------------------------------------------- changed files
 
 _TEXTS = (
     "", "\0", "\n", "::error::x", "%0A", "\x1b[2J", "\ud800", "\u202e", "<img src=x>", "| a |", "../../x", "--output=x",
@@ -291,7 +275,6 @@ def _place(draw: st.DrawFn, holder: Any) -> tuple[Any, Any]:
 
 @st.composite
 def changed_bytes(draw: st.DrawFn, data: bytes) -> bytes:
-    """Return bytes of which some are left out, replaced or repeated."""
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(data)))
         end = start + draw(st.sampled_from((0, 1, 8, 64, 1000)))
@@ -301,7 +284,6 @@ def changed_bytes(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 def changed(target: Target) -> st.SearchStrategy[bytes]:
-    """Return files like those that a target reads, with changes."""
     return st.one_of(
         *(changed_json(data) for data in target.seeds if data.startswith((b"{", b"["))),
         *map(changed_bytes, target.seeds),

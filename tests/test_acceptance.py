@@ -45,13 +45,9 @@ KEY = "tests/test_perf.py::test_gae[128-8]"
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Example:
-    """Return a repository with one commit."""
     found = Example(tmp_path)
     found.commit("First\n\nRlperf-Accept: * <= +50% long ago")
     return found
-
-
-# ------------------------------------------------------------------ reading
 
 
 def test_trailers_of_the_change_alone_count(repository: Example) -> None:
@@ -142,11 +138,7 @@ def test_nothing_is_allowed_where_git_tells_nothing(tmp_path: Path) -> None:
     assert read_allowances(tmp_path, "0" * 40) == ([], [])
 
 
-# ------------------------------------------------------------------ judging
-
-
 def allowance(pattern: str, percent: float = 9) -> Allowance:
-    """Return an allowance as a commit gives it."""
     found = parse_allowance(f"{pattern} <= +{percent}% larger networks", "1a2b3c4d5e6f")
     assert found is not None
     return found
@@ -219,7 +211,6 @@ def test_counts_that_are_meant_accept_no_time(wording: Wording) -> None:
 
 
 def counts_allowance(pattern: str) -> Allowance:
-    """Return an allowance of counts alone, as a commit gives it."""
     found = parse_allowance(f"{pattern} counts logged", "1a2b3c4d5e6f")
     assert found is not None
     return found
@@ -294,8 +285,6 @@ def test_lines_to_copy_go_through_git(repository: Example) -> None:
     assert accepted == {key: [percent] for percent, key in enumerate(keys, 10)}
 
 
-# ------------------------------------------------------------------ what fits no test
-
 KEYS = [
     KEY,
     "tests/test_perf.py::test_gae[512-8]",
@@ -326,9 +315,6 @@ def test_a_trailer_that_fits_a_test_is_not(pattern: str) -> None:
     assert not unmatched([allowance(pattern), counts_allowance(pattern)], KEYS)
 
 
-# ------------------------------------------------------------------ slow creep
-
-
 def stored_in(store: Store, session: str, relative: float, **changes: Any) -> StoredResult:
     """Store figures of one test, and return what the baseline then has of it."""
     result = replace(measured(relative), **changes)
@@ -340,13 +326,11 @@ def stored_in(store: Store, session: str, relative: float, **changes: Any) -> St
 
 
 def measured(relative: float, **changes: Any) -> Result:
-    """Return figures of five workers, as multiples of the kernel."""
     return builders.result(KEY, workers=(builders.worker(1e-3, relative),) * 5, **changes)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Return a store of baselines that has none yet."""
     return Store(tmp_path, "default", builders.MACHINE)
 
 
@@ -379,8 +363,6 @@ def test_another_workload_begins_anew(store: Store) -> None:
     assert stored_in(store, "1", 10.0).first is None
     assert stored_in(store, "2", 20.0, items=16.0).first is None
 
-
-# ------------------------------------------------------------------ all of it
 
 # Both tests are slower by what they do as well: a busy machine can make their time UNDECIDED, but not their counts.
 MEASURED = ("--rlperf-max-time=1", "--rlperf-counters=gate")
@@ -482,6 +464,5 @@ def test_what_a_commit_means_is_let_through_and_told(tmp_path: Path, wording: Wo
 
 
 def baseline(example: Example) -> tuple[Path, Any]:
-    """Return the project's file of baselines, and what is in it."""
     (path,) = (example.root / "baselines" / "default").glob("*.json")
     return path, json.loads(path.read_bytes())

@@ -22,12 +22,10 @@ from pytest_rlperf.sides.git import find_repository
 
 
 def session(number: int, **changes: object) -> Provenance:
-    """Return the provenance of the session of a day."""
     return builders.provenance(**{"commit": f"{number}" * 40, "created": f"2026-01-0{number}T00:00:00", **changes})
 
 
 def baseline(*sessions: Provenance) -> Baseline:
-    """Return a baseline of these sessions."""
     return Baseline(SCHEMA, builders.MACHINE, {each.created: each for each in sessions}, {})
 
 
@@ -108,7 +106,6 @@ def test_anchor_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a repository of one commit, where commands are run."""
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "first")
     monkeypatch.chdir(tmp_path)

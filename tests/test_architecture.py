@@ -64,6 +64,14 @@ HOSTS = (
 LONGEST_FUNCTION = 40  # lines
 # Entry and exit of a scope stand in one function: by calls of methods an entry takes twice as long.
 LONGER_FUNCTIONS = {"_bracket"}
+# What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts.
+PLACES = {
+    "msgspec": ("baseline", "workers.messages", "report", "sides.cache", "traces"),
+    "pytest": (*HOSTS, "suite"),
+    "_pytest": (*HOSTS, "suite"),
+    "scipy": ("judge.stats",),
+    f"{PACKAGE}.judge": ("judge", "measure", "workers", "run", "cli", "plugin"),
+}
 TORCH_PLACES = ("components", "probes", "devices", "counters", "attribution", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)
 # The libraries that have adapters, but for gymnasium, whose interface users' own envs have too.
@@ -86,7 +94,6 @@ class Import:
 
     @property
     def library(self) -> str:
-        """The top-level package."""
         return self.target.partition(".")[0]
 
     @property
@@ -109,7 +116,6 @@ class Module:
         return any(self.name == place or self.name.startswith(f"{place}.") for place in places)
 
     def at(self, line: int, finding: str) -> str:
-        """Return a finding with the place it was made at."""
         return f"{self.path}:{line}: {finding}"
 
 
@@ -193,8 +199,6 @@ def imports_of(modules: Iterable[Module], libraries: set[str]) -> Iterator[tuple
                 yield module, found
 
 
-# --------------------------------------------------------------------------- the rules: findings, none where kept
-
 Rule = Callable[[list[Module]], list[str]]
 
 
@@ -210,12 +214,15 @@ def model_and_units_stand_alone(modules: list[Module]) -> list[str]:
     ]
 
 
-def msgspec_reads_and_writes(modules: list[Module]) -> list[str]:
-    """Rule 1: msgspec is imported only where stored data and messages are read and written."""
+def libraries_stay_in_their_places(modules: list[Module]) -> list[str]:
+    """Rules 1 and 3: some libraries, and the verdict's own room, are imported in few places."""
     return [
-        module.at(found.line, "imports msgspec")
-        for module, found in imports_of(modules, {"msgspec"})
-        if not module.within("baseline", "workers.messages", "report", "sides.cache", "traces")
+        module.at(found.line, f"imports {found.target}")
+        for module in modules
+        for found in module.imports
+        if found.inside is not None or not found.typing_only
+        for target, places in PLACES.items()
+        if f"{found.target}.".startswith(f"{target}.") and not module.within(*places)
     ]
 
 
@@ -237,51 +244,12 @@ def rooms_stand_on_lower_ones(modules: list[Module]) -> list[str]:
     return findings
 
 
-def pytest_stays_with_its_hosts(modules: list[Module]) -> list[str]:
-    """Pytest is imported only by what it drives, and by the shipped suite's tests."""
-    return [
-        module.at(found.line, f"imports {found.target}")
-        for module, found in imports_of(modules, {"pytest", "_pytest"})
-        if not module.within(*HOSTS, "suite")
-    ]
-
-
-def nothing_imports_plugin(modules: list[Module]) -> list[str]:
-    """Rule 2: `plugin` is the top."""
-    return [
-        module.at(found.line, "imports plugin")
-        for module in modules
-        for found in module.imports
-        if found.inside == "plugin"
-    ]
-
-
 def torch_stays_in_its_places(modules: list[Module]) -> list[str]:
     """Rule 3: torch and gymnasium are imported only in their places, at the top only where nothing loads without."""
     return [
         module.at(found.line, f"imports {found.target}")
         for module, found in imports_of(modules, {"torch", "gymnasium"})
         if not module.within(*TORCH_PLACES) or not (found.in_function or module.within(*TORCH_AT_THE_TOP))
-    ]
-
-
-def scipy_stays_in_stats(modules: list[Module]) -> list[str]:
-    """Rule 3: scipy is imported by `judge.stats` alone."""
-    return [
-        module.at(found.line, f"imports {found.target}")
-        for module, found in imports_of(modules, {"scipy"})
-        if not module.within("judge.stats")
-    ]
-
-
-def records_and_reports_do_not_judge(modules: list[Module]) -> list[str]:
-    """Rules 4 and 5: `baseline` and `report` never import `judge`."""
-    return [
-        module.at(found.line, f"imports {found.target}")
-        for module in modules
-        if module.within("baseline", "report")
-        for found in module.imports
-        if found.inside is not None and found.inside.partition(".")[0] == "judge"
     ]
 
 
@@ -380,14 +348,10 @@ def functions_are_short(modules: list[Module]) -> list[str]:
 
 RULES: tuple[Rule, ...] = (
     model_and_units_stand_alone,
-    msgspec_reads_and_writes,
     every_module_has_a_room,
     rooms_stand_on_lower_ones,
-    pytest_stays_with_its_hosts,
-    nothing_imports_plugin,
+    libraries_stay_in_their_places,
     torch_stays_in_its_places,
-    scipy_stays_in_stats,
-    records_and_reports_do_not_judge,
     reports_compute_no_verdict,
     adapters_are_alone,
     libraries_are_named_in_their_modules,
@@ -399,7 +363,6 @@ RULES: tuple[Rule, ...] = (
 
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
-    """Return the package, parsed."""
     found = parse_modules(sources_of(ROOT / PACKAGE))
     assert {"", "model", "timers.tree", "judge.stats", "plugin"} <= {module.name for module in found}
     return found
@@ -417,7 +380,7 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
     [
         (model_and_units_stand_alone, "units.py", "import numpy"),
         (model_and_units_stand_alone, "model/measured.py", "from pytest_rlperf import timers"),
-        (msgspec_reads_and_writes, "model/measured.py", "def read():\n    import msgspec"),
+        (libraries_stay_in_their_places, "model/measured.py", "def read():\n    import msgspec"),
         (every_module_has_a_room, "helpers.py", ""),
         (every_module_has_a_room, "attic/boxes.py", ""),
         (rooms_stand_on_lower_ones, "timers/tree.py", "from pytest_rlperf.measure import slices"),
@@ -426,15 +389,15 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
         (rooms_stand_on_lower_ones, "components/gae.py", "from pytest_rlperf.compat import rlox"),
         (rooms_stand_on_lower_ones, "judge/verdict.py", "from ..report import rows"),
         (rooms_stand_on_lower_ones, "fixtures.py", "def late():\n    from pytest_rlperf.run import loop"),
-        (pytest_stays_with_its_hosts, "judge/verdict.py", "from _pytest.config import Config"),
-        (pytest_stays_with_its_hosts, "cli.py", "def main():\n    import pytest"),
-        (nothing_imports_plugin, "run/loop.py", "from pytest_rlperf import plugin"),
+        (libraries_stay_in_their_places, "judge/verdict.py", "from _pytest.config import Config"),
+        (libraries_stay_in_their_places, "cli.py", "def main():\n    import pytest"),
+        (rooms_stand_on_lower_ones, "run/loop.py", "from pytest_rlperf import plugin"),
         (torch_stays_in_its_places, "workers/session.py", "def seed():\n    import torch.random"),
         (torch_stays_in_its_places, "devices/torch.py", "import torch"),
         (torch_stays_in_its_places, "fixtures.py", "from gymnasium.vector import VectorEnv"),
-        (scipy_stays_in_stats, "judge/verdict.py", "from scipy.stats import t"),
-        (records_and_reports_do_not_judge, "baseline/store.py", "from pytest_rlperf.judge import verdict"),
-        (records_and_reports_do_not_judge, "report/tables.py", "from pytest_rlperf.judge.verdict import WORKERS"),
+        (libraries_stay_in_their_places, "judge/verdict.py", "from scipy.stats import t"),
+        (libraries_stay_in_their_places, "baseline/store.py", "from pytest_rlperf.judge import verdict"),
+        (libraries_stay_in_their_places, "report/tables.py", "from pytest_rlperf.judge.verdict import WORKERS"),
         (reports_compute_no_verdict, "report/tables.py", "verdict = model.Verdict(status)"),
         (reports_compute_no_verdict, "report/html.py", "slower = outcome.verdict.estimate.ratio > 1.03"),
         (adapters_are_alone, "components/libraries/rlox.py", "from pytest_rlperf.components.libraries import skrl"),
@@ -448,7 +411,8 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
 )
 def test_rule_finds_a_breach(rule: Rule, path: str, source: str) -> None:
     """Every rule finds what it forbids, in a package that is otherwise laid out like this one."""
-    empty = dict.fromkeys([*sources_of(ROOT / PACKAGE), "compat/rlox.py"], "")
+    places = (place.relative_to(ROOT / PACKAGE).as_posix() for place in (ROOT / PACKAGE).rglob("*.py"))
+    empty = dict.fromkeys(places, "")
     findings = rule(parse_modules({**empty, path: source}))
     assert len(findings) == 1
     assert findings[0].startswith(f"{PACKAGE}/{path}:")
@@ -469,10 +433,7 @@ def test_imports_for_the_type_checker_are_told_apart() -> None:
         Import("torch", 5, in_function=False, typing_only=False),
         Import("rich.table", 7, in_function=True, typing_only=False),
     )
-    assert not pytest_stays_with_its_hosts([module])
-
-
-# --------------------------------------------------------------------------- what importing loads
+    assert not libraries_stay_in_their_places([module])
 
 
 def loaded_by(statements: str) -> set[str]:
@@ -492,3 +453,15 @@ def test_importing_the_package_loads_no_pytest() -> None:
     loaded = loaded_by("from pytest_rlperf import *")
     assert PACKAGE in loaded
     assert not loaded & (HEAVY | {"pytest", "_pytest"})
+
+
+def test_every_test_says_what_holds() -> None:
+    """A test has a docstring; the name of a test's helper may be enough."""
+    found = [
+        f"{path.name}: {node.name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if "samples" not in path.parts
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
+    ]
+    assert found == []

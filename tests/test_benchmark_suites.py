@@ -22,12 +22,10 @@ def suite(tmp_path: Path) -> Example:
 
 
 def run(example: Example, *args: str, code: int = OK) -> Run:
-    """Run pytest with both plugins."""
     return example.pytest(*args, plugins=("pytest_benchmark.plugin", "rlperf"), code=code)
 
 
 def benchmarks(path: Path) -> dict[str, Any]:
-    """Return what pytest-benchmark wrote, by test."""
     return {entry["name"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))["benchmarks"]}
 
 

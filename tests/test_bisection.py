@@ -34,9 +34,6 @@ needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="
 LAST = "last, with 'quotes', a\\0, a\x0b and a \u2028"
 
 
-# --------------------------------------------------------------------------- which one is next
-
-
 def search(last: int, first: int, skipped: Collection[int] = ()) -> tuple[dict[int, str], int, int]:
     """Search for candidate ``first`` of 1 to ``last``; return the verdicts on the way, and where it ended."""
     verdicts: dict[int, str] = {}
@@ -92,9 +89,6 @@ def test_verdicts_of_tests_make_one_of_their_candidate(statuses: list[Status | N
     assert verdict_on(found) == verdict
 
 
-# --------------------------------------------------------------------------- candidates and their sides
-
-
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a repository of five commits, the third of which is a merge of a branch with two."""
@@ -114,14 +108,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commit(top: Path, subject: str, files: dict[str, str]) -> None:
-    """Write files and commit them."""
     write(top, files)
     git(top, "add", "--all")
     git(top, "commit", "--quiet", "-m", subject)
 
 
 def project(top: Path) -> Project:
-    """Return the project in a tree."""
     return Project(
         rootdir=top,
         directory=top,
@@ -137,12 +129,10 @@ def project(top: Path) -> Project:
 
 
 def find(top: Path, spec: str) -> list[Candidate]:
-    """Return the candidates of a range, behind the good one."""
     return find_candidates(spec, project(top), lambda step: None)
 
 
 def shas(top: Path, *refs: str) -> list[str]:
-    """Return the SHAs of commits as reports show them."""
     return [git(top, "rev-parse", ref)[:12] for ref in refs]
 
 
@@ -259,8 +249,6 @@ def test_installed_release_is_todays_side(tree: Path) -> None:
     assert before.base.python == after.head.python != sys.executable
 
 
-# --------------------------------------------------------------------------- runs, with verdicts by exact counts
-
 LIBRARY = "def scan():\n    return 1\n\ndef work():\n    scan()\n"
 TEST = """\
 import pytest, mylib
@@ -294,12 +282,10 @@ def slowing(tmp_path: Path) -> Example:
 
 
 def bisect(example: Example, *arguments: str, code: int) -> Run:
-    """Search."""
     return example.pytest(*arguments, code=code)
 
 
 def git_files(top: Path) -> dict[str, str]:
-    """Return a digest of each file of git's."""
     files = [path for path in (top / ".git").rglob("*") if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -359,7 +345,11 @@ def test_search_stops_where_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("back", "shown"), [((4, 3), "good commit {bad}: .*: SAME"), ((2, 1), "skip commit {bad}: .*collected on {good}")]
+    ("back", "shown"),
+    [
+        ((4, 3), "good commit {bad}: .*: SAME"),
+        pytest.param((2, 1), "skip commit {bad}: .*collected on {good}", marks=pytest.mark.slow),
+    ],
 )
 def test_range_without_a_slowdown_is_an_error(slowing: Example, back: tuple[int, int], shown: str) -> None:
     """The verdict is shown, or why there is none."""

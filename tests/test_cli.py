@@ -45,14 +45,10 @@ def save(tmp_path: Path) -> Save:
 
 
 def sac(critic_ms: int, *more: Timing) -> TimerTree:
-    """Return an update's tree."""
     backward = Timing("backward", 20, 4 * MS, 100_000, 400_000, 200_000)
     critic = Timing("critic", 10, critic_ms * MS, MS, 2 * MS, MS, (backward,))
     update = Timing("sac_update", 10, (critic_ms + 5) * MS, children=(critic, *more))
     return TimerTree(Timing("learner", 1, 40 * MS, children=(update,)))
-
-
-# --------------------------------------------------------------------------- one tree
 
 
 def test_a_sample_is_shown(capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
@@ -129,9 +125,6 @@ def test_names_cannot_command_a_terminal(save: Save, capsys: pytest.CaptureFixtu
     assert "evil\\x1b[2J.json" in err
 
 
-# --------------------------------------------------------------------------- two trees
-
-
 def test_diff_goes_path_by_path(save: Save, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """Means are compared where entries are counted; what is in one tree alone is marked, in the place it has."""
     before = sac(10, Timing("alpha", 10, MS), Timing("polyak", 0, 2 * MS))
@@ -169,16 +162,12 @@ def test_diff_needs_both_files(save: Save, capsys: pytest.CaptureFixture[str]) -
     assert (out, err.count("no.json")) == ("", 1)
 
 
-# --------------------------------------------------------------------------- what fits
-
-
 WIDE = TimerTree(
     Timing("root", 1, 500 * MS, 1, 500 * MS, children=tuple(Timing("日本語" * 20, 3, MS) for _ in range(300)))
 )
 
 
 def deep(depth: int) -> TimerTree:
-    """Return a tree of one path."""
     here: tuple[Timing, ...] = ()
     for level in range(depth, 0, -1):
         here = (Timing(f"level {level}", 1, (depth - level) * MS, 1, MS, children=here),)
@@ -235,9 +224,6 @@ def test_shown_leaves_ordinary_names_alone() -> None:
     assert shown("aten::to [é] 日本 µ ∥") == "aten::to [é] 日本 µ ∥"
 
 
-# --------------------------------------------------------------------------- as many rows, as much work
-
-
 def calls(act: Callable[[TimerTree], object], tree: TimerTree) -> int:
     """Return how many calls of functions ``act`` makes on a tree: its work, whatever else the machine does."""
     made = 0
@@ -290,9 +276,6 @@ def test_work_that_grows_faster_is_found() -> None:
     assert most - more > 3 * (more - few)
 
 
-# --------------------------------------------------------------------------- conversion
-
-
 @pytest.mark.parametrize("form", traces.WRITERS)
 def test_a_file_is_converted(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each format is written to standard output; our own reads back."""
@@ -321,9 +304,6 @@ def test_several_files_become_one(save: Save, capsys: pytest.CaptureFixture[str]
     assert traces.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12)]
     assert main(["tree", one, "missing", "--format", "json"]) == 4
     assert capsys.readouterr().out == ""
-
-
-# --------------------------------------------------------------------------- usage, pipes and encodings
 
 
 @pytest.mark.parametrize(

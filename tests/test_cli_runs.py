@@ -80,13 +80,9 @@ def save(tmp_path: Path) -> Save:
 
 
 def stored(directory: Path, *results: Result, machine: Machine = HERE) -> Store:
-    """Return a store that holds results of THEN."""
     store = Store(directory, "default", machine)
     store.write("then", THEN, {one.nodeid: builders.stored(one) for one in results})
     return store
-
-
-# --------------------------------------------------------------------------- show
 
 
 def test_a_run_is_shown_as_pytest_showed_it(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,9 +292,6 @@ def test_two_files_are_shown_side_by_side(save: Save, tmp_path: Path, capsys: py
             main(["show", run, run, option])
 
 
-# --------------------------------------------------------------------------- machine
-
-
 def test_this_machine_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a file, the machine it runs on and the class that baselines are stored under."""
     assert main(["machine"]) == Exit.NOTHING_SLOWER
@@ -321,9 +314,6 @@ def test_machines_are_compared(save: Save, tmp_path: Path, capsys: pytest.Captur
     assert "this machine" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="4"):
         main(["machine", run, run, run])
-
-
-# --------------------------------------------------------------------------- all commands
 
 
 def test_without_arguments_it_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

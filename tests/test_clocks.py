@@ -19,11 +19,7 @@ from pytest_rlperf.testing import FakeClock
 
 
 def clock_of(gpu: VirtualGPU, pool_size: int = 4) -> EventClock:
-    """Return the clock of a virtual GPU."""
     return EventClock(gpu, pool_size, gpu.clock)
-
-
-# --------------------------------------------------------------------------- the host's
 
 
 def test_host_clock_marks_nanoseconds() -> None:
@@ -36,9 +32,6 @@ def test_host_clock_marks_nanoseconds() -> None:
     assert clock.elapsed_ns(start, clock.mark()) == 1_000_000
     assert clock.device == clock.state()["device"] == "host"
     assert 0 < clock.resolution_ns < 1e6
-
-
-# --------------------------------------------------------------------------- events
 
 
 def test_event_clock_tells_the_devices_time_and_the_hosts() -> None:
@@ -109,9 +102,6 @@ def test_a_lost_device_is_a_clock_error_that_names_it(act: str) -> None:
     assert clock.left == 4
 
 
-# --------------------------------------------------------------------------- synchronisation only
-
-
 def test_sync_clock_waits_at_every_mark(wording: Wording) -> None:
     """A device without events is waited for: its marks are the host's time once the device is done."""
     gpu = VirtualGPU(launch_s=5e-6)
@@ -128,9 +118,6 @@ def test_sync_clock_waits_at_every_mark(wording: Wording) -> None:
     gpu.lose()
     with wording.raises(DeviceClockError):
         clock.mark()
-
-
-# --------------------------------------------------------------------------- which clock
 
 
 @pytest.mark.parametrize("devices", [[], ["cpu"], ["cpu", "meta"]])
@@ -349,8 +336,6 @@ def test_other_devices_are_waited_for(held: str, device: str, monkeypatch: pytes
     assert waits == [device] * 2
     assert (clock.driver.memory(), clock.driver.is_capturing()) == (None, False)
 
-
-# --------------------------------------------------------------------------- what a workload holds
 
 _GPU = VirtualGPU("virtual:9")
 _GLOBAL = _GPU.allocate(1)

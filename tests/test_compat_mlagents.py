@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 import types
-import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ class Clock:
         return self.now
 
     def time(self) -> float:
-        """Read the time of day, which is another clock's."""
         return 1.7e9 + self.now
 
 
@@ -70,13 +68,9 @@ def shape(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def below(tree: dict[str, Any], *path: str) -> dict[str, Any]:
-    """Return what a tree has at a path."""
     for name in path:
         tree = tree["children"][name]
     return tree
-
-
-# --------------------------------------------------------------------------- random programs, on either module
 
 
 class BoomError(Exception):
@@ -115,36 +109,29 @@ class Machine:
         self.seen: list[str] = []
 
     def run(self, program: list[Any]) -> None:
-        """Do one thing after another."""
         for action, *given_ in program:
             getattr(self, f"do_{action}")(*given_)
 
     def do_tick(self, n: int) -> None:
-        """Let time pass."""
         self.clock.now += n / 8
 
     def do_gauge(self, name: str, value: float) -> None:
-        """Set a gauge."""
         self.timers.set_gauge(name, value, self.stack)
 
     def do_text(self, key: str, value: str) -> None:
-        """Add metadata."""
         self.timers.add_metadata(key, value, self.stack)
 
     def do_tree(self) -> None:
-        """Look at the tree."""
         tree = self.timers.get_timer_tree(self.stack)
         self.seen.append(json.dumps(tree, indent=4))
 
     def do_with(self, name: str, body: list[Any]) -> None:
-        """Time a body in a with statement."""
         with self.timers.hierarchical_timer(name, self.stack) as node:
             count = node.count
             self.run(body)
         assert node.count == count + 1
 
     def do_timed(self, name: str, body: list[Any]) -> None:
-        """Time a body that is a function."""
 
         def function(body: list[Any]) -> str:
             self.run(body)
@@ -154,17 +141,14 @@ class Machine:
         assert self.timers.timed(function)(body=body) == name
 
     def do_decorated(self, name: str, body: list[Any]) -> None:
-        """Time a body with the context as a decorator."""
         self.timers.hierarchical_timer(name, self.stack)(self.run)(body)
 
     def do_raise(self, name: str, body: list[Any]) -> None:
-        """Time a body that fails."""
         with pytest.raises(BoomError), self.timers.hierarchical_timer(name, self.stack):  # noqa: PT012 - all of it
             self.run(body)
             raise BoomError
 
     def do_worker(self, root_name: str | None, is_parallel: bool, program: list[Any]) -> None:
-        """Merge what a program does in a process of its own."""
         stack = self.timers.TimerStack()
         worker = Machine(self.timers, self.clock, stack)
         worker.run(program)
@@ -226,9 +210,6 @@ def test_totals_and_counts_are_of_what_ran(program: list[Any]) -> None:
     for path, times in entries.items():
         assert below(tree, *path)["count"] == len(times)
         assert below(tree, *path)["total"] == pytest.approx(sum(times), abs=2e-6 * len(times))
-
-
-# --------------------------------------------------------------------------- the original's JSON and names
 
 
 def test_golden_json() -> None:
@@ -313,9 +294,6 @@ def test_loads_nothing_but_the_standard_library() -> None:
     assert not loaded & {"torch", "numpy", "pytest", "msgspec", "mlagents_envs", "rlox", "asyncio"}
 
 
-# --------------------------------------------------------------------------- the way ML-Agents' tests patch
-
-
 @mlagents.timed
 def gauging(x: int = 0, y: float = 1.0) -> str:
     """Set a gauge."""
@@ -378,11 +356,7 @@ def test_stacks_can_be_cleared_and_patched() -> None:
     assert "children" not in mlagents.get_timer_tree()
 
 
-# --------------------------------------------------------------------------- where the original loses track
-
-
 def in_thread(body: Callable[[], object]) -> threading.Thread:
-    """Run something in a thread to its end."""
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
@@ -408,27 +382,6 @@ def test_threads_share_nothing() -> None:
     del thread
     assert gone() is None, "its stack keeps a thread that nobody else does"
     assert len(mlagents._thread_timer_stacks) == 0
-
-
-def test_stack_of_a_thread_that_runs() -> None:
-    """A thread's stack is found while it runs, too, and by what only looks like a thread."""
-    begun, end = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with mlagents.hierarchical_timer("work"):
-            begun.set()
-            end.wait(30)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert begun.wait(30)
-    stack = mlagents.get_timer_stack_for_thread(thread)
-    assert stack is mlagents.get_timer_stack_for_thread(mock.Mock(ident=thread.ident))
-    end.set()
-    thread.join()
-    assert stack is not None
-    assert stack is mlagents.get_timer_stack_for_thread(thread)
-    assert stack.root.children["work"].count == 1
 
 
 def test_reset_while_open(clock: Clock) -> None:
@@ -491,9 +444,6 @@ def test_pops_and_merged_gauges() -> None:
     assert mlagents.get_timer_tree()["gauges"]["g"] == {"value": 5, "min": 1, "max": 5, "count": 3}
 
 
-# --------------------------------------------------------------------------- what is decorated
-
-
 def test_timed_keeps_what_a_function_is(wording: Wording) -> None:
     """Name, documentation, signature and kind are the function's own; static and class methods work."""
 
@@ -501,7 +451,6 @@ def test_timed_keeps_what_a_function_is(wording: Wording) -> None:
         @mlagents.timed
         @staticmethod
         def static(x: int) -> int:
-            """Return what is given."""
             return x
 
         @mlagents.timed
@@ -569,64 +518,3 @@ def test_coroutine_that_fails_or_is_cancelled(clock: Clock) -> None:
     asyncio.run(main())
     assert [child["count"] for child in mlagents.get_timer_tree()["children"].values()] == [1, 1]
     assert len(mlagents._get_thread_timer().stack) == 1
-
-
-def test_generators_are_timed_while_they_run(clock: Clock) -> None:
-    """A generator's time is its own, without its consumer's; it is a generator as it was."""
-
-    def count() -> Generator[int, int, str]:
-        with mlagents.hierarchical_timer("within"):
-            clock.now += 1
-        given_ = yield 1
-        clock.now += given_
-        try:
-            yield 2
-        except BoomError:
-            clock.now += 4
-        return "end"
-
-    timed_count = mlagents.hierarchical_timer("count")(count)
-    assert inspect.isgeneratorfunction(timed_count)
-    timed_count()
-    body = timed_count()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert next(body) == 1
-        with mlagents.hierarchical_timer("consumer"):
-            clock.now += 100
-            assert body.send(2) == 2
-        with pytest.raises(StopIteration) as end:
-            body.throw(BoomError())
-    assert end.value.value == "end"
-    tree = mlagents.get_timer_tree()
-    assert (below(tree, "count")["count"], below(tree, "consumer", "count")["count"]) == (2, 1)
-    assert below(tree, "count")["total"] == pytest.approx(5, abs=1e-3)
-    assert below(tree, "count", "within")["total"] == pytest.approx(1, abs=1e-3)
-    assert below(tree, "consumer", "count")["total"] == pytest.approx(2, abs=1e-3)
-    assert len(mlagents._get_thread_timer().stack) == 1
-
-
-def test_reset_while_a_generator_pauses_or_runs(clock: Clock) -> None:
-    """A reset leaves to a generator only what it does from then on."""
-
-    def count() -> Generator[int, None, None]:
-        clock.now += 8
-        yield 1
-        clock.now += 1
-        mlagents.reset_timers()
-        clock.now += 2
-        yield 2
-        clock.now += 4
-
-    timed_count = mlagents.hierarchical_timer("count")(count)
-    assert list(timed_count()) == [1, 2]
-    tree = mlagents.get_timer_tree()
-    assert shape(tree)["children"] == {"count": {"count": 2}}
-    assert below(tree, "count")["total"] == pytest.approx(6, abs=1e-3)
-    body = timed_count()
-    next(body)
-    mlagents.reset_timers()
-    body.close()
-    tree = mlagents.get_timer_tree()
-    assert below(tree, "count")["count"] == 1
-    assert below(tree, "count")["total"] == pytest.approx(0, abs=1e-3)

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,17 +26,14 @@ class Clock:
         self.counts = dict.fromkeys(PHASES, 0)
 
     def perf_counter(self) -> float:
-        """Read the clock."""
         return self.now
 
     def spend(self, phase: str, seconds: float, *, ends: bool = False) -> None:
-        """Let time pass in a phase, at whose end it is counted."""
         self.now += seconds
         self.truth[phase] += seconds
         self.counts[phase] += ends
 
     def check(self, callback: TimingCallback) -> None:
-        """Compare a callback's seconds and counts with the time that was spent."""
         spent = {phase: seconds for phase, seconds in self.truth.items() if seconds}
         assert {phase: seconds for phase, seconds in callback.seconds.items() if seconds} == pytest.approx(spent)
         assert dict(callback.counts) == {phase: count for phase, count in self.counts.items() if count}
@@ -55,36 +50,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-# --------------------------------------------------------------------------- a library like rlox
-
-
 class Hooks:
-    """A list of callbacks."""
-
     def __init__(self, callbacks: list[Any]) -> None:
         self.callbacks = callbacks
 
     def on_training_start(self) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_training_start()
 
     def on_rollout_end(self) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_rollout_end()
 
     def on_train_batch(self, **kwargs: Any) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_train_batch(**kwargs)
 
     def on_step(self, **kwargs: Any) -> bool:
-        """Call the hook of each, until one would stop."""
         return all(callback.on_step(**kwargs) for callback in self.callbacks)
 
     def on_training_end(self) -> None:
-        """Call the hook of each."""
         for callback in self.callbacks:
             callback.on_training_end()
 
@@ -99,7 +84,6 @@ class Env:
         self.fails = False
 
     def step_all(self, actions: int) -> int:
-        """Take a step, or fail."""
         self.clock.spend("env_step", 1, ends=True)
         if self.fails:
             raise OSError("the simulator has gone")
@@ -111,13 +95,10 @@ class PythonEnv(Env):
 
 
 class Collector:
-    """Takes steps and computes advantages."""
-
     def __init__(self, clock: Clock, env: Env) -> None:
         self.clock, self.env = clock, env
 
     def collect(self, steps: int) -> None:
-        """Collect, by the library's own function."""
         for step in range(steps):
             self.clock.spend("collect", 0.5)
             assert self.env.step_all(step) == step
@@ -127,33 +108,25 @@ class Collector:
 
 
 class Loss:
-    """A loss with a setting."""
-
     clip = 0.2
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     def __call__(self, batch: int) -> int:
-        """Compute."""
         self.clock.spend("gradient_update", 2)
         return batch
 
 
 class Optimizer:
-    """Takes steps."""
-
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     def step(self) -> None:
-        """Take a step."""
         self.clock.spend("gradient_update", 4, ends=True)
 
 
 class OnPolicy:
-    """Trains as rlox's PPO does."""
-
     def __init__(self, clock: Clock, callbacks: list[Any], env: Env | None = None) -> None:
         self.clock = clock
         self.callbacks = Hooks(callbacks)
@@ -163,7 +136,6 @@ class OnPolicy:
         self.within: Callable[[str], object] = lambda place: None
 
     def train(self, updates: int) -> None:
-        """Train."""
         self.callbacks.on_training_start()
         for _ in range(updates):
             self.collector.collect(3)
@@ -182,15 +154,12 @@ class OnPolicy:
 
 
 class OffPolicy:
-    """Trains as rlox's SAC does."""
-
     def __init__(self, clock: Clock, callbacks: list[Any], env: Env) -> None:
         self.clock = clock
         self.callbacks = Hooks(callbacks)
         self.env = env
 
     def train(self, steps: int) -> None:
-        """Train."""
         self.callbacks.on_training_start()
         for step in range(steps):
             self.clock.spend("other", 0.125)
@@ -295,32 +264,6 @@ def test_time_of_other_callbacks_is_not_the_phases(clock: Clock, library: types.
 
 
 @pytest.mark.usefixtures("library")
-def test_trainings_in_two_threads(clock: Clock) -> None:
-    """Trainings that replace the same functions at the same time have each their own calls, whoever ends first."""
-    callbacks = TimingCallback(), TimingCallback()
-    begun, end = threading.Event(), threading.Event()
-    outer, inner = (OnPolicy(clock, [callback]) for callback in callbacks)
-
-    def wait(place: str) -> None:
-        begun.set()
-        assert end.wait(30)
-
-    outer.within = wait
-    thread = threading.Thread(target=lambda: outer.train(1))
-    thread.start()
-    assert begun.wait(30)
-    inner.train(2)
-    end.set()
-    thread.join()
-    assert [callback.counts["gae_compute"] for callback in callbacks] == [1, 2]
-    assert untouched(outer)
-    assert untouched(inner)
-
-
-# --------------------------------------------------------------------------- trainings that fail
-
-
-@pytest.mark.usefixtures("library")
 def test_everything_is_put_back_at_once_where_a_phase_fails(clock: Clock) -> None:
     """A training that fails in what is timed leaves nothing behind, and its time is known."""
     callback = TimingCallback()
@@ -366,72 +309,6 @@ def test_everything_is_put_back_soon_where_something_else_fails(
         algorithm.train(1)
     assert untouched(algorithm)
     clock.check(callback)
-
-
-@pytest.mark.usefixtures("library")
-def test_training_that_gets_over_a_failure_is_timed_on(clock: Clock) -> None:
-    """Where a training goes on after a phase has failed, the next hook has it timed again."""
-    callback = TimingCallback()
-
-    class Robust(OffPolicy):
-        def _update(self, step: int) -> None:
-            self.env.fails = step == 0
-            super()._update(step)
-
-    class Forgiving(Env):
-        def step_all(self, actions: int) -> int:
-            try:
-                return super().step_all(actions)
-            except OSError:
-                self.fails = False
-                return actions
-
-    algorithm = Robust(clock, [callback], Forgiving(clock))
-    algorithm.train(4)
-    clock.check(callback)
-
-    class Retrying(OffPolicy):
-        def _update(self, step: int) -> None:
-            super()._update(step)
-            raise ValueError(step)
-
-        def train(self, steps: int) -> None:
-            self.callbacks.on_training_start()
-            for step in range(steps):
-                self.env.step_all(step)
-                self.callbacks.on_step(algo=self)
-                with pytest.raises(ValueError, match=str(step)):
-                    self._update(step)
-            self.callbacks.on_training_end()
-
-    retrying = Retrying(clock, [callback], Env(clock))
-    retrying.train(1)
-    assert untouched(retrying)
-    clock.check(callback)
-    retrying.train(1)
-    clock.check(callback)
-
-
-@pytest.mark.usefixtures("library")
-def test_failed_training_is_kept_no_longer_than_its_callback(clock: Clock) -> None:
-    """After a summary nothing holds on to what was trained."""
-    callback = TimingCallback()
-    algorithm = OnPolicy(clock, [callback])
-
-    def fail(place: str) -> None:
-        raise KeyboardInterrupt
-
-    algorithm.within = fail
-    with pytest.raises(KeyboardInterrupt):
-        algorithm.train(1)
-    callback.summary()
-    gone = weakref.ref(algorithm.collector)
-    del algorithm
-    gc.collect()
-    assert gone() is None
-
-
-# --------------------------------------------------------------------------- what others see of it
 
 
 @pytest.mark.usefixtures("library")
@@ -532,11 +409,7 @@ def test_algorithm_can_be_given(clock: Clock) -> None:
     clock.check(callback)
 
 
-# --------------------------------------------------------------------------- rlox itself
-
-
 def part(name: str) -> Any:
-    """Return a module of rlox, where it is installed."""
     return pytest.importorskip(f"rlox.{name}")
 
 
@@ -630,27 +503,6 @@ def test_sac_of_rlox(spent: Clock, monkeypatch: pytest.MonkeyPatch, n_envs: int)
     assert sum(original._phase_times.values()) == pytest.approx(sum(callback.seconds.values()))
     assert original._phase_times["env_step"] > callback.seconds["gradient_update"] > 8 * 16
     assert original._phase_times["gradient_update"] < 16
-
-
-def test_failing_environment_of_rlox(spent: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training that the environment ends leaves rlox and its objects as they were."""
-    callback = TimingCallback()
-    algorithm = part("algorithms.ppo").PPO(
-        "Pendulum-v1", n_envs=2, n_steps=8, n_epochs=1, batch_size=16, callbacks=[callback]
-    )
-    compute = sys.modules["rlox"].compute_gae_batched
-
-    def fail(env: Any, actions: Any) -> None:
-        raise OSError("the simulator has gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(part("gym_vec_env").GymVecEnv, "step_all", fail)
-        with pytest.raises(OSError, match="simulator"):
-            algorithm.train(16)
-    assert untouched(algorithm)
-    assert sys.modules["rlox"].compute_gae_batched is compute
-    train(spent, algorithm, 16, monkeypatch)
-    assert callback.counts["env_step"] == 1 + 8
 
 
 def test_callback_has_all_hooks_of_rlox() -> None:

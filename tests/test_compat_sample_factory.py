@@ -36,13 +36,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     return seconds
 
 
-# --------------------------------------------------------------------------- Sample Factory's own output
-
-
 @dataclass
 class Line:
-    """One path of a printed tree."""
-
     name: str
     value: float
     children: list[Line]
@@ -91,9 +86,6 @@ def test_runs_of_sample_factory_come_out_as_they_were_printed(mode: str, clock: 
     assert "\n".join(printed) == text
 
 
-# --------------------------------------------------------------------------- beside the real one
-
-
 @dataclass(frozen=True)
 class Scope:
     """A scope of a random program: how it counts, its name, what is in it, and whether that fails in the end."""
@@ -128,7 +120,6 @@ class FailedError(Exception):
 
 
 def run(program: tuple[Any, ...], timing: Any, clock: Seconds) -> None:
-    """Run a random program."""
     for step in program:
         if not isinstance(step, Scope):
             clock.sleep(step)
@@ -154,7 +145,6 @@ def our_clock() -> Iterator[Seconds]:
 
 @contextmanager
 def their_clock(theirs: types.ModuleType) -> Iterator[Seconds]:
-    """Have the real Timing read a clock of its own."""
     with pytest.MonkeyPatch.context() as patch:
         seconds = Seconds()
         patch.setattr(theirs, "time", types.SimpleNamespace(time=seconds))
@@ -162,7 +152,6 @@ def their_clock(theirs: types.ModuleType) -> Iterator[Seconds]:
 
 
 def seen(timing: Any) -> dict[str, Any]:
-    """Return a mapping's values, means by what they are of."""
     hidden = ("_root_context", "_open_contexts_stack")
     return {key: getattr(value, "values", value) for key, value in timing.items() if key not in hidden}
 
@@ -203,9 +192,6 @@ def test_a_mapping_is_used_as_sample_factorys_is(use: Callable[[Any], object]) -
     assert ours.flat_str() == real.flat_str()
     assert ours.tree_str() == real.tree_str()
     assert seen(ours) == seen(real)
-
-
-# --------------------------------------------------------------------------- what it does
 
 
 def test_each_way_of_counting(clock: Seconds, wording: Wording) -> None:

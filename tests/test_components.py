@@ -46,9 +46,6 @@ def phase_paths(workload: Workload, calls: int = 1) -> list[str]:
     return [phase.path for phase in recorded.phases(calls)]
 
 
-# --------------------------------------------------------------------------- any callable
-
-
 def test_a_thunk_is_called_as_it_is() -> None:
     """The callable is the call itself, counted as it was told; the check sets up first and looks at the output."""
     happened: list[str] = []
@@ -64,9 +61,6 @@ def test_a_thunk_is_called_as_it_is() -> None:
     workload.check()
     assert happened == ["setup", "call", "output"]
     workload.close()
-
-
-# --------------------------------------------------------------------------- vector envs
 
 
 def brief_env() -> type[Any]:
@@ -198,8 +192,6 @@ def test_a_vector_env_that_returns_the_wrong_shape(wording: Wording) -> None:
     wrapper: Any = vector.VectorWrapper
 
     class Narrow(wrapper):  # type: ignore[misc]
-        """Loses an env's reward."""
-
         def step(self, actions: Any) -> Any:
             obs, rewards, *rest = self.env.step(actions)
             return obs, rewards[1:], *rest
@@ -237,12 +229,7 @@ def test_the_engine_closes_what_the_fixture_made(pytester: pytest.Pytester) -> N
         result.stdout.fnmatch_lines_random(["closed 2", "closed 3", "E * ValueError: a pole fell"])
 
 
-# --------------------------------------------------------------------------- replay buffers
-
-
 class Pair(NamedTuple):
-    """A batch as a named tuple."""
-
     obs: Array
     rewards: Array
 
@@ -263,7 +250,6 @@ class KeysOnly:
         self._arrays = arrays
 
     def keys(self) -> Any:
-        """Return the names."""
         return self._arrays.keys()
 
     def __getitem__(self, name: str) -> Array:
@@ -271,13 +257,10 @@ class KeysOnly:
 
 
 class Buffer:
-    """Samples whatever ``make`` makes of rows."""
-
     def __init__(self, make: Callable[[Array], Any]) -> None:
         self.make = make
 
     def sample(self, batch_size: int) -> Any:
-        """Return a batch."""
         return self.make(np.zeros((batch_size, 3)))
 
 
@@ -349,9 +332,6 @@ def test_the_reference_buffer() -> None:
     assert phase_paths(workload) == ["sample", "sample/index", "sample/gather", "sample/convert"]
 
 
-# --------------------------------------------------------------------------- generalized advantage estimation
-
-
 def advantages_of(rewards: Any, values: Any, dones: Any, last_values: Any) -> Array:
     """Return advantages by the reference; ``dones[t]`` says that the episode ended with step t."""
     return compute_gae(rewards, values, dones, last_values, GAMMA, LAMBDA)[0]
@@ -402,7 +382,6 @@ def with_positions(r: Array, v: Array, d: Array, last: Array, discount: float, t
 
 
 def with_anything(*args: Any) -> Array:
-    """Compute with whatever comes."""
     return compute_gae(*args)[0]
 
 
@@ -412,15 +391,11 @@ class WithoutSignature:
     __signature__ = "lost"
 
     def __call__(self, *args: Any) -> Array:
-        """Compute."""
         return compute_gae(*args)[0]
 
 
 class Method:
-    """Holds a function as a method."""
-
     def gae(self, Rewards: Array, Values: Array, Dones: Array, Last_Values: Array) -> Array:  # noqa: N803
-        """Compute with capital names."""
         return advantages_of(Rewards, Values, Dones, Last_Values)
 
 
@@ -509,7 +484,6 @@ def test_phases_and_arguments_of_gae() -> None:
 
 
 def ignores_ends(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
-    """Compute as if no episode ended."""
     return advantages_of(rewards, values, 0 * dones, last_values)
 
 
@@ -533,7 +507,6 @@ def test_a_gae_function_that_is_wrong(function: Callable[..., Any], wording: Wor
 
 
 def with_unknown_names(rew: Array, v_s: Array, end_flag: Array) -> Array:
-    """Compute nothing."""
     raise AssertionError
 
 
@@ -549,11 +522,7 @@ def test_a_gae_function_with_unknown_parameters_or_that_raises(wording: Wording)
         gae_workload(function, 8, 2, "numpy").check()
 
 
-# --------------------------------------------------------------------------- SAC updates
-
-
 def sac_agent() -> Any:
-    """Return a small reference agent with a filled buffer."""
     pytest.importorskip("torch")
     from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer
 
@@ -584,14 +553,11 @@ def torch_agent(update: Callable[[Any], None]) -> Any:
     torch = pytest.importorskip("torch")
 
     class Agent:
-        """Holds a layer and a temperature."""
-
         def __init__(self) -> None:
             self.net = torch.nn.Linear(2, 2)
             self.log_alpha = torch.zeros((), requires_grad=True)
 
         def update(self, batch_size: int) -> None:
-            """Update."""
             assert batch_size == 4
             with torch.no_grad():
                 update(self)
@@ -642,9 +608,6 @@ def test_what_does_not_update(agent: Any, batch_size: int | None, wording: Wordi
         sac_workload(agent, batch_size)
 
 
-# --------------------------------------------------------------------------- PPO rollouts
-
-
 class Collector:
     """Collects whatever ``make`` makes of (n_steps, 4) rewards."""
 
@@ -652,19 +615,14 @@ class Collector:
         self.make = make
 
     def collect(self, n_steps: int) -> Any:
-        """Return a rollout."""
         return self.make(np.zeros((n_steps, 4), np.float32))
 
 
 class Rewarded(NamedTuple):
-    """A rollout of tensors or arrays."""
-
     rewards: Any
 
 
 class Learner:
-    """An agent that updates nothing."""
-
     def update(self, batch_size: int) -> None:
         """Do nothing."""
 
@@ -688,8 +646,6 @@ def test_env_steps_of_a_rollout_of_tensors() -> None:
     torch = pytest.importorskip("torch")
 
     class Masked(NamedTuple):
-        """A rollout in which rows may be resets."""
-
         rewards: Any
         valid: Any
 
@@ -761,9 +717,6 @@ def test_arguments_that_make_no_sense(make: Callable[[], Any], says: str) -> Non
     """Sizes, counts, units and what should be callable are checked before anything runs."""
     with pytest.raises(ComponentError, match=says):
         make()
-
-
-# --------------------------------------------------------------------------- PPO updates and whole iterations
 
 
 def learner(method: str = "update", *, change: float = 0.1, given: bool = True, collects: bool = True) -> Any:
@@ -868,9 +821,6 @@ def test_what_does_not_learn(make: Callable[[], Workload], wording: Wording) -> 
         make()
 
 
-# --------------------------------------------------------------------------- imports
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a package on this process's path alone, whose second module works as it is imported, and a third fails."""
@@ -917,9 +867,6 @@ def test_an_import_that_fails(package: Path, monkeypatch: pytest.MonkeyPatch, wo
         imports_workload("imported.none").check()
 
 
-# --------------------------------------------------------------------------- thunks
-
-
 def test_a_thunk_may_step_any_env(wording: Wording) -> None:
     """With the number of envs given, a callable is one step of all of them."""
     steps: list[int] = []
@@ -963,7 +910,6 @@ def test_an_optimizer_that_trains_nothing_is_told(wording: Wording) -> None:
             self.training = {"critic": torch.optim.Adam(self.nets[0].parameters())}
 
         def update(self, batch_size: int) -> None:
-            """Move the target alone."""
             with torch.no_grad():
                 self.target.weight.mul_(0.995)
 

@@ -76,9 +76,6 @@ class Nvml:
         return ask
 
 
-# --------------------------------------------------------------------------- conditions
-
-
 def test_conditions_are_what_nvml_tells() -> None:
     """Clocks in hertz, degrees, and no reason: an idle device and clocks that a user has set are not throttled."""
     reader = nvml_reader(UUID, Nvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x1 | 0x2 | 0x100))
@@ -222,9 +219,6 @@ def test_not_throttled_and_not_known_are_two_things(
     assert found.throttled == known
 
 
-# --------------------------------------------------------------------------- the machine class
-
-
 def test_a_machine_class_names_its_gpus() -> None:
     """Model, driver, CUDA, power limit and partitioning: what moves a GPU's times."""
     assert accelerators(Nvml()) == ("NVIDIA A100-SXM4-40GB, driver 550.54.15, CUDA 12.4, 400 W, MIG off",)
@@ -267,9 +261,6 @@ def test_without_gpus_a_machine_class_is_what_it_was(monkeypatch: pytest.MonkeyP
     assert describe(machine).count(";") == 0
 
 
-# --------------------------------------------------------------------------- PyTorch
-
-
 class Cuda:
     """PyTorch's part for CUDA, as far as it is asked."""
 
@@ -280,31 +271,24 @@ class Cuda:
         self._is_initialized = is_initialized
 
     def is_initialized(self) -> bool:
-        """Return whether anything was done on a GPU."""
         return self._is_initialized
 
     def current_device(self) -> int:
-        """Return it."""
         return self.current
 
     def device_count(self) -> int:
-        """Return how many there are."""
         return len(self.given)
 
     def memory_stats(self, index: int) -> dict[str, int]:
-        """Return what the allocator counts, a part of it."""
         return {"allocation.all.allocated": self.given[index]}
 
     def get_sync_debug_mode(self) -> int:
-        """Return it."""
         return self.mode
 
     def set_device(self, device: int) -> None:
-        """Set it."""
         self.current = device
 
     def set_sync_debug_mode(self, mode: int) -> None:
-        """Set it."""
         self.mode = mode
 
 
@@ -339,7 +323,6 @@ def test_an_allocator_that_counts_nothing_tells_of_no_use() -> None:
 
     class Plugged(Cuda):
         def memory_stats(self, index: int) -> dict[str, int]:
-            """Refuse."""
             raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
 
     library = Torch({"torch": SimpleNamespace(cuda=Plugged(is_initialized=True))})  # type: ignore[dict-item]

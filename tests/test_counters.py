@@ -57,7 +57,6 @@ def counting(counts: Counts, workers: int = 5) -> Counting:
 
 
 def tally(*repetitions: Counts) -> Tally:
-    """Return what one worker counted."""
     return Tally(
         tuple(
             tuple(
@@ -85,14 +84,10 @@ def read(text: str) -> Counts:
 
 
 def changes(then: str, now: str, names: tuple[str, ...] = EVERY) -> str:
-    """Return what changed, in the same notation."""
     found = compare(counting(read(then)), counting(read(now)), names)
     return " · ".join(
         f"{change.path}{': ' * bool(change.path)}{change.name} {change.was} → {change.now}" for change in found
     )
-
-
-# --------------------------------------------------------------------------- what is learnt from tallies
 
 
 def test_what_is_equal_everywhere_is_exact() -> None:
@@ -136,23 +131,16 @@ def test_what_was_not_counted_everywhere_is_left_out() -> None:
     assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {}),), 2, 1, ("not counted: banned",))
 
 
-# --------------------------------------------------------------------------- who counts
-
-
 class Clerk(FakeWorker):
-    """Counts as told by a test."""
-
     def __init__(self, answer: Tally, checked_s: float = 0.001) -> None:
         self.checked_s = checked_s
         self.limits_s: list[float] = []
         self._answer = answer
 
     def start_count(self, repetitions: int, limit_s: float) -> None:
-        """Note the order."""
         self.limits_s.append(limit_s)
 
     def wait_counted(self) -> Tally:
-        """Answer it."""
         return self._answer
 
 
@@ -301,9 +289,6 @@ def test_the_device_that_a_workload_is_on_is_counted() -> None:
     assert verdict_message(found).startswith(
         "critic: device_allocations 0 → 1; syncs 0 → 1 · sample: pageable_copies 0 → 1; syncs 0 → 1\n"
     )
-
-
-# --------------------------------------------------------------------------- what has changed
 
 
 MEMBERS = (
@@ -463,11 +448,7 @@ def test_changes_are_said_by_phase() -> None:
     )
 
 
-# --------------------------------------------------------------------------- what it means
-
-
 def verdict(status: Status, message: str = "why") -> Verdict:
-    """Return what the time alone says."""
     return builders.verdict(status, 1.01, margin=0.02, message=message)
 
 
@@ -533,25 +514,20 @@ def test_a_verdict_of_times_that_stands_says_what_was_counted(status: Status, no
     assert verdict_message(found) == wording
 
 
-# --------------------------------------------------------------------------- which stored counts
-
 HERE = builders.MACHINE
 RESULT = builders.result("t.py::test_a", counting=THEN)
 
 
 def baseline(machine: Machine, result: Result = RESULT, **packages: str) -> Baseline:
-    """Return a baseline of one test."""
     origin = builders.provenance(packages=packages)
     return Baseline(1, machine, {"s": origin}, {result.nodeid: builders.stored(result, "s")})
 
 
 def recall(tmp_path: Path, own: Baseline | None, result: Result = RESULT, tested: str = "pytest_rlperf") -> OtherCounts:
-    """Return what a test is compared with."""
     return StoredCounts(own, (tested,), tmp_path).find(result)
 
 
 def installed(name: str) -> str:
-    """Return a package's version here."""
     from importlib.metadata import version
 
     return version(name)
@@ -611,9 +587,6 @@ def test_old_baselines_and_other_work_have_nothing_to_compare(tmp_path: Path) ->
     assert found == OtherCounts(None, obstacle=NoStoredCounts())
     other = recall(tmp_path, baseline(HERE), result=replace(RESULT, items=16.0))
     assert other == OtherCounts(None)
-
-
-# --------------------------------------------------------------------------- how they are asked for
 
 
 @pytest.mark.parametrize(
@@ -683,8 +656,6 @@ def test_a_counter_that_does_not_exist_is_a_usage_error(pytester: pytest.Pyteste
     result.stderr.fnmatch_lines(["*--rlperf-counters=on: *off, show*gate*"])
 
 
-# --------------------------------------------------------------------------- how they are told
-
 CHANGED = (
     CounterChange("sac/critic", "ops:aten::mm", 12, 18),
     CounterChange("sac/critic", "syncs", 2, 5),
@@ -700,7 +671,6 @@ COUNTS = counting(
 
 
 def counted(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
-    """Return a measured test's outcome."""
     return builders.outcome(replace(RESULT, counting=counts), found, RESULT)
 
 

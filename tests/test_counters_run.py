@@ -28,7 +28,6 @@ def write(directory: Path, tests: str) -> Example:
 
 
 def baseline(example: Example) -> Path:
-    """Return the baseline's one file."""
     (path,) = (example.root / "baselines" / "default").glob("*.json")
     return path
 
@@ -44,7 +43,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Example:
 
 @pytest.fixture(scope="module")
 def changed(project: Example) -> Run:
-    """Measure the code after it changed."""
     return project.pytest("--rlperf", *QUICK, code=FAILED, COLUMNS="150")
 
 

@@ -31,7 +31,6 @@ HAS_MONITORING = sys.version_info >= (3, 12)
 
 
 def count(call: Callable[[], object], **given: Any) -> Tally:
-    """Count a call, three times unless told."""
     return tally(call, **{"setup": None, "probes": (), "repetitions": 3, **given})
 
 
@@ -46,7 +45,6 @@ def exact(found: Tally, *, memory: bool = True) -> dict[tuple[str, str], int]:
 
 
 def state() -> list[object]:
-    """Return what instruments may touch."""
     monitoring = getattr(sys, "monitoring", None)
     return [
         sys.getprofile(),
@@ -64,9 +62,6 @@ def _as_it_was() -> Iterator[None]:
     before = state()
     yield
     assert state() == before
-
-
-# --------------------------------------------------------------------------- the vocabulary
 
 
 def test_names_say_what_they_count_and_in_which_unit() -> None:
@@ -90,16 +85,11 @@ def test_a_tally_tells_zeros_of_the_whole_call_alone() -> None:
     assert not [name for _, name in found if name.startswith(("syncs", "device_"))]  # there is no device
 
 
-# --------------------------------------------------------------------------- calls
-
-
 def leaf(value: int) -> float:
-    """Call C once."""
     return math.sqrt(value)
 
 
 def branch() -> None:
-    """Call Python in two phases, and once in none."""
     with OUTER:
         leaf(1)
         with INNER:
@@ -208,9 +198,6 @@ def test_other_tools_of_the_interpreter_stay() -> None:
         for tool in taken:
             monitoring.free_tool_id(tool)
     assert any("python_calls" in note for note in found.notes)
-
-
-# --------------------------------------------------------------------------- memory and garbage
 
 
 def test_memory_is_counted_by_phase() -> None:
@@ -356,9 +343,6 @@ def test_totals_of_many_names_are_one_number() -> None:
     assert totals.unpack(first + totals.packed) == {"a": 10, "b": 2**41 + 1, "c": 1}
 
 
-# --------------------------------------------------------------------------- how it is done
-
-
 def test_setup_is_run_before_every_call_and_not_counted() -> None:
     """The n-th call finds what the n-th setup made."""
     ready: list[int] = []
@@ -400,9 +384,6 @@ def test_an_interrupt_is_not_held_up() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         count(call)
-
-
-# --------------------------------------------------------------------------- devices
 
 
 def test_a_device_is_counted_by_phase() -> None:
@@ -453,8 +434,6 @@ def test_a_device_that_is_lost_is_named() -> None:
     """Its error is in the note on the device's counters, and what the host had counted until then is there."""
 
     class Failing(VirtualGPU):
-        """Is lost once an instrument watches it."""
-
         @contextmanager
         def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
             with super().counting_syncs() as waits:
@@ -468,7 +447,6 @@ def test_a_device_that_is_lost_is_named() -> None:
 
 
 def event(name: str, start: float, *, kernels: tuple[str, ...] = (), device: str = "CPU") -> SimpleNamespace:
-    """Return an event as PyTorch's profiler has it."""
     return SimpleNamespace(
         name=name,
         time_range=SimpleNamespace(start=start),

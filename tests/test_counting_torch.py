@@ -31,7 +31,7 @@ torch: Any = pytest.importorskip("torch")
 gymnasium: Any = pytest.importorskip("gymnasium")
 pytestmark = pytest.mark.torch
 
-from pytest_rlperf.components.reference.ppo import PPO, SYNTHETIC_ID, ActorCritic, make_vec_env  # noqa: E402 - need PyTorch  # noqa: E402
+from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID, make_vec_env  # noqa: E402 - need PyTorch
 from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402 - need PyTorch
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 
@@ -42,7 +42,6 @@ Counts = dict[tuple[str, str], int]
 
 
 def count(call: Callable[[], object], **given: Any) -> Tally:
-    """Count a call, twice unless told."""
     given = {"setup": None, "probes": standing_probes(), "repetitions": 2, "environments": environments(), **given}
     return tally(call, **given)
 
@@ -56,7 +55,6 @@ def exact(found: Tally) -> Counts:
 
 
 def state() -> list[object]:
-    """Return what instruments may touch."""
     optimizer: Any = sys.modules["torch.optim.optimizer"]
     environments = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.vector.SyncVectorEnv, gymnasium.Wrapper)
     return [
@@ -74,9 +72,6 @@ def _as_it_was() -> Iterator[None]:
     before = state()
     yield
     assert state() == before
-
-
-# --------------------------------------------------------------------------- tensors
 
 
 def test_operations_are_counted_by_name_and_phase() -> None:
@@ -134,7 +129,6 @@ class Wrapped(torch.Tensor):  # type: ignore[misc]  # as above
 
     @staticmethod
     def __new__(cls, held: Any) -> Any:
-        """Look like the tensor held."""
         return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
 
     def __init__(self, held: Any) -> None:
@@ -142,13 +136,11 @@ class Wrapped(torch.Tensor):  # type: ignore[misc]  # as above
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Have the tensors held do it."""
         held = [each.held if isinstance(each, Wrapped) else each for each in args]
         return Wrapped(func(*held, **(kwargs or {})))
 
 
 def forever() -> Iterator[Any]:
-    """Yield tensors from within a phase that stays open in between."""
     while True:
         with INNER:
             yield torch.ones(2)
@@ -170,7 +162,6 @@ GENERATOR = forever()
 
 @functools.cache
 def scripted() -> Any:
-    """Return a module that TorchScript runs."""
     return torch.jit.script(torch.nn.ReLU())
 
 
@@ -276,9 +267,6 @@ def test_copies_to_a_device_are_counted() -> None:
     assert ("", "copies_to_host") not in found
 
 
-# --------------------------------------------------------------------------- environments
-
-
 def test_a_step_of_a_vector_env_counts_as_many_as_it_has() -> None:
     """Those of the environments within are not counted again, and a wrapped one is one."""
     envs, env = make_vec_env(SYNTHETIC_ID, 3), gymnasium.make(SYNTHETIC_ID)
@@ -296,9 +284,6 @@ def test_a_step_of_a_vector_env_counts_as_many_as_it_has() -> None:
     assert [found[path, "env_steps"] for path in ("", "outer")] == [4, 3]
     envs.close()
     env.close()
-
-
-# --------------------------------------------------------------------------- torch.compile
 
 
 def test_compiled_code_is_counted_by_its_graphs_and_breaks() -> None:
@@ -353,122 +338,12 @@ def test_operations_of_what_may_be_compiled_are_left_out() -> None:
     assert ["python_calls" in note or "ops" in note for note in found.notes] == [True, True]
 
 
-# --------------------------------------------------------------------------- the reference components
-
-
 def make_sac(kind: type[SAC] = SAC, seed: int = 0) -> Any:
-    """Return an agent whose buffer holds random transitions."""
     generator = np.random.default_rng(seed)
     buffer = ReplayBuffer(64, OBS_DIM, ACT_DIM)
     rows, actions = (generator.normal(size=(64, size)).astype(np.float32) for size in (OBS_DIM, ACT_DIM))
     buffer.add(rows, actions, rows[:, 0], rows, rows[:, 0] > 1.0)
     return kind(OBS_DIM, ACT_DIM, buffer, hidden=8, seed=seed)
-
-
-@pytest.fixture(scope="module")
-def plain_update() -> Counts:
-    """Return the counts of an update without a defect."""
-    return sac_counts(SAC)
-
-
-def sac_counts(kind: type[SAC]) -> Counts:
-    """Return the counts of an update."""
-    agent = make_sac(kind)
-    agent.update(BATCH)
-    return exact(count(lambda: agent.update(BATCH)))
-
-
-def ppo_counts(change: Callable[[Any], None]) -> Counts:
-    """Return the counts of a rollout in environments whose episodes are longer than that."""
-    agent = PPO(make_vec_env(SYNTHETIC_ID, 2), hidden=8)
-    change(agent)
-    agent.collect(4)
-    found = exact(count(lambda: agent.collect(4)))
-    agent.envs.close()
-    return found
-
-
-class ReadsItsLoss(SAC):
-    """Waits for a number that it does not need."""
-
-    def _update_critic(self, batch: Any, target: Any) -> Any:
-        loss = super()._update_critic(batch, target)
-        loss.item()
-        return loss
-
-
-class AsksTwice(SAC):
-    """Evaluates the target network a second time."""
-
-    def target_q(self, batch: Any) -> Any:
-        """Return the second of two."""
-        super().target_q(batch)
-        return super().target_q(batch)
-
-
-class Promotes(SAC):
-    """Computes in twice the precision for a while."""
-
-    def target_q(self, batch: Any) -> Any:
-        """Return what is rounded again in the end."""
-        return (super().target_q(batch).double() * 1.0).float()
-
-
-@pytest.mark.parametrize(
-    ("kind", "path", "name", "was", "now"),
-    [
-        (ReadsItsLoss, "critic", "ops:aten::_local_scalar_dense", 0, 1),
-        (AsksTwice, "target_q", "ops:aten::addmm", 9, 18),
-        (Promotes, "target_q", "float64_ops", 0, 3),
-    ],
-)
-def test_a_defect_of_an_update_is_seen_where_it_is(
-    plain_update: Counts, kind: type[SAC], path: str, name: str, was: int, now: int
-) -> None:
-    """A count is another in the phase that has the defect, and in no other."""
-    before, after = plain_update, sac_counts(kind)
-    assert (before.get((path, name), 0), after[path, name]) == (was, now)
-    phases = {path.partition("/")[0] for path, _ in before}
-    assert all(before.get((other, name), 0) == after.get((other, name), 0) for other in phases - {"", path})
-
-
-def keep_gradients(agent: Any) -> None:
-    """Leave gradients on while collecting."""
-
-    class Keeps(ActorCritic):
-        def act(self, *given: Any) -> Any:
-            with torch.enable_grad():
-                return tuple(each.detach() for each in super().act(*given))
-
-    agent.model.__class__ = Keeps
-
-
-def copy_twice(agent: Any) -> None:
-    """Copy each observation once more than needed."""
-    tensor = agent._tensor
-    agent._tensor = lambda array: tensor(array.copy())
-
-
-def stack_rows(agent: Any) -> None:
-    """Gather a rollout in a list, and stack it in the end."""
-    collect = agent.collect
-
-    def stacked(n_steps: int) -> Any:
-        rollout = collect(n_steps)
-        np.stack([row.astype(np.float64) for row in rollout.obs])
-        return rollout
-
-    agent.collect = stacked
-
-
-def test_a_defect_of_a_rollout_is_seen() -> None:
-    """Gradients left on, observations copied twice and a list of rows are each another count."""
-    plain, gradients, copies, rows = map(ppo_counts, (lambda _: None, keep_gradients, copy_twice, stack_rows))
-    assert plain["", "env_steps"] == plain["env_step", "env_steps"] == 8
-    assert plain["", "grad_ops"] == 0
-    assert gradients["policy", "grad_ops"] > 0
-    assert copies["policy", "native_calls:numpy"] == plain["policy", "native_calls:numpy"] + 5
-    assert rows["", "native_calls:numpy"] > plain["", "native_calls:numpy"]
 
 
 def test_what_probes_look_at_is_not_counted() -> None:
@@ -623,7 +498,6 @@ class Plain:
         self.obs = torch.ones(8, 4)
 
     def update(self) -> None:
-        """Take a gradient step on both."""
         acted = self.actor(self.obs).detach()
         loss = self.critic(torch.cat([self.obs, acted], 1)).square().mean()
         loss.item()

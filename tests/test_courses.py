@@ -45,7 +45,6 @@ def sha(number: int) -> str:
 
 
 def log(count: int) -> list[LoggedCommit]:
-    """Return a first-parent history."""
     return [
         LoggedCommit(sha(number), "A <a@x>", f"2026-01-{number + 1:02}T00:00:00+00:00", f"c{number}")
         for number in range(count)
@@ -62,7 +61,6 @@ def session(number: int, relative: float = 1.0, machine: Machine = builders.MACH
 
 
 def course(sessions: Sequence[Session] = (), links: Sequence[Link] = (), commits: int = 28, **free: Any) -> Course:
-    """Return the course of a test."""
     (found,) = courses(
         {TEST: sessions} if sessions else {},
         {TEST: links} if links else {},
@@ -73,11 +71,7 @@ def course(sessions: Sequence[Session] = (), links: Sequence[Link] = (), commits
 
 
 def link(base: int, head: int, ratio: float = 1.0, error: float = 0.002) -> Link:
-    """Return a live comparison of two commits."""
     return Link(sha(base), sha(head), math.log(ratio), error)
-
-
-# --------------------------------------------------------------------------- change points
 
 
 @pytest.mark.parametrize("count", [8, 20, 60])
@@ -112,9 +106,6 @@ def test_what_is_no_change() -> None:
     assert not change_points(row, 0.001)
     assert not change_points([0.0, 0.0, 0.1, 0.1, 0.1], 0.0)
     assert not change_points([0.01, 0.0, 0.01, 0.0, 1.0, 0.01, 0.0, 0.01], 0.0)
-
-
-# --------------------------------------------------------------------------- lines of stored sessions
 
 
 def test_machines_never_share_a_line() -> None:
@@ -212,11 +203,7 @@ def test_a_change_between_sessions_of_no_commit_or_of_one(wording: Wording) -> N
     assert [line for line in text.splitlines() if f"from {sha(5)[:12]} to {sha(5)[:12]}" in line] == wording
 
 
-# --------------------------------------------------------------------------- chains
-
-
 def live(base: str | None) -> Live:
-    """Return a live comparison with a base of that commit."""
     return Live("base", "HEAD", builders.result(), (builders.pair(0.1),) * 3, (), base_commit=base)
 
 
@@ -329,11 +316,7 @@ def test_live_pairs_decide_where_there_are_some() -> None:
     assert len(course(sessions, [link(n, n + 1) for n in range(9, 16)]).steps) == 1
 
 
-# --------------------------------------------------------------------------- in words
-
-
 def report(*found: Course) -> HistoryReport:
-    """Return a report of courses."""
     return HistoryReport(found, {builders.MACHINE: "aaaaaaaa", OTHER: "bbbbbbbb"}, "read it", ("a note",))
 
 
@@ -379,9 +362,6 @@ def test_a_course_without_changes_has_a_page(wording: Wording) -> None:
     page = render_history_page(report(course([session(0, commit="")]), course([session(0), before])))
     assert HEADLINE.findall(page) == wording
     assert page.count("<circle") == 3
-
-
-# --------------------------------------------------------------------------- the command
 
 
 def store(top: Path, number: int, commit: str, call_s: float, links: tuple[Link, ...] = (), **changes: Any) -> None:

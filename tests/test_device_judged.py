@@ -65,7 +65,6 @@ TIMES = DeviceTimes(
 
 
 def result(device: DeviceFigures | None = FIGURES, times: DeviceTimes | None = TIMES) -> Result:
-    """Return five workers' result, on a device or on the host."""
     workers = tuple(
         builders.worker(1e-3 * value, value, calls=1000, device=device) for value in (1.0, 1.01, 0.99, 1.02, 0.98)
     )
@@ -82,9 +81,6 @@ def judge(base: Result, head: Result) -> Verdict:
 def changed(**changes: object) -> Result:
     """Return a result whose figures on the device differ in some fields."""
     return result(replace(FIGURES, **changes))  # type: ignore[arg-type]
-
-
-# --------------------------------------------------------------------------- verdicts
 
 
 def test_equal_figures_on_equal_devices_are_the_same() -> None:
@@ -140,11 +136,7 @@ def test_phases_recorded_by_waiting_are_compared_with_such_alone() -> None:
     assert comparable(waiting, plain) == comparable(plain, waiting) == ()
 
 
-# --------------------------------------------------------------------------- the report
-
-
 def lines(of: Result) -> list[str]:
-    """Return what is said of a result under -v."""
     tables = device_tables(builders.outcome(of, builders.verdict(Status.NEW)))
     return [line for table in tables for line in table_text(table, 100, ruled=False)]
 
@@ -166,9 +158,6 @@ def test_the_report_says_what_is_not_known(wording: Wording) -> None:
 def test_a_test_on_the_host_has_no_such_lines() -> None:
     """Nothing is said of devices where there is none."""
     assert lines(result(None, None)) == []
-
-
-# --------------------------------------------------------------------------- components
 
 
 @pytest.mark.torch
@@ -204,12 +193,7 @@ def test_a_device_needs_tensors() -> None:
         gae_workload(lambda rewards, values, dones, last_values: rewards, 8, 2, "numpy", "cuda")
 
 
-# --------------------------------------------------------------------------- from the call to the verdict
-
-
 class GpuLibrary:
-    """A virtual GPU's library, with nothing to set."""
-
     missing = ""
 
     def __init__(self, gpu: VirtualGPU) -> None:
@@ -218,18 +202,15 @@ class GpuLibrary:
         self.used = lambda: {gpu.device: gpu.launches}
 
     def flags(self) -> dict[str, str]:
-        """Return none."""
         return {}
 
     def settings(self) -> dict[str, object]:
-        """Return none."""
         return {}
 
     def restore(self, settings: object) -> None:
         """Do nothing."""
 
     def conditions(self, device: str) -> ConditionReader:
-        """Return itself."""
         return self
 
 
@@ -246,24 +227,20 @@ class VirtualWorker(FakeWorker):
                 gpu.launch(kernel_s)
 
         workload = thunk_workload(update, items=1, unit="update", setup=None, check=None)
-        kernels = dict.fromkeys((SliceKind.INTERPRETER, SliceKind.MEMORY), lambda: gpu.host(50e-6))
+        kernels = dict.fromkeys((SliceKind.INTERPRETER, SliceKind.MEMORY), lambda: gpu.host(2e-3))
         self.meter = Meter(workload, lambda: kernels, Clocks(gpu.clock, gpu.clock, 76.0), GpuLibrary(gpu))
         self._gpu = gpu
 
     def start_check(self) -> None:
-        """Check at once."""
         self.check_s = self.meter.check()
 
     def wait_checked(self) -> tuple[float, float]:
-        """Return what that took."""
         return self.check_s, 1.0
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        """Warm up."""
         return self.meter.warm_up(shape, limit_s, long, kernels=kernels)
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Take a slice."""
         return self.meter.take(kind)
 
     def cpu_s(self) -> float:
@@ -275,7 +252,6 @@ class VirtualWorker(FakeWorker):
 
 
 def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
-    """Measure one kernel a call, by two workers."""
     with driving(gpu):
         workers = [VirtualWorker(gpu, kernel_s) for _ in range(2)]
         try:

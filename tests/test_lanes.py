@@ -17,8 +17,6 @@ from pytest_rlperf.options import read_config
 from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.loop import Budget
 
-# --------------------------------------------------------------------------- how many
-
 
 def machine(root: Path, siblings: dict[int, str], quota: str | None = None) -> tuple[Path, Path]:
     """Write what Linux shows of CPUs and of a cgroup; return the directories of both."""
@@ -64,9 +62,6 @@ def test_a_quota_limits_the_lanes(tmp_path: Path, limit: str, quota: float | Non
     assert (found.quota, found.most) == (quota, most)
 
 
-# --------------------------------------------------------------------------- who comes next
-
-
 class Holder:
     """A thread that has its lane until it is let go; it notes in ``log`` when it came."""
 
@@ -84,7 +79,6 @@ class Holder:
             self._leave.wait(10)
 
     def leave(self) -> None:
-        """Give the lane back."""
         self._leave.set()
         self._thread.join(10)
 
@@ -97,13 +91,11 @@ class Queue:
         self._lanes = lanes
 
     def enter(self, name: str, test: int, pair: int = 0, *, all_of_them: bool = False) -> Holder:
-        """Return a thread that has a lane."""
         holder = Holder(self._lanes.lane(test, pair, all_of_them=all_of_them), name, self.log)
         assert holder.came.wait(10)
         return holder
 
     def wait(self, name: str, test: int, pair: int = 0, *, all_of_them: bool = False) -> Holder:
-        """Return a thread that waits for a lane by now."""
         waiting = len(self._lanes._queue)
         holder = Holder(self._lanes.lane(test, pair, all_of_them=all_of_them), name, self.log)
         deadline_s = time.monotonic() + 10
@@ -191,9 +183,6 @@ def test_closing_ends_all_waiting() -> None:
             raise AssertionError
 
 
-# --------------------------------------------------------------------------- how a run uses them
-
-
 @pytest.mark.parametrize("value", ["0", "-3", "many", "1.5", ""])
 def test_lanes_are_a_number_or_auto(pytester: pytest.Pytester, value: str, wording: Wording) -> None:
     """Any other value is a usage error that lists what is allowed."""
@@ -201,9 +190,6 @@ def test_lanes_are_a_number_or_auto(pytester: pytest.Pytester, value: str, wordi
     result = pytester.runpytest("--rlperf", f"--rlperf-lanes={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.errlines == wording
-
-
-# --------------------------------------------------------------------------- the time of many tests
 
 
 @pytest.mark.parametrize(

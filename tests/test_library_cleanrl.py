@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 @pytest.fixture
 def script() -> dict[str, Any]:
-    """Return the names of the example's script, as it has run."""
     names: dict[str, Any] = {"__name__": "script"}
     exec(compile(example("cleanrl"), "test_cleanrl.py", "exec"), names)  # noqa: S102 - the project's own code
     return names

@@ -31,15 +31,11 @@ class Watched:
         pool.recv = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Receive."""
         received = self._recv(*args, **kwargs)
         if len(received) != 2:  # which is a reset's
             self.n_steps += int(received[1].sum())
             self.n_resets += int((received[1] == 0).sum())
         return received
-
-
-# --------------------------------------------------------------------------- counting
 
 
 def test_real_steps_of_a_pool() -> None:
@@ -69,9 +65,6 @@ def test_continuous_actions_are_drawn_as_the_pool_takes_them() -> None:
     assert np.ptp(np.concatenate(taken)) > 1
 
 
-# --------------------------------------------------------------------------- phases, and what is in none
-
-
 def test_no_call_resets_the_pool_or_draws_an_action() -> None:
     """Reset and drawing are before what is timed."""
     pool = make()
@@ -85,9 +78,6 @@ def test_no_call_resets_the_pool_or_draws_an_action() -> None:
     pool.spec.gymnasium_action_space.sample = forbidden
     for _ in range(100):
         workload.call()
-
-
-# --------------------------------------------------------------------------- what is wrong is told
 
 
 def broken(change: Callable[[int, Any], Any]) -> Workload:
@@ -104,7 +94,6 @@ def broken(change: Callable[[int, Any], Any]) -> Workload:
 
 
 def without_ends(_: int, received: Any) -> Any:
-    """Return an answer that tells of no episode's end."""
     if len(received) == 2:
         return received
     obs, rewards, terminated, truncated, info = received
@@ -118,13 +107,11 @@ def without_resets(calls: int, received: Any) -> Any:
 
 
 def of_half(_: int, received: Any) -> Any:
-    """Return an answer of every other env."""
     *arrays, info = received
     return *(array[::2] for array in arrays), {name: info[name][::2] for name in ("env_id", "elapsed_step")}
 
 
 def with_narrow_observations(_: int, received: Any) -> Any:
-    """Return an answer that lacks an env's observation."""
     return received[0][1:], *received[1:]
 
 

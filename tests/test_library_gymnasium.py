@@ -29,14 +29,12 @@ class Short(gym.Env[Any, Any]):
         self.n_steps = self.n_resets = self.at = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
         super().reset(seed=seed)
         self.n_resets += 1
         self.at = 0
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step."""
         self.n_steps += 1
         self.at += 1
         return np.zeros(2, np.float32), 1.0, self.at >= self.length, False, {}
@@ -89,17 +87,13 @@ class NeverReset(SyncVectorEnv):
     """Says that it resets, and goes on stepping envs that have ended."""
 
     def step(self, actions: Any) -> Any:
-        """Step all envs."""
         results = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
         obs, rewards, terminated, truncated, _ = (np.array(part) for part in zip(*results, strict=True))
         return obs, rewards, terminated, truncated, {}
 
 
 class HalfStepped(VectorWrapper):
-    """Returns what half of the envs say."""
-
     def step(self, actions: Any) -> Any:
-        """Step, and lose half of it."""
         obs, *rest, info = self.env.step(actions)
         half = self.num_envs // 2
         return obs[:half], *(array[:half] for array in rest), info

@@ -42,8 +42,6 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[
     return calls
 
 
-# --------------------------------------------------------------------------- vector envs
-
 MADE: dict[str, Callable[[], Any]] = {
     "rust, discrete": lambda: rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1"),
     "rust, continuous": lambda: rlox.VecEnv(n=3, seed=0, env_id="Pendulum-v1"),
@@ -71,8 +69,6 @@ def test_env_steps_are_those_of_the_envs() -> None:
     taken: list[str] = []
 
     class Counted(gymnasium.Wrapper):  # type: ignore[misc]
-        """Notes each step and each reset."""
-
         def step(self, action: Any) -> Any:
             taken.append("step")
             return super().step(action)
@@ -136,9 +132,6 @@ def test_a_step_of_fewer_envs_is_told(changes: dict[str, Any], wording: Wording)
         vecenv_workload(broken).check()
 
 
-# --------------------------------------------------------------------------- replay buffers
-
-
 def filled(buffer: Any, transitions: int = 64) -> Any:
     """Return a buffer with as many transitions, each with its number for an observation."""
     for number in range(transitions):
@@ -178,9 +171,6 @@ def test_batches(make: Callable[..., Any], tmp_path: Any) -> None:
     assert len(drawn) == len(batches) == 4
 
 
-# --------------------------------------------------------------------------- GAE
-
-
 @pytest.mark.parametrize("name", ["compute_gae", "compute_gae_batched", "compute_gae_batched_f32"])
 @pytest.mark.parametrize("n_envs", [1, 5])
 def test_gae(name: str, n_envs: int) -> None:
@@ -199,11 +189,7 @@ def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not copies
 
 
-# --------------------------------------------------------------------------- SAC
-
-
 def sac(kind: Any = SAC, **changes: Any) -> Any:
-    """Return a small agent with a buffer that has something in it."""
     agent = kind("Pendulum-v1", batch_size=16, buffer_size=200, **{"hidden": 32} | changes)
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -231,9 +217,6 @@ def test_an_agent_that_cannot_update_so(wording: Wording) -> None:
         sac_workload(sac(), 32)
     with wording.raises(ComponentError):
         sac_workload(SAC("Pendulum-v1", hidden=8, batch_size=16, buffer_size=10), 16)
-
-
-# --------------------------------------------------------------------------- PPO
 
 
 @pytest.mark.parametrize(
@@ -289,8 +272,6 @@ def test_a_policy_without_values_of_its_own_call() -> None:
     """A policy that has the two methods rlox asks for, and no third, is collected with and seen too."""
 
     class Plain(torch.nn.Module):  # type: ignore[misc]
-        """Acts at random."""
-
         def get_action_and_logprob(self, obs: Any) -> Any:
             return torch.randint(2, (len(obs),)), torch.full((len(obs),), np.log(0.5))
 

@@ -36,17 +36,13 @@ MODES = gymnasium.vector.AutoresetMode
 def vector_of(
     num_envs: int, mode: Any = MODES.NEXT_STEP, action_space: Any = None, kind: Callable[..., Any] = BriefEnv
 ) -> Any:
-    """Return a wrapped vector of such envs."""
     makers = [lambda: kind(action_space)] * num_envs
     return wrap_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode), verbose=False)
 
 
 def steps_of(env: Any) -> int:
-    """Return how many steps the envs of a vector have taken."""
     return sum(one.n_steps for one in env.envs)
 
-
-# --------------------------------------------------------------------------- vector envs
 
 SPACES = {
     "discrete": gymnasium.spaces.Discrete(3),
@@ -120,12 +116,9 @@ def test_an_env_that_does_not_reset_is_told(wording: Wording) -> None:
     """An env that says it resets itself and goes on after the end is seen to end again at once."""
 
     class Endless(gymnasium.vector.VectorWrapper):  # type: ignore[misc]
-        """Ends in every step from the third on."""
-
         n_steps = 0
 
         def step(self, actions: Any) -> Any:
-            """Step, and say that it is over."""
             observations, rewards, terminated, truncated, infos = self.env.step(actions)
             self.n_steps += 1
             return observations, rewards, np.full_like(terminated, self.n_steps > 2), truncated, infos
@@ -170,11 +163,7 @@ def test_no_first_reset_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         workload.call()
 
 
-# --------------------------------------------------------------------------- memories
-
-
 def memory_of(rows: int, kind: Any = RandomMemory, **changes: Any) -> Any:
-    """Return a memory with transitions of two envs."""
     memory = kind(memory_size=50, num_envs=2, device="cpu", **changes)
     for name, size in (("observations", 3), ("actions", 1), ("rewards", 1)):
         memory.create_tensor(name=name, size=size, dtype=torch.float32)
@@ -200,9 +189,6 @@ def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch, wording:
     assert waits == []
     with wording.raises(ComponentError):
         workload.check()
-
-
-# --------------------------------------------------------------------------- GAE
 
 
 @pytest.mark.parametrize("module", [ppo_module, trpo_module])
@@ -238,9 +224,6 @@ def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     workload.call()
 
 
-# --------------------------------------------------------------------------- SAC
-
-
 def model(make: Any, env: Any, inputs: str, output: str, *, lazy: bool = False) -> Any:
     """Return a small model, with its parameters made unless it is to be ``lazy``."""
     network = [{"name": "net", "input": inputs, "layers": [32], "activations": "relu"}]
@@ -252,7 +235,6 @@ def model(make: Any, env: Any, inputs: str, output: str, *, lazy: bool = False) 
 
 
 def sac(kind: Any = SAC, rows: int = 100, lazy: bool = False, memory: Any = RandomMemory, **config: Any) -> Any:
-    """Return a small agent with a memory that has something in it."""
     env = wrap_env(gymnasium.make("Pendulum-v1"), verbose=False)
     joined = "concatenate([OBSERVATIONS, ACTIONS])"
     names = ("critic_1", "critic_2", "target_critic_1", "target_critic_2")
@@ -302,10 +284,7 @@ def test_models_are_made_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Idle(SAC):  # type: ignore[misc]
-    """Draws a batch, and learns nothing."""
-
     def update(self, *, timestep: int, timesteps: int) -> None:
-        """Draw."""
         self.memory.sample(names=self._tensors_names, batch_size=self.cfg.batch_size)
 
 

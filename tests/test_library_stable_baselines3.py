@@ -44,14 +44,12 @@ class Counting(gym.Env[Any, Any]):
         self.n_steps = self.n_resets = self.at = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
         super().reset(seed=seed)
         self.n_resets += 1
         self.at = 0
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step."""
         self.n_steps += 1
         self.at += 1
         cut_short = self.n_resets % 2 == 0 and self.at == 5
@@ -59,12 +57,10 @@ class Counting(gym.Env[Any, Any]):
 
 
 def counting_envs(n_envs: int, **kwargs: Any) -> DummyVecEnv:
-    """Return a VecEnv of counting envs."""
     return DummyVecEnv([lambda: Counting(**kwargs)] * n_envs)
 
 
 def steps_of(env: DummyVecEnv) -> int:
-    """Return the steps that all envs took."""
     return int(sum(env.get_attr("n_steps")))
 
 
@@ -86,9 +82,6 @@ def counted(owner: Any, *names: str) -> Iterator[list[str]]:
         yield called
 
 
-# --------------------------------------------------------------------------- vector envs
-
-
 @pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])
 def test_every_call_of_a_vec_env_is_a_step_of_every_env(kind: type[Any]) -> None:
     """A VecEnv resets within the step, and the first reset is the check's, not a call's."""
@@ -107,10 +100,7 @@ def test_every_call_of_a_vec_env_is_a_step_of_every_env(kind: type[Any]) -> None
 
 
 class NeverReset(DummyVecEnv):
-    """Goes on stepping envs that have ended."""
-
     def step_wait(self) -> Any:
-        """Step, and leave ended envs as they are."""
         results = [env.step(action) for env, action in zip(self.envs, self.actions, strict=True)]
         obs, rewards, terminated, truncated, infos = (list(part) for part in zip(*results, strict=True))
         return np.stack(obs), np.array(rewards), np.logical_or(terminated, truncated), infos
@@ -120,7 +110,6 @@ class HalfStepped(DummyVecEnv):
     """Steps all envs and returns the first half of what they say."""
 
     def step_wait(self) -> Any:
-        """Step, and lose half of it."""
         obs, rewards, dones, infos = super().step_wait()
         half = self.num_envs // 2
         assert isinstance(obs, np.ndarray)
@@ -140,11 +129,7 @@ def test_a_vec_env_that_is_wrong(kind: type[Any], wording: Wording) -> None:
         vecenv_workload(kind([Counting] * 4)).check()
 
 
-# --------------------------------------------------------------------------- replay buffers
-
-
 def filled(buffer: Any, rows: int = 32) -> Any:
-    """Return a buffer of so many transitions of one env."""
     space = buffer.observation_space
     for _ in range(rows):
         obs, then = space.sample(), space.sample()
@@ -184,9 +169,6 @@ def test_an_empty_replay_buffer(wording: Wording) -> None:
     """There is nothing to sample, which is told as that."""
     with wording.raises(ComponentError):
         replay_workload(ReplayBuffer(64, BOX, BOX), 16)
-
-
-# --------------------------------------------------------------------------- generalized advantage estimation
 
 
 @pytest.mark.parametrize("n_steps", [1, 40])
@@ -235,11 +217,7 @@ def test_gae_of_the_class(wording: Wording) -> None:
         gae_workload(RolloutBuffer.compute_returns_and_advantage, 8, 2, "numpy")
 
 
-# --------------------------------------------------------------------------- SAC updates
-
-
 def sac_agent(kind: type[SAC] = SAC, env: Any = None, **kwargs: Any) -> SAC:
-    """Return a small agent that has not learnt yet."""
     options: dict[str, Any] = {"policy_kwargs": {"net_arch": [16]}, "buffer_size": 500} | kwargs
     return kind("MlpPolicy", env or counting_envs(1), device="cpu", **options)
 
@@ -295,20 +273,14 @@ def test_a_sac_agent_of_normalised_envs() -> None:
 
 
 class WithoutActor(SAC):
-    """Forgets the step of its actor."""
-
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Train the rest."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.actor.optimizer, "step", lambda: None)
             super().train(gradient_steps, batch_size)
 
 
 class SampledElsewhere(SAC):
-    """Has its batch on another device than itself."""
-
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Sample."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.replay_buffer, "to_torch", lambda array: torch.empty(array.shape, device="meta"))
             assert self.replay_buffer is not None
@@ -348,11 +320,7 @@ def test_a_sac_agent_without_an_env(tmp_path: Path, wording: Wording) -> None:
         sac_workload(agent, 16)
 
 
-# --------------------------------------------------------------------------- PPO rollouts
-
-
 def ppo_agent(kind: type[PPO] = PPO, env: Any = None, n_steps: int = 16, **kwargs: Any) -> PPO:
-    """Return a small agent that has not learnt yet."""
     options: dict[str, Any] = {"policy": "MlpPolicy", "policy_kwargs": {"net_arch": [16]}, "batch_size": 8} | kwargs
     return kind(env=env or counting_envs(2), n_steps=n_steps, device="cpu", **options)
 
@@ -401,18 +369,12 @@ def test_phases_of_a_ppo_rollout() -> None:
 
 
 class HalfCollected(PPO):
-    """Collects half of the steps."""
-
     def collect_rollouts(self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int) -> bool:
-        """Collect."""
         return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps // 2)
 
 
 class Unestimated(PPO):
-    """Leaves out GAE."""
-
     def collect_rollouts(self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int) -> bool:
-        """Collect."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rollout_buffer, "compute_returns_and_advantage", lambda last_values, dones: None)
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)

@@ -43,7 +43,6 @@ ADAM = optim.AdamOptimizerFactory(lr=1e-3)
 
 
 def vector_env(num_envs: int = 4, kind: Any = venvs.DummyVectorEnv, make: Any = BriefEnv, **kwargs: Any) -> Any:
-    """Return a vector env of brief ones."""
     return kind([make] * num_envs, **kwargs)
 
 
@@ -58,9 +57,6 @@ def forbidden(monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> Iter
         for holder, name in places:
             patch.setattr(holder, name, fail)
         yield
-
-
-# --------------------------------------------------------------------------- vector envs
 
 
 @pytest.mark.parametrize("kind", [venvs.DummyVectorEnv, venvs.SubprocVectorEnv, venvs.ShmemVectorEnv])
@@ -103,10 +99,7 @@ def test_a_wrapped_vector_env() -> None:
 
 
 class ResetsAll(venvs.DummyVectorEnv):  # type: ignore[misc]
-    """Resets all envs, whichever it is asked to."""
-
     def reset(self, env_id: Any = None, **kwargs: Any) -> Any:
-        """Reset all."""
         return super().reset(None, **kwargs)
 
 
@@ -116,7 +109,6 @@ class Narrow(venvs.DummyVectorEnv):  # type: ignore[misc]
     lost = 0
 
     def step(self, *args: Any) -> Any:
-        """Step all."""
         stepped = list(super().step(*args))
         stepped[self.lost] = stepped[self.lost][1:]
         return stepped
@@ -142,9 +134,6 @@ def test_a_reset_that_is_not_of_what_ended() -> None:
     random.seed(0)  # by which one env ends first
     with pytest.raises(ComponentError, match=r"reset\(\[\d\]\) returned \(4,\) rows, expected \(1,\)"):
         vecenv_workload(vector_env(kind=ResetsAll)).check()
-
-
-# --------------------------------------------------------------------------- replay buffers
 
 
 def filled(buffer: Any, rows: int = 40, obs: Any = None) -> Any:
@@ -189,9 +178,6 @@ def test_an_empty_buffer(wording: Wording) -> None:
         replay_workload(data.VectorReplayBuffer(100, 4), 16)
 
 
-# --------------------------------------------------------------------------- GAE
-
-
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("sizes", [(64, 4), (7, 1), (1, 3)])
 def test_advantages_are_those_of_the_reference(
@@ -231,9 +217,6 @@ def test_numba_has_compiled_before_anything_is_timed(monkeypatch: pytest.MonkeyP
         workload.check()
         workload.call()
     assert len(fresh.signatures) == compiled
-
-
-# --------------------------------------------------------------------------- SAC
 
 
 def off_policy(kind: Any = sac_module.SAC, *, auto_alpha: bool = True, rows: int = 64, hidden: int = 16) -> Any:
@@ -301,15 +284,11 @@ def test_an_update_is_within_a_training_step() -> None:
 
 
 class HalfBatch(sac_module.SAC):  # type: ignore[misc]
-    """Updates with half of what was sampled."""
-
     def _update_with_batch(self, batch: Any) -> Any:
         return super()._update_with_batch(batch[: len(batch) // 2])
 
 
 class ForgetsAlpha(sac_module.SAC):  # type: ignore[misc]
-    """Never updates its temperature."""
-
     def _update_with_batch(self, batch: Any) -> Any:
         self.alpha.update = lambda _: None
         return super()._update_with_batch(batch)
@@ -344,11 +323,7 @@ def test_what_cannot_update(wording: Wording) -> None:
         sac_workload(trainer, 32)
 
 
-# --------------------------------------------------------------------------- PPO
-
-
 def on_policy(num_envs: int = 4) -> Any:
-    """Return a small PPO."""
     space = gymnasium.spaces.Discrete(3)
     net = common.Net(state_shape=(2,), hidden_sizes=[16])
     actor = discrete.DiscreteActor(preprocess_net=net, action_shape=3)
@@ -357,7 +332,6 @@ def on_policy(num_envs: int = 4) -> Any:
 
 
 def collecting(kind: Any = data.Collector, num_envs: int = 4, size: int = 400, **kwargs: Any) -> Any:
-    """Return a collector of PPO's."""
     return kind(on_policy(), vector_env(num_envs), data.VectorReplayBuffer(size, num_envs), **kwargs)
 
 
@@ -434,15 +408,11 @@ def test_a_call_neither_resets_all_nor_empties_the_buffer(monkeypatch: pytest.Mo
 
 
 class Random(data.Collector):  # type: ignore[misc]
-    """Acts at random."""
-
     def _collect(self, **kwargs: Any) -> Any:
         return super()._collect(**{**kwargs, "random": True})
 
 
 class Overruled(data.Collector):  # type: ignore[misc]
-    """Asks its policy, and acts otherwise."""
-
     def _compute_action_policy_hidden(self, *args: Any, **kwargs: Any) -> Any:
         batch = super()._compute_action_policy_hidden(*args, **kwargs)
         batch.act = (batch.act + 1) % 3
@@ -450,10 +420,7 @@ class Overruled(data.Collector):  # type: ignore[misc]
 
 
 class Short(data.Collector):  # type: ignore[misc]
-    """Collects half of what it is asked for."""
-
     def collect(self, n_step: int) -> Any:
-        """Collect too few."""
         return super().collect(n_step=n_step // 2)
 
 

@@ -74,11 +74,7 @@ class Blinking(EnvBase):  # type: ignore[misc]
         random.seed(seed)
 
     def observed(self) -> Any:
-        """Return the counts."""
         return torch.tensor([self.n_steps, self.n_resets], dtype=torch.float32)
-
-
-# --------------------------------------------------------------------------- envs
 
 
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TransformedEnv(env, RewardSum())])
@@ -182,8 +178,6 @@ def test_an_env_that_is_not_reset(wording: Wording) -> None:
     """A step of an episode after its end is an error, where one ends within a hundred steps."""
 
     class Endless(Blinking):
-        """Goes on after its end."""
-
         def maybe_reset(self, tensordict: Any) -> Any:
             self.left = self.left or 5
             return tensordict
@@ -214,9 +208,6 @@ def test_an_env_that_loses_some(change: Callable[[Any], Any], wording: Wording) 
         vecenv_workload(env).check()
 
 
-# --------------------------------------------------------------------------- replay buffers
-
-
 def transitions(rows: int = 96) -> Any:
     """Return random transitions of three observations and two actions."""
     following = {"observation": torch.randn(rows, 3), "reward": torch.randn(rows, 1)}
@@ -226,7 +217,6 @@ def transitions(rows: int = 96) -> Any:
 
 
 def filled(kind: Any = TensorDictReplayBuffer, storage: Any = LazyTensorStorage, **options: Any) -> Any:
-    """Return a buffer of 96 transitions."""
     buffer = kind(storage=storage(96), **options)
     buffer.extend(transitions())
     return buffer
@@ -292,11 +282,7 @@ def test_a_batch_that_is_wrong(change: Callable[[Any], Any], wording: Wording) -
         replay_workload(buffer, 16).check()
 
 
-# --------------------------------------------------------------------------- generalized advantage estimation
-
-
 def gae(**options: Any) -> Any:
-    """Return a GAE module with other discounts than the benchmark's."""
     return GAE(**{"gamma": 0.9, "lmbda": 0.8, "value_network": None, **options})
 
 
@@ -338,11 +324,7 @@ def test_gae_modules_are_read_and_left_as_they_are() -> None:
     assert (float(module.gamma), float(module.lmbda)) == pytest.approx((0.9, 0.8))
 
 
-# --------------------------------------------------------------------------- PPO rollouts
-
-
 def make_policy(**options: Any) -> Any:
-    """Return a policy that knows the probabilities of what it does."""
     net = TensorDictModule(MLP(2, 3, num_cells=[64, 64]), in_keys=["observation"], out_keys=["logits"])
     return ProbabilisticActor(
         net, in_keys=["logits"], distribution_class=OneHotCategorical, **{"return_log_prob": True, **options}
@@ -365,7 +347,6 @@ def make_collector() -> Iterator[Callable[..., Any]]:
 
 
 def value_gae() -> Any:
-    """Return a GAE with a value network."""
     return gae(value_network=ValueOperator(MLP(2, 1, num_cells=[64, 64]), in_keys=["observation"]))
 
 
@@ -481,10 +462,7 @@ def test_a_rollout_of_a_stale_policy(make_collector: Any, wording: Wording) -> N
 
 
 class Half(Collector):  # type: ignore[misc]
-    """Collects half the steps."""
-
     def rollout(self) -> Any:
-        """Collect, and lose some."""
         return super().rollout()[:, ::2]
 
 

@@ -19,8 +19,6 @@ WORKERS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Both:
-    """The same tests, run in place and measured."""
-
     example: Example
     plain: Run
     measured: Run
@@ -36,9 +34,6 @@ def section(run: Run, title: str) -> str:
     """Return a section of a run's output, without what differs between any two runs."""
     found = [line for line in run.section(title).splitlines() if "generated xml file" not in line]
     return re.sub(r"0x[0-9a-f]+", "0x", "\n".join(found))
-
-
-# ------------------------------------------------------------------ reports, against plain pytest
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +118,6 @@ def _cases(path: Path) -> dict[tuple[str, str], dict[str, list[tuple[str, str]]]
     return cases
 
 
-# ------------------------------------------------------------------ what does not travel easily
-
-
 @pytest.fixture(scope="module")
 def strange_project(tmp_path_factory: pytest.TempPathFactory) -> Example:
     """Return a project of tests whose reports hold what is hard to send to another process, or are not captured."""
@@ -135,7 +127,6 @@ def strange_project(tmp_path_factory: pytest.TempPathFactory) -> Example:
 
 @pytest.fixture(scope="module")
 def strange(strange_project: Example) -> Run:
-    """Measure these tests."""
     flags = ("--junitxml=out.xml", "-o", "log_cli=true", f"--log-file={strange_project.root}/log.txt")
     return strange_project.pytest(*ONE_CALL, "-v", *flags)
 
@@ -214,8 +205,6 @@ def test_ids_of_opaque_parameters_are_found(strange: Run) -> None:
     )
 
 
-# ------------------------------------------------------------------ output as it comes
-
 SHOUTING = source("lifecycle/loud.py")
 
 
@@ -228,6 +217,7 @@ def test_no_capture_shows_output_as_it_comes(tmp_path: Path) -> None:
     assert result.err.count("loud error") == 1
 
 
+@pytest.mark.slow
 def test_tee_shows_output_and_keeps_it(tmp_path: Path) -> None:
     """With `--capture=tee-sys` output is both seen and kept for the report."""
     result = Example(tmp_path, {"test_loud.py": SHOUTING}).pytest(*ONE_CALL, "--capture=tee-sys", "-rP", code=OK)
@@ -236,14 +226,11 @@ def test_tee_shows_output_and_keeps_it(tmp_path: Path) -> None:
     assert result.out.count("loud descriptor") == 1
 
 
-# ------------------------------------------------------------------ selection and stopping
-
 SELECTION = source("lifecycle/selection.py")
 
 
 @pytest.fixture(scope="module")
 def selection(tmp_path_factory: pytest.TempPathFactory) -> Example:
-    """Return tests to choose from."""
     files = {"test_select.py": SELECTION, "pytest.ini": "[pytest]\nmarkers = slow\n"}
     return Example(tmp_path_factory.mktemp("selection"), files)
 
@@ -271,9 +258,6 @@ def test_tests_are_selected_as_usual(selection: Example) -> None:
     assert result.outcomes == {**dict.fromkeys(passed, "PASSED"), "test_fifth_fails": "FAILED"}, result.text
     assert "4 deselected" in result.counts
     assert "stopping after 1 failures" in result.out
-
-
-# ------------------------------------------------------------------ layouts
 
 
 def layout(directory: Path) -> Example:
@@ -318,12 +302,11 @@ def layout(directory: Path) -> Example:
 @pytest.mark.parametrize(
     ("where", "args"),
     [
-        (".", ("--import-mode=importlib",)),
-        ("checks/two", (".", "../one/test_same.py")),
-        (".", ("--pyargs", "checks.one", "checks.two.test_same")),
-        ("elsewhere", ("--rootdir=..", "-c", "../pyproject.toml", "../checks/one")),
+        pytest.param(".", ("--import-mode=importlib",), id="testpaths and importlib", marks=pytest.mark.slow),
+        pytest.param("checks/two", (".", "../one/test_same.py"), id="subdirectory", marks=pytest.mark.slow),
+        pytest.param(".", ("--pyargs", "checks.one", "checks.two.test_same"), id="pyargs"),
+        pytest.param("elsewhere", ("--rootdir=..", "-c", "../pyproject.toml", "../checks/one"), id="rootdir"),
     ],
-    ids=["testpaths and importlib", "subdirectory", "pyargs", "rootdir"],
 )
 def test_layouts_are_plain_pytests(tmp_path: Path, where: str, args: tuple[str, ...]) -> None:
     """Files of one name, conftests, ini settings and ways to name tests work as they do without measuring."""
@@ -333,9 +316,6 @@ def test_layouts_are_plain_pytests(tmp_path: Path, where: str, args: tuple[str, 
     measured = example.pytest("-v", *args, *ONE_CALL, code=OK)
     assert lines(measured) == lines(plain) != []
     assert measured.counts == plain.counts
-
-
-# ------------------------------------------------------------------ fixtures' lives
 
 
 @pytest.mark.slow
@@ -368,15 +348,12 @@ def test_fixtures_live_as_in_plain_pytest(tmp_path: Path) -> None:
 
 
 def _by_process(events: Path) -> dict[str, list[str]]:
-    """Return what each process said, in order."""
     said: dict[str, list[str]] = defaultdict(list)
     for line in events.read_text().splitlines():
         process, _, text = line.partition(" ")
         said[process].append(text)
     return dict(said)
 
-
-# ------------------------------------------------------------------ exit codes
 
 UNMEASURED = source("lifecycle/nothing.py")
 
@@ -405,8 +382,6 @@ def test_collection_errors_stop_the_run(tmp_path: Path) -> None:
     goes_on = example.pytest(*ONE_CALL, "--continue-on-collection-errors", "-v", "-k", "first", code=FAILED)
     assert goes_on.outcomes == {"test_first": "PASSED"}, goes_on.text
 
-
-# ------------------------------------------------------------------ under a debugger
 
 DEBUGGED = source("lifecycle/debugged.py")
 
@@ -441,16 +416,13 @@ def test_a_debugger_from_outside_takes_tests_unmeasured(tmp_path: Path, conftest
     assert named in line
 
 
-@pytest.mark.parametrize("core", ["ctrace", "pytrace", pytest.param("sysmon", marks=needs_monitoring)])
+@pytest.mark.parametrize("core", ["ctrace", pytest.param("sysmon", marks=needs_monitoring)])
 def test_coverage_is_no_debugger(tmp_path: Path, core: str) -> None:
     """A run beside coverage measures, whatever coverage traces with."""
     test = "def test_sum(rlperf): assert rlperf(lambda: sum(range(9))).measured\n"
     flags = (*ONE_CALL, "-p", "pytest_cov", "--cov=.")
     result = Example(tmp_path, {"test_it.py": test}).pytest(*flags, code=OK, COVERAGE_CORE=core)
     assert "1 passed" in result.counts
-
-
-# ------------------------------------------------------------------ without --rlperf
 
 
 def test_without_the_option_components_run_once(tmp_path: Path, wording: Wording) -> None:

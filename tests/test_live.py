@@ -43,22 +43,18 @@ class Repository(Example):
         self.commit()
 
     def library(self, side: str, times: int = 1, more: str = "") -> None:
-        """Write the package under test."""
         text = LIBRARY.replace('"base"', f'"{side}"').replace("TIMES = 1", f"TIMES = {times}")
         self.write({"mylib/__init__.py": text + textwrap.dedent(more)})
 
     def against(self, spec: str, *args: str, code: int = OK, **env: Any) -> Run:
-        """Compare live, with little time for it."""
         return self.pytest(f"--rlperf-against={spec}", *QUICK, *DECISIVE, *args, code=code, **env)
 
     def measure(self, name: str) -> None:
-        """Write the test of one function of the package."""
         self.write({"tests/test_it.py": f"import mylib\n\ndef test_{name}(rlperf):\n    rlperf(mylib.{name})\n"})
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """Return a repository with one commit."""
     return Repository(tmp_path)
 
 
@@ -90,25 +86,28 @@ def fast(repository: Repository) -> Store:
 
 
 def cases(path: Path) -> dict[str, ElementTree.Element]:
-    """Return the cases in a JUnit file by their tests' names."""
     return {case.attrib["name"]: case for case in ElementTree.parse(path).iter("testcase")}  # noqa: S314 - pytest wrote it
 
 
 def without_commits(text: str) -> str:
-    """Return a text without the short names of commits."""
     return re.sub(r"\b[0-9a-f]{12}\b", "COMMIT", text)
 
 
-# ------------------------------------------------------------------ verdicts
+def test_a_slowdown_is_found_and_blamed(repository: Repository, wording: Wording) -> None:
+    """A test that a commit slowed down fails at its line with the phase to blame, and the other test is SAME.
 
-
-def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
-    """A test that a commit slowed down fails at its line with the phase to blame, and the other test is SAME."""
-    repository.library("head", times=5)
+    One whose calls do not do as much on both sides is not compared, and the reader is told both figures.
+    """
+    sized = "import mylib\n\ndef test_sized(rlperf):\n    rlperf(mylib.rest, items=mylib.SIZE, unit='samples')\n"
+    repository.library("base", more="SIZE = 64\n")
+    repository.write({"tests/test_more.py": sized})
+    repository.commit()
+    repository.library("head", times=5, more="SIZE = 128\n")
     repository.commit()
     run = repository.against("HEAD~1", "--junitxml=junit.xml", "-v", code=FAILED)
-    assert run.statuses == {"test_work": "SLOWER", "test_rest": "SAME"}
-    assert run.codes == {"test_work": "live", "test_rest": "live"}
+    assert run.statuses == {"test_work": "SLOWER", "test_rest": "SAME", "test_sized": "INCOMPARABLE"}
+    assert run.codes == {"test_work": "live", "test_rest": "live", "test_sized": "work"}
+    assert without_commits(run.reasons["test_sized"]) == wording
     base = f"HEAD~1 ({repository.git('rev-parse', '--short=12', 'HEAD~1')})"
     failure = run.failure("test_work")
     for words in (
@@ -134,7 +133,7 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
     for name, case in cases(repository.root / "junit.xml").items():
         properties = {item.get("name"): item.get("value") for item in case.iter("property")}
         assert properties["rlperf_verdict"] == run.statuses[name]
-        assert properties["rlperf_against"] == base
+        assert properties.get("rlperf_against") == (None if name == "test_sized" else base)
 
 
 @pytest.mark.slow  # test_live_judge: test_swapping_sides_mirrors_the_verdict; test_main_job: FASTER passes
@@ -214,9 +213,6 @@ def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) 
     assert begun.read_text() == "xx"
 
 
-# ------------------------------------------------------------------ nothing to compare, or nothing to compare with
-
-
 @pytest.mark.usefixtures("fast")
 def test_equal_trees_are_the_same_unmeasured(repository: Repository, wording: Wording) -> None:
     """Where no file differs nothing is measured, whatever is stored, and the report states why."""
@@ -283,19 +279,6 @@ def test_code_that_only_child_processes_ran_is_measured(repository: Repository) 
     assert run.tests["test_spawn"]["live"]["pairs"]
 
 
-def test_other_work_a_call_is_incomparable(repository: Repository, wording: Wording) -> None:
-    """Two sides whose calls do not do as much are not compared, and the reader is told both figures."""
-    test = "import mylib\n\ndef test_sized(rlperf):\n    rlperf(mylib.rest, items=mylib.SIZE, unit='samples')\n"
-    repository.library("base", more="SIZE = 64\n")
-    repository.write({"tests/test_it.py": test})
-    repository.commit()
-    repository.library("head", more="SIZE = 128\n")
-    run = repository.against("HEAD")
-    assert run.statuses == {"test_sized": "INCOMPARABLE"}
-    assert run.codes == {"test_sized": "work"}
-    assert without_commits(run.reasons["test_sized"]) == wording
-
-
 @pytest.mark.parametrize("path", ["tests", "conftest.py/run.json"])
 def test_json_that_cannot_be_written_is_a_usage_error(repository: Repository, path: str, wording: Wording) -> None:
     """Whoever reads the file must not find yesterday's, or none, after a run that passed."""
@@ -345,9 +328,6 @@ def test_a_side_that_loads_the_others_code_is_a_usage_error(repository: Reposito
     run = repository.against("HEAD~1", "-k", "work", code=USAGE)
     assert str(repository.root / "mylib" / "__init__.py") in run.err
     assert without_commits(run.err) == wording
-
-
-# ------------------------------------------------------------------ processes
 
 
 def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Repository, wording: Wording) -> None:
@@ -465,11 +445,7 @@ def test_no_worker_outlives_its_run(repository: Repository, how: signal.Signals)
         assert repository.left_over() == []
 
 
-# ------------------------------------------------------------------ stored suspicion, live settlement
-
-
 def rewrite(path: Path, change: Any) -> None:
-    """Change what a baseline file holds."""
     data = json.loads(path.read_bytes())
     change(data)
     path.write_text(json.dumps(data), encoding="utf-8")
@@ -536,9 +512,6 @@ def test_a_commit_that_git_has_not_is_not_run(repository: Repository, fast: Stor
     assert run.statuses == {"test_work": "SLOWER"}
     assert run.codes == {"test_work": "stored"}
     assert without_commits(run.reasons["test_work"]) == wording
-
-
-# ------------------------------------------------------------------ self-check
 
 
 TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns

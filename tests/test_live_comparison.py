@@ -37,11 +37,9 @@ class Worker(FakeWorker):
         self._checked = stems.checked
 
     def start_check(self) -> None:
-        """Write down who is checked."""
         self._checked.append(self.name)
 
     def wait_checked(self) -> tuple[float, float]:
-        """Be correct."""
         self.checked_s = 0.0
         return 0.0, 1.0
 
@@ -59,16 +57,13 @@ class Stems:
         self.all_ahead = threading.Event()
 
     def claim(self, index: int, avoid: Sequence[int]) -> int:
-        """Return the number of a pair."""
         self.claimed.add(index)
         return index
 
     def give_back(self, number: int) -> None:
-        """Take back a number."""
         self.claimed.remove(number)
 
     def ready(self, number: int) -> None:
-        """Start a pair ahead of its use."""
         self.ahead.add(number)
         if len(self.ahead) == 2:
             self.all_ahead.set()
@@ -80,7 +75,6 @@ class Stems:
         return [Worker(f"{side} {number}", self) for side in ("base", "head")]
 
     def may_differ(self, base: Worker, head: Worker) -> bool:
-        """Have loaded other files."""
         return True
 
     def learn(self, pair: Sequence[Worker]) -> None:
@@ -107,25 +101,19 @@ class Group:
         """Forget it."""
 
     def reports_by(self, worker: Worker) -> None:
-        """Remember who reports."""
         self.reporter = worker.name
 
     def open(self, workers: Sequence[Worker]) -> None:
-        """Write down who sets up, in this order."""
         self.opened += [worker.name for worker in workers]
 
     def leave(self, worker: Worker) -> None:
-        """Write down who leaves."""
         self.left.append(worker.name)
 
     def release(self) -> None:
-        """Write down that all leave."""
         self.left.append("all")
 
 
 class Measurement:
-    """Pairs that find a log-ratio, by their number, beside work of another process."""
-
     is_time_up = False
 
     def __init__(self, find: Callable[[int], float]) -> None:
@@ -133,20 +121,16 @@ class Measurement:
         self._pairs: list[PairRecord] = []
 
     def begin(self, most: int) -> int:
-        """Have time for one more."""
         return 1
 
     def warm_up(self, pair: Any) -> Any:
-        """Be warm."""
         return SimpleNamespace(pair=pair, is_single=True, needs_machine=False)
 
     def take(self, warm: Any) -> None:
-        """Find the ratio."""
         found = self._find(warm.pair.number)
         self._pairs.append(builders.pair(found, loader=warm.pair.loader, other_work=OTHER_WORK))
 
     def records(self) -> list[PairRecord]:
-        """Return the pairs so far."""
         return list(self._pairs)
 
     def measured(self) -> PairsMeasured:

@@ -45,7 +45,6 @@ times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30)
 
 
 def policy(**changes: Any) -> Policy:
-    """Return the default rules of one of five tests, with changes."""
     return replace(Policy(tests=5), **changes)
 
 
@@ -58,22 +57,16 @@ def judge(
     placed: bool = True,
     history: PairSpread | None = None,
 ) -> Verdict | None:
-    """Judge pairs that differ by so many percent."""
     ratios = [math.log1p(percent / 100) for percent in percents]
     rules, limits = rules or policy(), limits or PairLimits()
     return judge_pairs(ratios, rules, limits, base_call_s, final=final, placed=placed, history=history)
 
 
 def said(verdict: Verdict | None) -> tuple[str, str] | None:
-    """Return a verdict's status and the code of its reason."""
     return None if verdict is None else (verdict.status.value, verdict.reason.code)
 
 
-# ----------------------------------------------------------------------- the estimate
-
-
 def estimated(values: list[float], spread: Spread = PLACED_SPREAD) -> Estimate:
-    """Return the estimate of pairs that are expected to differ so."""
     known = spread.after(squared_deviations(values), len(values) - 1)
     return known.estimate(values, confidence=0.99, alpha=0.002)
 
@@ -282,8 +275,6 @@ def test_a_constant_factor_is_found_exactly(pairs: list[list[float]], factor: fl
     if factor < 1 / 1.04:
         assert verdict.status is Status.FASTER
 
-
-# ----------------------------------------------------------------------- the stop rule
 
 WIDE = (3.0, -3.0) * 5  # ten pairs that could still have decided
 LATE = (5.0, 5.0, 12.0, 8.0, 3.0, 14.0, 9.0, 4.0, 2.0, 7.0)  # SLOWER at the tenth for the first time
@@ -531,8 +522,6 @@ def test_only_slower_fails() -> None:
         assert not verdict.fails(strict=False)
 
 
-# ----------------------------------------------------------------------- promises, on simulated noise
-
 PROMISED = 0.01
 SIMULATED = 40_000
 KEPT = {name: mc.drawn(noise) for name, noise in (mc.spread((0.005, 0.010, 0.016)) | mc.SHAPES).items()}
@@ -653,8 +642,6 @@ def test_an_interval_that_is_too_narrow_would_be_found_out() -> None:
     assert missed > stats.binom.ppf(0.999, tests, 0.01)
 
 
-# ----------------------------------------------------------------------- which phases carry it
-
 phases = st.dictionaries(st.sampled_from(["a", "a/b", "a/c", "d"]), st.floats(0.0, 1.0), max_size=4)
 
 
@@ -681,7 +668,6 @@ def test_swapping_sides_mirrors_contributions(
 
 
 def by_path(parts: tuple[Contribution, ...]) -> dict[str, float]:
-    """Return contributions in seconds by the phase's path."""
     return {part.path: part.change_s for part in parts}
 
 

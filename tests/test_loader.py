@@ -20,8 +20,6 @@ from pytest_rlperf.workers import probe
 from pytest_rlperf.workers.alike import NEVER, dependents, learned, modules_alike
 from pytest_rlperf.workers.loader import load
 
-# --------------------------------------------------------------------------- imports
-
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -102,9 +100,6 @@ def test_modules_that_fail_are_left_out(place: Path) -> None:
     assert "sound" in sys.modules
 
 
-# --------------------------------------------------------------------------- modules of both sides
-
-
 def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out are the tree's, packages under test, the run's own, unsafe ones, plugins, and what is no import's."""
     files = [PurePosixPath(name) for name in ("a_plugin/hooks.py", "_beside.py", "its.dist-info/RECORD")]
@@ -124,7 +119,6 @@ def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch:
 
 
 def made(name: str, file: Path) -> ModuleType:
-    """Return a module as one that was imported from a file."""
     module = ModuleType(name)
     module.__spec__, module.__file__ = ModuleSpec(name, None), str(file)
     return module
@@ -160,8 +154,6 @@ def test_dependents_need_a_package_however_indirectly(monkeypatch: pytest.Monkey
     assert dependents(["numpy"]) == {"own", "direct", "indirect", "o"}
     assert dependents(["unknown"]) == dependents([]) == set()
 
-
-# --------------------------------------------------------------------------- copies of a process
 
 ASK = "from pytest_rlperf.workers.probe import fault_of_forks\nprint(fault_of_forks({}))"
 

@@ -28,7 +28,6 @@ NEW = "from work import work\n\ndef test_new(rlperf):\n    rlperf(work)\n"
 
 
 def baseline_file(example: Example) -> Path:
-    """Return the one file of baselines that there is."""
     (path,) = (example.root / "baselines" / "default").glob("*")
     return path
 
@@ -44,7 +43,6 @@ def verdicts(suite: ElementTree.Element) -> dict[str, str]:
 
 
 def junit(example: Example) -> ElementTree.Element:
-    """Return the suite in the file that pytest wrote."""
     return ElementTree.parse(example.root / "junit.xml").getroot()[0]  # noqa: S314 - pytest wrote it
 
 
@@ -98,9 +96,6 @@ def run_until_decided(example: Example, *args: str) -> Run:
             break
         assert run.statuses == {"test_gae": "UNDECIDED"}
     return run
-
-
-# --------------------------------------------------------------------------- the story
 
 
 @pytest.mark.slow
@@ -161,9 +156,6 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     faster = example.pytest("--rlperf", SHORT, code=OK)
     assert faster.statuses == {"test_gae": "FASTER"}
     assert len(faster.notes("--rlperf-save-baseline")) == 1
-
-
-# --------------------------------------------------------------------------- every verdict
 
 
 @pytest.mark.slow
@@ -263,9 +255,6 @@ def test_figures_of_another_machine(tmp_path: Path) -> None:
     assert here.path.exists()
 
 
-# --------------------------------------------------------------------------- what is stored
-
-
 @pytest.mark.slow
 def test_a_subset_stores_only_what_it_measured(tmp_path: Path, measured: Path) -> None:
     """With -k all else in the file stays byte for byte; figures of a commit remember it, until something changes."""
@@ -278,7 +267,6 @@ def test_a_subset_stores_only_what_it_measured(tmp_path: Path, measured: Path) -
     save = ("--rlperf-save-baseline", "-k", "test_a", "--rlperf-max-time=2")
 
     def others(text: str) -> list[str]:
-        """Return the entries of the tests that were not selected, as they stand in the file."""
         return re.findall(r'^  "test_it.py::test_[bc]": \{\n(?:   .*\n)+  \}', text, re.MULTILINE)
 
     before = path.read_text(encoding="utf-8")
@@ -306,25 +294,19 @@ def test_a_subset_stores_only_what_it_measured(tmp_path: Path, measured: Path) -
     assert data["sessions"][session]["dirty"] is True
 
 
-# --------------------------------------------------------------------------- bad baselines
-
-
-@pytest.mark.parametrize("content", ['{"nonsense', '{"schema": 99}'])
-def test_a_baseline_that_cannot_be_read(tmp_path: Path, content: str, wording: Wording) -> None:
+def test_a_baseline_that_cannot_be_read(tmp_path: Path, wording: Wording) -> None:
     """Comparing and storing alike stop before measuring, name the file and the way out, and leave it as it is."""
     example = Example(tmp_path, {"test_it.py": "def test_it(rlperf): rlperf(int)"})
     path = Store(example.root / "baselines", "default", this_machine()).path
     path.parent.mkdir(parents=True)
-    path.write_text(content, encoding="utf-8")
+    path.write_text('{"nonsense', encoding="utf-8")
     for args in (["--rlperf"], ["--rlperf-save-baseline", "--rlperf-accept=why"]):
         error = example.pytest(*args, code=USAGE).err
         assert error.startswith(f"ERROR: {path}")
         assert error.replace(path.name, "MACHINE.json") == wording
-        assert path.read_text(encoding="utf-8") == content
+        assert path.read_text(encoding="utf-8") == '{"nonsense'
         assert [path.name for path in path.parent.iterdir()] == [path.name]
 
-
-# --------------------------------------------------------------------------- bad components
 
 BROKEN = {  # tests, and the errors that they end with
     "raises": "ZeroDivisionError",
@@ -390,9 +372,6 @@ def test_one_test_measures_one_component(tmp_path: Path, wording: Wording) -> No
             assert run.error(test) == wording
     assert run.notes("3 results") == wording
     assert not list((example.root / "baselines").glob("*/*.json"))
-
-
-# --------------------------------------------------------------------------- long and short calls
 
 
 @pytest.mark.slow

@@ -44,12 +44,10 @@ class Simulated(FakeWorker):
         return taken_s
 
     def start_check(self) -> None:
-        """Run one call, the first."""
         self._checked_s = self._run(self._call_s, 1) + self.compiles_s
         self._clock.advance(self.compiles_s)
 
     def wait_checked(self) -> tuple[float, float]:
-        """Return what it took, and its items."""
         return self._checked_s, 2.0
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
@@ -61,7 +59,6 @@ class Simulated(FakeWorker):
         return Warm(self._shape, self._call_s if limit_s > 0 else self._checked_s, warm_up_s, threads=1, single=True)
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Run a slice of the workload or the kernel."""
         self.kinds.append(kind)
         call_s = KERNELS_S.get(kind, self._call_s)
         calls = 300 if kind in KERNELS_S else self._shape.iterations * self._shape.rounds
@@ -83,12 +80,10 @@ class Simulated(FakeWorker):
         )
 
     def cpu_s(self) -> float:
-        """Burn a share of all time, at work or not."""
         return self._idle * self._clock.now_ns / 1e9
 
 
 def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> SideMeasurement:
-    """Measure simulated workers on their own clock."""
     return measure_one_side(workers, max_time_s, ShownSteps(), lambda: clock.now_ns / 1e9)
 
 

@@ -31,8 +31,6 @@ from pytest_rlperf.options import (
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-# --------------------------------------------------------------------------- one value at a time
-
 
 READ: list[tuple[Callable[[object], object], dict[object, object]]] = [
     (
@@ -133,9 +131,6 @@ def test_a_value_is_read_or_refused(value: object) -> None:
         assert is_sensible(read), (parse, read)
 
 
-# --------------------------------------------------------------------------- the table
-
-
 def test_help_shows_every_flag_and_ini_option(pytester: pytest.Pytester) -> None:
     """``pytest --help`` tells what each is for, and ``--markers`` what the marker takes."""
     shown = " ".join(pytester.runpytest_subprocess("--help").stdout.str().split())
@@ -162,9 +157,6 @@ def test_rows_are_consistent(option: Option) -> None:
     assert option.flag is None or option.flag == "--rlperf" or option.flag.startswith("--rlperf-")
     if option.flag is not None and option.parse is not parse_flag:
         assert option.metavar
-
-
-# --------------------------------------------------------------------------- where a value comes from
 
 
 def settings_of(
@@ -269,8 +261,6 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
     found = read_config(pytester.parseconfig()).for_test(item)
     assert (found.tolerance, found.max_time_s, found.gate) == (0.3, 2.0, False)
 
-
-# --------------------------------------------------------------------------- as a user meets it
 
 MEASURED = "def test_it(rlperf):\n    rlperf(int)\n"
 

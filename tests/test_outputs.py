@@ -59,11 +59,7 @@ slower = partial(builders.compared, status=Status.SLOWER, ratio=1.2, call_s=1.2 
 
 
 def outcomes(*keys: str) -> dict[str, Outcome]:
-    """Return an outcome for each key, which its reason names."""
     return {key: slower(key, message=f"why\n{key}") for key in keys}
-
-
-# --------------------------------------------------------------------------- spans of one call
 
 
 def spans_of(call: Callable[[FakeClock], object]) -> list[tuple[str, int, int, str]]:
@@ -200,9 +196,6 @@ def test_tracing_leaves_timers_as_they_were() -> None:
     assert spans_of(lambda clock: clock.advance(1.0)) == []
 
 
-# --------------------------------------------------------------------------- traces in files
-
-
 TRACE = Trace(
     HOSTILE,
     "head",
@@ -259,9 +252,6 @@ def test_file_names_tell_tests_apart() -> None:
     assert stems[0].startswith("test_x-py-t-1-2-")
 
 
-# --------------------------------------------------------------------------- whether files can be written
-
-
 def test_unwritable_places_are_told_beforehand(tmp_path: Path, wording: Wording) -> None:
     """Each with the option, the path, the reason and the way out; what can be written is left as it was."""
     (tmp_path / "file").write_text("kept", encoding="utf-8")
@@ -282,11 +272,7 @@ def test_unwritable_places_are_told_beforehand(tmp_path: Path, wording: Wording)
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["file", "new", "traces"]
 
 
-# --------------------------------------------------------------------------- pytest-benchmark's JSON
-
-
 def rows(*keys: str, **options: Any) -> list[dict[str, Any]]:
-    """Return the rows of tests."""
     options = {"params": {}, **options}
     found: list[dict[str, Any]] = benchmark_document(outcomes(*keys), HERE, ORIGIN, **options)["benchmarks"]
     return found
@@ -388,9 +374,6 @@ def test_pytest_benchmark_compares_our_files(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-# --------------------------------------------------------------------------- the run's own JSON
-
-
 def test_runs_read_back_as_they_were() -> None:
     """All that the model holds goes through the file and back; reasons come back in words."""
     tests = outcomes("a.py::test_é[1]", "b.py::t")
@@ -401,7 +384,6 @@ def test_runs_read_back_as_they_were() -> None:
 
 
 def as_read(test: Outcome) -> Outcome:
-    """Return an outcome with its reasons in words."""
     reason = reasons.FullReason(test.verdict.reason.code, message(test))
     return replace(test, verdict=replace(test.verdict, reason=reason))
 
@@ -467,7 +449,6 @@ def test_impossible_figures_are_refused_with_their_place(wording: Wording) -> No
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of the documentation."""
     found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(found)
     return found

@@ -32,9 +32,6 @@ pytestmark = pytest.mark.usefixtures("alone")
 Array = NDArray[Any]
 
 
-# --------------------------------------------------------------------------- SAC updates
-
-
 class Agent:
     """An agent of one layer; ``optimizer`` is made by the class of that name, at a learning rate."""
 
@@ -44,7 +41,6 @@ class Agent:
         self.optimizer = getattr(torch.optim, optimizer)(self.net.parameters(), lr=lr)
 
     def update(self) -> None:
-        """Do one gradient step."""
         self.optimizer.zero_grad()
         self.net(self.net.weight.detach()).sum().backward()
         self.optimizer.step()
@@ -101,8 +97,6 @@ class Config(dict[str, Any]):
 
 
 class Remote:
-    """A proxy whose other end is gone."""
-
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"no connection to ask for {name}")
 
@@ -203,24 +197,19 @@ def test_storage_that_an_update_resizes() -> None:
 
 
 class Learner:
-    """Updates its weights in several manners."""
-
     def __init__(self) -> None:
         self.weights = np.ones(3)
 
     def by_batch(self, batch: Any) -> None:
-        """Take a batch."""
         self.weights += batch["rewards"]
 
     def by_size(self, batch: int) -> None:
-        """Take a batch size under a batch's name."""
         self.weights += np.ones(batch).sum()
 
     def by_keyword(self, *, batch_size: int) -> None:
         """Take a size by its name."""
 
     def broken(self, batch_size: int) -> None:
-        """Fail."""
         raise KeyError("weights")
 
 
@@ -261,9 +250,6 @@ def test_a_thunk_that_wants_something(make: Callable[[Any], Any], wording: Wordi
         make(Learner().by_batch)
 
 
-# --------------------------------------------------------------------------- vector envs
-
-
 class Space:
     """Actions of a shape, drawn by a generator of its own."""
 
@@ -272,11 +258,9 @@ class Space:
         self.generator = random.Random()
 
     def seed(self, seed: int) -> None:
-        """Begin anew."""
         self.generator.seed(seed)
 
     def sample(self) -> Array:
-        """Draw an action."""
         return np.full(self.shape, self.generator.random(), np.float32)
 
 
@@ -290,20 +274,16 @@ class VectorEnv:
         vars(self).update({"num_envs": 3, "single_action_space": Space(2)} | told)
 
     def reset(self, *, seed: int | None = None) -> Array:
-        """Begin."""
         self.steps, self.seeded = 0, seed
         return np.zeros((3, 5))
 
     def ends(self) -> Array:
-        """Return which envs have ended."""
         return np.array([self.steps % 4 == 0, False, False])
 
     def results(self, obs: Array, rewards: Array, ends: Array) -> Any:
-        """Return what a step returns."""
         return obs, rewards, ends, np.zeros(3, np.bool_), {}
 
     def step(self, actions: Any) -> Any:
-        """Step."""
         self.taken.append(np.asarray(actions))
         self.steps += 1
         return self.results(np.zeros((3, 5)), np.ones(3), self.ends())
@@ -313,7 +293,6 @@ class OldVectorEnv(VectorEnv):
     """Returns four values, as gym did and Stable-Baselines3 does."""
 
     def results(self, obs: Array, rewards: Array, ends: Array) -> Any:
-        """Return one array of ends, and an info each."""
         return obs, rewards, ends, [{}, {}, {}]
 
 
@@ -360,14 +339,10 @@ def test_seeds_of_an_env_of_ones_own() -> None:
 
 
 class NoSeedInReset(VectorEnv):
-    """Is seeded by a method of its own."""
-
     def reset(self) -> Array:  # type: ignore[override]
-        """Begin."""
         return np.zeros((3, 5))
 
     def seed(self, seed: int) -> None:
-        """Seed."""
         self.seeded = seed
 
 
@@ -464,9 +439,6 @@ def test_a_space_that_takes_no_seed(seed: dict[str, Any]) -> None:
     assert {actions.shape for actions in env.taken} == {(3,)}
 
 
-# --------------------------------------------------------------------------- replay buffers and rollouts
-
-
 class Bag:
     """A batch or rollout as an object with attributes."""
 
@@ -510,7 +482,6 @@ class Collector:
         vars(self).update(held)
 
     def collect(self, n_steps: int) -> Any:
-        """Return a rollout."""
         return self.make(np.zeros((n_steps, 4), np.float32))
 
 
@@ -544,9 +515,6 @@ def test_a_rollout_that_needs_its_env_steps(make: Callable[[Array], Any], items:
     """A flat rollout, and one without rewards, is told that ``items`` is missing, as is half of one."""
     with wording.raises(ComponentError):
         ppo_workload(Collector(make), 8, items).check()
-
-
-# ------------------------------------------------------------------------ the example
 
 
 def test_the_example_passes(pytester: pytest.Pytester) -> None:

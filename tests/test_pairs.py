@@ -81,7 +81,6 @@ class Simulated(FakeWorker):
         raise AssertionError
 
     def wait_checked(self) -> tuple[float, float]:
-        """Never happens either."""
         raise AssertionError
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
@@ -103,7 +102,6 @@ class Simulated(FakeWorker):
         (self.cpu,) = cpus
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Run a slice of the workload."""
         if self._taken >= self.breaks_after:
             raise ConnectionError(self.name)
         self._steps.append((self.name, kind.value))
@@ -132,7 +130,6 @@ class Simulated(FakeWorker):
         )
 
     def cpu_s(self) -> float:
-        """Burn a share of all time, at work or not."""
         return self.idle * self._clock.now_ns / 1e9
 
 
@@ -154,7 +151,6 @@ class World:
         self.heads = [Simulated("H", self.clock, self.steps, head_s) for _ in range(60)]
 
     def measure(self, *, least: int = 3, least_unplaced: int = 0, max_time_s: float = 60.0) -> PairsMeasured:
-        """Measure pairs until the rule is content."""
         measurement = PairedMeasurement(
             self.progress,
             least=least,
@@ -184,7 +180,6 @@ class World:
         return Pair(index, self.bases[index], self.heads[index], self.check_s, self.setup_s)
 
     def is_content(self, records: Sequence[object], final: bool) -> bool:
-        """Be content with so many."""
         self.asked.append((len(records), final))
         return len(records) >= self.wanted
 
@@ -200,7 +195,6 @@ class World:
 
 
 def plain(turns: str) -> str:
-    """Leave traced slices out."""
     return "".join(letter for letter in turns if letter.isupper())
 
 
@@ -208,9 +202,6 @@ def blocks(turns: str, length: int) -> list[str]:
     """Cut turns into blocks of ``length`` slices."""
     assert len(turns) % length == 0
     return [turns[start : start + length] for start in range(0, len(turns), length)]
-
-
-# --------------------------------------------------------------------------- whose turn it is
 
 
 @pytest.mark.parametrize(("base_s", "head_s"), [(2e-3, 2e-3), (1.2, 0.9)])
@@ -288,9 +279,6 @@ def test_traced_blocks_are_interleaved() -> None:
     assert all(slice_.kind is SliceKind.TRACED for block in measured.traced for slice_ in block)
 
 
-# --------------------------------------------------------------------------- a pair's figure
-
-
 def test_traced_slices_are_not_counted() -> None:
     """Figures, ratios and slices exclude the cost of tracing, and phases are shares of the traced calls."""
     world = World()
@@ -339,7 +327,6 @@ def test_a_constant_factor_is_found_exactly(base_s: float, ratio: float) -> None
 
 
 def plain_slice(call_s: float, cpu_s: float) -> SliceRecord:
-    """Return a slice of one call."""
     return SliceRecord(SliceKind.PLAIN, call_s, call_s, 1, 1.0, call_s, cpu_s, 0, 0, 0, ())
 
 
@@ -450,9 +437,6 @@ def test_a_pace_that_jumps_and_drifts_cancels() -> None:
         assert record.wall_log_ratio == pytest.approx(math.log(1.05), abs=1e-3)
 
 
-# --------------------------------------------------------------------------- which clock tells
-
-
 def long_calls(head_held_up: float = 2.0) -> World:
     """Return pairs of 20 ms calls where others hold up the heads: the same work takes them longer."""
     world = World(base_s=20e-3, head_s=20e-3 * head_held_up)
@@ -494,9 +478,6 @@ def test_several_threads_and_short_calls_make_wall_time_count() -> None:
     pairs = world.measure().pairs
     assert [record.alone for record in pairs] == [False] * 3
     assert log_ratios(pairs) == pytest.approx((math.log(1.5),) * 3)
-
-
-# --------------------------------------------------------------------------- how many pairs, and for how long
 
 
 @pytest.mark.parametrize("wanted", [1, 3, 7])
@@ -590,9 +571,6 @@ def test_a_worker_lost_within_a_pair_is_reported() -> None:
     with pytest.raises(ConnectionError, match="B"):
         world.measure()
     assert world.asked == [(1, False)]
-
-
-# --------------------------------------------------------------------------- where, and what else goes on
 
 
 def test_cpu_time_used_while_waiting_is_recorded() -> None:

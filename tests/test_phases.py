@@ -28,7 +28,6 @@ def example_of(tmp_path: Path, tests: str, agent: str = "agent") -> Example:
 
 
 def phases_of(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the phases of each test by their paths."""
     return {name: {phase["path"]: phase for phase in test["result"]["phases"]} for name, test in run.tests.items()}
 
 
@@ -151,7 +150,10 @@ WRONG_NAMES = {
 }
 
 
-@pytest.mark.parametrize("how", [MEASURED, ()], ids=["measured", "not measured"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(MEASURED, id="measured", marks=pytest.mark.slow), pytest.param((), id="not measured")],
+)
 def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, how: Sequence[str], wording: Wording) -> None:
     """The error lists the names that exist, before anything runs, in a measured run and in any other."""
     tests = """
@@ -175,7 +177,6 @@ def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, how: Sequence[str]
 
 
 def sections_of(tmp_path: Path, tests: str) -> dict[str, list[str]]:
-    """Return the phases right below a measured update, by test."""
     pytest.importorskip("torch")
     tests = f"import torch\n\ntorch.set_num_threads(1)\n{textwrap.dedent(tests)}"
     phases = phases_of(example_of(tmp_path, tests, "torch_agent").pytest(*MEASURED, code=OK))

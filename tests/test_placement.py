@@ -31,9 +31,6 @@ def run_apart(script: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-# --------------------------------------------------------------------------- CPUs
-
-
 @needs_affinity
 def test_every_thread_of_a_process_is_kept_on_its_cpus() -> None:
     """Threads there are and threads to come stay on the CPUs told, and go back to all of them when told so."""
@@ -103,8 +100,6 @@ def test_a_thread_that_ends_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatc
     place([0])
     assert placed == [0, 8, 9]
 
-
-# --------------------------------------------------------------------------- activity
 
 Usage = dict[int, tuple[float, float]]
 

@@ -37,9 +37,6 @@ pytestmark = pytest.mark.torch
 OBS_DIM, ACT_DIM, BATCH, STEPS, ENVS = 5, 2, 16, 6, 2
 
 
-# ------------------------------------------------------------------ SAC
-
-
 class ItemInTheLoss(SAC):
     """Logs a loss in every update, and waits for it."""
 
@@ -53,7 +50,6 @@ class TargetTwice(SAC):
     """Evaluates the target network once more than it has to."""
 
     def target_q(self, batch: Batch) -> Any:
-        """Return the target, found twice."""
         with torch.no_grad():
             self.target_critic(batch.next_obs, batch.actions)
         return super().target_q(batch)
@@ -63,7 +59,6 @@ class Float64Rewards(SAC):
     """Has rewards in double precision, as NumPy gives them by itself, and computes the targets in it."""
 
     def target_q(self, batch: Batch) -> Any:
-        """Return the target, by way of float64."""
         return super().target_q(batch._replace(rewards=batch.rewards.double())).float()
 
 
@@ -71,7 +66,6 @@ class TargetWithGradients(SAC):
     """Lets autograd record the target, which nothing is ever derived from."""
 
     def target_q(self, batch: Batch) -> Any:
-        """Return the target, recorded first."""
         return SAC.target_q.__wrapped__(self, batch).detach()  # type: ignore[attr-defined]
 
 
@@ -89,9 +83,6 @@ def sac(kind: type[SAC], seed: int, buffer_kind: type[ReplayBuffer] = ReplayBuff
     obs, next_obs = rng.normal(size=(2, 64, OBS_DIM))
     buffer.add(obs, rng.uniform(-1, 1, (64, ACT_DIM)), rng.normal(size=64), next_obs, np.zeros(64))
     return sac_workload(kind(OBS_DIM, ACT_DIM, buffer, hidden=8, seed=seed), BATCH)
-
-
-# ------------------------------------------------------------------ PPO
 
 
 class ListsAndStacks(PPO):
@@ -114,7 +105,6 @@ class CollectsWithGradients(PPO):
     """Lets autograd record the policy's passes while it collects."""
 
     def collect(self, n_steps: int) -> Any:
-        """Collect, each act recorded."""
         act = self.model.act
         with torch.no_grad():
             self.model.act = lambda *args: tuple(part.detach() for part in torch.enable_grad()(act)(*args))  # type: ignore[method-assign]
@@ -129,11 +119,7 @@ def ppo(kind: type[PPO], seed: int) -> Workload:
     return ppo_workload(kind(make_vec_env(SYNTHETIC_ID, ENVS), hidden=8, seed=seed), STEPS, None)
 
 
-# ------------------------------------------------------------------ what is found
-
-
 def counted(make: Callable[[int], Workload]) -> Counting:
-    """Return what two workers of different seeds count."""
     tallies = []
     for seed in (1, 2):
         workload = make(seed)
@@ -147,7 +133,6 @@ def counted(make: Callable[[int], Workload]) -> Counting:
 
 @cache
 def healthy(component: str) -> Counting:
-    """Return what the component counts as it is."""
     return counted(lambda seed: sac(SAC, seed) if component == "sac" else ppo(PPO, seed))
 
 
@@ -203,8 +188,10 @@ def test_nothing_is_found_in_a_healthy_component() -> None:
     ],
 )
 def test_a_planted_defect_is_named(component: str, make: Callable[[int], Workload], path: str, name: str) -> None:
-    """It is more of what it is, in the phase that it is in."""
+    """It is more of what it is, in the phase that it is in and in no other beside."""
     changes = found(component, make)
     named = [change for change in changes if (change.path, change.name) == (path, name)]
     assert named, changes_text(changes)
     assert named[0].is_more
+    places = {change.path for change in changes if change.name == name}
+    assert not {other for other in places if not (path.startswith(other) or other.startswith(path))}

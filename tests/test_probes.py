@@ -36,7 +36,6 @@ Figures = dict[str, tuple[float, float]]
 
 
 def figures(tree: Tree) -> Figures:
-    """Return each path's count and total seconds."""
     return {phase.path: (phase.count, phase.total_s) for phase in tree.phases(1)}
 
 
@@ -56,7 +55,6 @@ def unchanged(*holders: Any) -> Iterator[None]:
 
 
 def seen(clock: FakeClock, phases: Phases, owner: object, call: Callable[[], object]) -> Figures:
-    """Return the figures of one call with phases attached."""
     with attached(probes_for(phases, owner)), recording(clock) as tree:
         call()
     return figures(tree)
@@ -69,19 +67,16 @@ class Buffer:
         self.clock = clock
 
     def sample(self, size: int) -> list[int]:
-        """Take two seconds."""
         self.clock.advance(2)
         return [0] * size
 
     @staticmethod
     def static(clock: FakeClock, seconds: float = 3) -> float:
-        """Take as long as told."""
         clock.advance(seconds)
         return seconds
 
     @classmethod
     def made(cls, clock: FakeClock) -> Buffer:
-        """Take four seconds, and return another."""
         clock.advance(4)
         return cls(clock)
 
@@ -94,18 +89,13 @@ class Agent:
         self.buffer: Any = Buffer(clock) if buffer is None else buffer
 
     def update_critic(self) -> None:
-        """Take five seconds."""
         self.clock.advance(5)
 
     def update(self) -> Agent:
-        """Sample and update the critic, in eight seconds."""
         self.clock.advance(1)
         self.buffer.sample(2)
         self.update_critic()
         return self
-
-
-# ------------------------------------------------------------------ methods
 
 
 def test_methods_by_their_way_from_the_object(clock: FakeClock) -> None:
@@ -188,20 +178,15 @@ def test_what_binds_otherwise_in_a_class(clock: FakeClock) -> None:
     """Partial methods, cached methods and callables that do not bind go on as they do."""
 
     class Callback:
-        """Is called without an object."""
-
         def __call__(self, seconds: float) -> float:
             clock.advance(seconds)
             return seconds
 
     class Owner:
-        """Has methods that are no functions."""
-
         calls = 0
         hook: ClassVar[Any] = Callback()
 
         def work(self, seconds: float) -> Owner:
-            """Take some seconds."""
             clock.advance(seconds)
             return self
 
@@ -209,7 +194,6 @@ def test_what_binds_otherwise_in_a_class(clock: FakeClock) -> None:
 
         @functools.lru_cache  # noqa: B019 - it is what is tested
         def once(self) -> int:
-            """Take a second, once."""
             clock.advance(1)
             return 7
 
@@ -236,18 +220,14 @@ def test_names_that_are_not_the_methods_own(clock: FakeClock) -> None:
         return wrapper
 
     class Odd:
-        """Has such methods."""
-
         @decorated
         def update(self) -> str:
-            """Take a second."""
             return "updated"
 
         def __hidden(self) -> None:
             clock.advance(2)
 
         def both(self) -> None:
-            """Call both."""
             assert self.update() == "updated"
             self.__hidden()
 
@@ -274,8 +254,6 @@ def test_callables_stay_what_they_are(clock: FakeClock) -> None:
     """An object that can be called can still do all else while its calls are timed."""
 
     class Policy:
-        """Has more than its call."""
-
         weights = 3
 
         def __call__(self) -> int:
@@ -295,9 +273,6 @@ def test_callables_stay_what_they_are(clock: FakeClock) -> None:
     assert agent.policy.weights == 4
 
 
-# ------------------------------------------------------------------ objects that keep their attributes elsewhere
-
-
 def test_what_a_property_holds(clock: FakeClock) -> None:
     """A method of what a property returns is timed; one that a property with a setter holds is put back through it."""
 
@@ -310,12 +285,10 @@ def test_what_a_property_holds(clock: FakeClock) -> None:
 
         @property
         def buffer(self) -> Buffer:
-            """Return the buffer."""
             return self._buffer
 
         @property
         def hook(self) -> Callable[[], object]:
-            """Return what is called."""
             return self._hook
 
         @hook.setter
@@ -340,7 +313,6 @@ class Slotted:
         self.buffer = buffer
 
     def sample(self) -> Slotted:
-        """Take two seconds."""
         self.clock.advance(2)
         return self
 
@@ -369,27 +341,19 @@ def test_objects_that_refuse_attributes(clock: FakeClock) -> None:
 
     @dataclass(frozen=True)
     class Frozen:
-        """Refuses by a class of Python's."""
-
         seconds: float
 
         def sample(self) -> None:
-            """Take some seconds."""
             clock.advance(self.seconds)
 
     class Picky:
-        """Takes what it knows, as pydantic's models do."""
-
         def __setattr__(self, name: str, value: object) -> None:
             raise ValueError(f"no field {name!r}")
 
         def sample(self) -> None:
-            """Take a second."""
             clock.advance(1)
 
     class Wrapper:
-        """Passes on whatever is set."""
-
         def __init__(self, inner: object) -> None:
             object.__setattr__(self, "inner", inner)
 
@@ -413,8 +377,6 @@ def test_an_attribute_that_does_not_take(clock: FakeClock, wording: Wording) -> 
     """An object that has its own way of finding a method is not left with another one that is never found."""
 
     class Own:
-        """Finds its method whatever is set."""
-
         def __getattribute__(self, name: str) -> Any:
             return functools.partial(clock.advance, 1) if name == "sample" else super().__getattribute__(name)
 
@@ -424,9 +386,6 @@ def test_an_attribute_that_does_not_take(clock: FakeClock, wording: Wording) -> 
         pass
     found = seen(clock, {"sample": "buffer.sample"}, holder, lambda: holder.buffer.sample())  # type: ignore[attr-defined]
     assert (found, vars(own)) == ({"sample": (1, 1)}, {})
-
-
-# ------------------------------------------------------------------ read-only objects
 
 
 def test_a_method_of_an_object_of_c(clock: FakeClock) -> None:
@@ -534,8 +493,6 @@ def test_special_methods_of_objects(clock: FakeClock) -> None:
     """A phase may be what Python calls by itself, such as a loader's next batch."""
 
     class Loader:
-        """Yields two batches, in a second each."""
-
         def __init__(self) -> None:
             self.left = 2
 
@@ -590,9 +547,6 @@ def test_an_object_that_nothing_holds(clock: FakeClock) -> None:
         ):
             with pytest.raises(ProbeError, match=says), attached(probes_for(phases, owner)):
                 pass
-
-
-# ------------------------------------------------------------------ functions
 
 
 LIBRARY = """
@@ -731,12 +685,7 @@ def test_functions_that_nothing_holds_are_told(wording: Wording) -> None:
         probes_for({"inner": inner}, None)
 
 
-# ------------------------------------------------------------------ ways to run
-
-
 class Runs:
-    """Has methods that run in pieces."""
-
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
 
@@ -749,7 +698,6 @@ class Runs:
         return "done"
 
     async def awaited(self) -> int:
-        """Take two seconds, and let others run between them."""
         self.clock.advance(1)
         await asyncio.sleep(0)
         self.clock.advance(1)
@@ -757,7 +705,6 @@ class Runs:
 
 
 def generate(clock: FakeClock, count: int) -> Iterator[int]:
-    """Yield numbers, each after a second."""
     for number in range(count):
         clock.advance(1)
         yield number
@@ -804,14 +751,8 @@ def test_threads_have_their_own_phases(clock: FakeClock, library: Any) -> None:
     assert {timing.name for timing in tree.snapshot().at("helper").children} == set(phases)
 
 
-# ------------------------------------------------------------------ restoring
-
-
 class Fails:
-    """A probe that cannot be attached."""
-
     def attach(self) -> Callable[[], None]:
-        """Raise."""
         raise ProbeError("no such luck")
 
 
@@ -851,9 +792,6 @@ def test_probes_are_attached_again_and_alone_time_nothing(clock: FakeClock, libr
         assert agent.update() is agent
 
 
-# ------------------------------------------------------------------ errors
-
-
 @pytest.mark.parametrize(
     "phases",
     [
@@ -886,28 +824,19 @@ def test_what_cannot_be_timed_is_told(clock: FakeClock, library: Any, phases: An
         probes_for(phases, Agent(clock))
 
 
-# ------------------------------------------------------------------ timers of other libraries
-
-
 class TimerStack:
-    """As ML-Agents has it."""
-
     def __init__(self) -> None:
         self.stack = ["root"]
 
     def push(self, name: str) -> str:
-        """Open a scope."""
         self.stack.append(name)
         return name
 
     def pop(self) -> None:
-        """End the innermost scope."""
         self.stack.pop()
 
 
 class TimingContext:
-    """As Sample Factory has it."""
-
     def __init__(self, key: str) -> None:
         self._key = key
         self.entries = 0
@@ -921,7 +850,6 @@ class TimingContext:
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have both libraries' timers be loaded."""
     for name, held in (("mlagents_envs.timers", TimerStack), ("sample_factory.utils.timing", TimingContext)):
         module = ModuleType(name)
         setattr(module, held.__name__, held)
@@ -993,9 +921,6 @@ def test_timers_of_sample_factory(clock: FakeClock, package: str) -> None:
                 clock.advance(1)
     assert figures(tree) == {"train": (1, 1), "losses": (1, 1), "tail": (1, 1)}
     assert timing.train > 0
-
-
-# ------------------------------------------------------------------ what is reached
 
 
 class Gone:

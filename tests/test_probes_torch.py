@@ -31,12 +31,10 @@ Figures = dict[str, tuple[float, float]]
 
 
 def figures(tree: Tree) -> Figures:
-    """Return each path's count and total seconds."""
     return {phase.path: (phase.count, phase.total_s) for phase in tree.phases(1)}
 
 
 def state() -> list[object]:
-    """Return what probes may touch of PyTorch."""
     holders = (
         *(torch.autograd, torch.cuda.nvtx, torch.autograd.profiler.record_function, torch.optim.Optimizer),
         *(torch.Tensor,),
@@ -71,7 +69,6 @@ class Slow(torch.nn.Module):  # type: ignore[misc]
         self.clock, self.forward_s, self.backward_s = clock, forward_s, backward_s
 
     def forward(self, *inputs: Any) -> Any:
-        """Take the time."""
         self.clock.advance(self.forward_s)
         out = self.layer(torch.cat(inputs, -1))
         if out.requires_grad:
@@ -80,19 +77,13 @@ class Slow(torch.nn.Module):  # type: ignore[misc]
 
 
 class SlowStep(torch.optim.SGD):  # type: ignore[misc]
-    """Takes a known time for a step."""
-
     def __init__(self, parameters: Any, clock: FakeClock, step_s: float, lr: float = 1e-2) -> None:
         super().__init__(parameters, lr=lr)
         self.clock, self.step_s = clock, step_s
 
     def step(self, closure: Any = None) -> None:
-        """Take the time."""
         self.clock.advance(self.step_s)
         super().step()
-
-
-# ------------------------------------------------------------------ events
 
 
 def test_optimizer_steps(clock: FakeClock) -> None:
@@ -161,14 +152,11 @@ def test_forward_passes_of_named_modules(clock: FakeClock) -> None:
     """A module's passes are timed under its name, those of modules within below it, and a pass that fails ends."""
 
     class Whole(torch.nn.Module):  # type: ignore[misc]
-        """Has two parts."""
-
         def __init__(self) -> None:
             super().__init__()
             self.encoder, self.head = Slow(clock, 1), Slow(clock, 2)
 
         def forward(self, inputs: Any) -> Any:
-            """Run both."""
             return self.head(self.encoder(inputs))
 
     whole = Whole()
@@ -212,9 +200,6 @@ def test_a_probe_that_fails_amid_hooks(clock: FakeClock) -> None:
         attached([Forward({"a": net, "b": 3})]),
     ):
         pass
-
-
-# ------------------------------------------------------------------ ranges
 
 
 def test_record_function_ranges(clock: FakeClock) -> None:
@@ -291,9 +276,6 @@ def test_ranges_of_torchrl_that_are_disarmed() -> None:
     assert done.stdout.splitlines()[-2:] == ["[]", "[('rollout', 1.0)]"]
 
 
-# ------------------------------------------------------------------ sections of an update
-
-
 def sections(agent: object, call: Callable[[], object], clock: FakeClock, calls: int = 1) -> tuple[Figures, float]:
     """Return the figures of ``calls`` of an update, its parts' paths less the first, and what no section has."""
     harvest = UpdateSections(agent)
@@ -313,18 +295,14 @@ def sections(agent: object, call: Callable[[], object], clock: FakeClock, calls:
 
 
 def top(found: Figures) -> Figures:
-    """Return the sections alone."""
     return {path: figure for path, figure in found.items() if "/" not in path}
 
 
 class Rows:
-    """A buffer whose sampling takes a second."""
-
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
 
     def sample(self, size: int) -> Any:
-        """Return ones."""
         self.clock.advance(1)
         return torch.ones(size, 2)
 
@@ -476,10 +454,7 @@ def test_two_gradient_steps_in_one_call(clock: FakeClock) -> None:
 
 
 class Agent(Nets):
-    """An agent with a method that does an update."""
-
     def update(self) -> None:
-        """Do one gradient step."""
         cleanrl(self)()
 
 
@@ -510,15 +485,12 @@ def test_targets_that_cannot_be_read(clock: FakeClock) -> None:
 
 
 class FixedRows:
-    """A buffer that takes no attributes."""
-
     __slots__ = ("clock",)
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
 
     def sample(self, size: int) -> Any:
-        """Return ones, in a second."""
         self.clock.advance(1)
         return torch.ones(size, 2)
 
@@ -642,8 +614,6 @@ def test_agents_that_answer_anything(clock: FakeClock) -> None:
     """Looking for an agent's parts asks no object for what it would have to make up."""
 
     class Yes:
-        """Has every attribute, of no use."""
-
         def __getattr__(self, name: str) -> None:
             return None
 
@@ -753,9 +723,6 @@ def test_nothing_to_cut_at(clock: FakeClock) -> None:
     assert not UpdateSections(3)
 
 
-# ------------------------------------------------------------------ real libraries
-
-
 def shares(agent: object, update: Callable[[], object], calls: int = 20) -> tuple[list[str], float]:
     """Return the sections of a real update, in their order, and the share of its time that is in none."""
     harvest = UpdateSections(agent)
@@ -774,7 +741,6 @@ def shares(agent: object, update: Callable[[], object], calls: int = 20) -> tupl
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Have PyTorch use one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

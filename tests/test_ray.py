@@ -28,9 +28,6 @@ OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4
 LIBRARY = "def same():\n    return sum(range(2000))\n\ndef slower():\n    return sum(range(1000 * {times}))\n"
 
 
-# --------------------------------------------------------------------------- parts without Ray
-
-
 Found = tuple[str, bytes, bytes]
 
 
@@ -60,7 +57,6 @@ def found(measure: Callable[..., Found]) -> Found:
 
 
 def shard_in(found: Found) -> Shard:
-    """Return the shard that a node says to have measured."""
     shard = json.loads(json.loads(found[1])["run"])["shard"]
     return Shard(shard["number"], shard["count"], tuple(shard["collected"]), shard["common"])
 
@@ -124,8 +120,6 @@ def test_without_ray_and_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(pytest.UsageError, match=r"^--rlperf-ray=127.0.0.1:1: .*ConnectionRefusedError"):
         connected("127.0.0.1:1").__enter__()
 
-
-# --------------------------------------------------------------------------- two nodes on this machine
 
 TESTS = """
 import mylib
@@ -195,16 +189,13 @@ class OnCluster:
         self.commit()
 
     def add_node(self) -> Any:
-        """Add a node with one CPU."""
         return self.cluster.add_node(num_cpus=1, **self._small)
 
     def commit(self) -> None:
-        """Commit everything."""
         git(self.root, "add", "--all", env=self.variables)
         git(self.root, "commit", "--quiet", "--message=change", env=self.variables)
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        """Start a measured run in the project."""
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", "-p", "rlperf", "-p", "no:cacheprovider", "-v", *args],
             cwd=self.root,
@@ -217,11 +208,9 @@ class OnCluster:
 
     @property
     def address(self) -> str:
-        """The option that names the cluster."""
         return f"--rlperf-ray={self.cluster.address}"
 
     def end(self) -> None:
-        """End the cluster's processes."""
         self.cluster.shutdown()
         shutil.rmtree(self._directory, ignore_errors=True)
         os.environ.clear()

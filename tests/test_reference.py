@@ -47,11 +47,7 @@ def phase_paths(call: Any) -> set[str]:
     return {phase.path for phase in recorded.phases(1)}
 
 
-# --------------------------------------------------------------------------- generalized advantage estimation
-
-
 def trajectories(seed: int, n_steps: int, n_envs: int, done_rate: float) -> tuple[Array, Array, Array, Array]:
-    """Return float64 rewards, values, dones and last values."""
     rng = np.random.default_rng(seed)
     rewards, values = rng.normal(size=(2, n_steps, n_envs))
     return rewards, values, (rng.random((n_steps, n_envs)) < done_rate).astype(np.float64), rng.normal(size=n_envs)
@@ -151,9 +147,6 @@ def test_the_package_and_gae_need_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-# --------------------------------------------------------------------------- environments
-
-
 @pytest.mark.torch
 def test_vec_env_resets_with_the_next_step() -> None:
     """`make_vec_env` gives that many environments, and the step after an episode's end is a reset with reward 0."""
@@ -211,9 +204,6 @@ def test_synthetic_env_is_deterministic_and_truncates() -> None:
     assert len(np.unique(np.array(first[0])[:, 0])) == 6
     with pytest.raises(ValueError, match="act_dim=0"):
         ppo.SyntheticEnv(act_dim=0)
-
-
-# --------------------------------------------------------------------------- replay
 
 
 def add_numbered(buffer: ReplayBuffer, first: int, n: int) -> None:
@@ -294,11 +284,7 @@ def test_replay_errors(wording: Wording) -> None:
         sac.ReplayBuffer(capacity=0, obs_dim=2, act_dim=1)
 
 
-# --------------------------------------------------------------------------- SAC
-
-
 def small_sac(seed: int = 0, **options: Any) -> SAC:
-    """Return a small agent with random transitions in its buffer."""
     rng = np.random.default_rng(seed)
     buffer = sac.ReplayBuffer(capacity=64, obs_dim=3, act_dim=2, seed=seed)
     obs, next_obs = rng.normal(size=(2, 64, 3))
@@ -408,20 +394,6 @@ def test_sac_temperature_falls_while_entropy_is_above_its_target() -> None:
 
 
 @pytest.mark.torch
-def test_sac_acts() -> None:
-    """Actions are float32 in [-1, 1] for one observation or many; deterministic ones repeat, sampled ones vary."""
-    agent = small_sac()
-    obs = np.random.default_rng(0).normal(size=(5, 3)) * 10
-    assert agent.act(obs[0]).shape == (2,)
-    actions = agent.act(obs)
-    assert actions.shape == (5, 2)
-    assert actions.dtype == np.float32
-    assert np.abs(actions).max() <= 1
-    assert not np.array_equal(actions, agent.act(obs))
-    np.testing.assert_array_equal(agent.act(obs, deterministic=True), agent.act(obs, deterministic=True))
-
-
-@pytest.mark.torch
 def test_sac_follows_its_seed() -> None:
     """Equal seeds give equal updates whatever PyTorch's global generator did."""
     import torch
@@ -443,46 +415,6 @@ def test_sac_phases() -> None:
     sampling = {f"sample/{part}" for part in ("index", "gather", "convert")}
     whole = {"sample", "target_q", "critic", "actor", "alpha", "polyak"}
     assert phase_paths(lambda: agent.update(16)) == whole | steps | sampling
-
-
-def push(state: Array, force: Array) -> tuple[Array, Array]:
-    """Advance unit masses on a line, states (N, 2) of position and speed; the reward is the squared distance lost."""
-    speed = 0.9 * state[:, 1] + 0.3 * force[:, 0]
-    state = np.stack((state[:, 0] + 0.3 * speed, speed), axis=1)
-    return state, -(state[:, 0] ** 2) - 0.1 * speed**2
-
-
-def mean_return(agent: SAC) -> float:
-    """Return the mean return of the deterministic policy over 16 start positions, 25 steps each."""
-    state = np.stack((np.linspace(-1, 1, 16), np.zeros(16)), axis=1)
-    total = 0.0
-    for _ in range(25):
-        state, rewards = push(state, agent.act(state, deterministic=True))
-        total += float(rewards.mean())
-    return total
-
-
-@pytest.mark.torch
-def test_sac_learns_to_hold_a_mass() -> None:
-    """A mass pushed along a line is brought to the middle: at least 60 % of the untrained policy's cost is gone."""
-    rng = np.random.default_rng(0)
-    buffer = sac.ReplayBuffer(capacity=20_000, obs_dim=2, act_dim=1)
-    agent = sac.SAC(2, 1, buffer, hidden=32, lr=3e-3, gamma=0.9, tau=0.02)
-    untrained = mean_return(agent)
-    state = np.zeros((8, 2))
-    for step in range(600):
-        if step % 25 == 0:
-            state = np.stack((rng.uniform(-1, 1, 8), np.zeros(8)), axis=1)
-        force = agent.act(state)
-        following, rewards = push(state, force)
-        buffer.add(state, force, rewards, following, np.zeros(8))
-        state = following
-        if step >= 50:
-            agent.update(64)
-    assert mean_return(agent) > 0.4 * untrained
-
-
-# --------------------------------------------------------------------------- PPO
 
 
 def counting_envs(lengths: list[int], truncates: bool) -> Any:
@@ -510,7 +442,6 @@ def counting_envs(lengths: list[int], truncates: bool) -> Any:
 
 
 def cartpole_ppo(n_envs: int = 4, **options: Any) -> PPO:
-    """Return an agent over CartPole."""
     return ppo.PPO(ppo.make_vec_env("CartPole-v1", n_envs), **options)
 
 

@@ -41,7 +41,6 @@ def measure(directory: Path, tests: str, *args: str, code: int | None = None, co
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Measure tests with one fault each."""
     conftest, tests = source("reliability/conftest.py"), source("reliability/tests.py")
     return measure(tmp_path_factory.mktemp("faults"), tests, code=FAILED, conftest=conftest)
 
@@ -63,8 +62,6 @@ def test_the_other_tests_have_verdicts(faults: Run) -> None:
     assert "INTERNALERROR" not in faults.text
     assert "test_sound" in faults.section("rlperf")
 
-
-# --------------------------------------------------------------------------- processes
 
 KILLED = source("reliability/killed.py")
 
@@ -92,7 +89,6 @@ def _is_running(pid: int) -> bool:
 
 
 def dead_scratch(temporary: Path) -> Path:
-    """Return the scratch of a run that was killed with its guardian."""
     made = subprocess.run(
         [sys.executable, "-c", "from pytest_rlperf.scratch import make_scratch; print(make_scratch()[0])"],
         env=os.environ | {"TMPDIR": str(temporary)},
@@ -189,11 +185,7 @@ def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def owned(found: os.stat_result, user: int) -> os.stat_result:
-    """Return a file's state with another owner."""
     return os.stat_result((*found[:4], user, *found[5:]))
-
-
-# --------------------------------------------------------------------------- daemons
 
 
 def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:
@@ -340,11 +332,9 @@ def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeyp
     assert scratch_left(tmp_path) == []
 
 
-# --------------------------------------------------------------------------- output
-
-
-def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path) -> None:
-    """Where the run's own process imports it; in the end it is one whose copies cannot even begin."""
+@pytest.mark.parametrize(("args", "prints"), [((), 0), pytest.param(("-s",), 2, marks=pytest.mark.slow)])
+def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path, args: tuple[str, ...], prints: int) -> None:
+    """In the run's process and in the one that measures; in the end it is one whose copies cannot even begin."""
     text = """
         import os, sys
         print("printed at import")
@@ -354,12 +344,11 @@ def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path) -> None:
     example = Example(tmp_path / "project", {"test_it.py": f"import noisy\n{SOUND}"})
     write(tmp_path / "installed", {"noisy.py": text})
     path = os.pathsep.join([str(tmp_path / "installed"), example.env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    run = example.pytest(*ONE_CALL, code=OK, PYTHONPATH=path)
+    run = example.pytest(*ONE_CALL, *args, code=OK, PYTHONPATH=path)
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" in run.out
-    assert "at import" not in run.text
-    run = example.pytest(*ONE_CALL, "-s", code=OK, PYTHONPATH=path)
-    assert run.text.count("printed at import") == 2, "in the run's process and in the one that measures"
+    assert run.text.count("printed at import") == prints
+    assert args or "at import" not in run.text
 
 
 def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:
@@ -410,9 +399,6 @@ def test_streams_in_memory_and_logs_are_cut(tmp_path: Path, monkeypatch: pytest.
     own.close()
 
 
-# --------------------------------------------------------------------------- beside other plugins
-
-
 @pytest.mark.slow
 def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path, wording: Wording) -> None:
     """pytest-forked and --cov-fail-under, which would fail every measured test or run, are off, each with a note."""
@@ -423,9 +409,6 @@ def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path, wording: Wo
     run = measure(tmp_path, tests, *plugins, "--forked", "--cov=.", "--cov-fail-under=99", code=OK)
     assert run.counts == "2 passed"
     assert re.findall(r"(?m)^.*(?:cov-fail-under|forked) is .*", run.out) == wording
-
-
-# --------------------------------------------------------------------------- paths
 
 
 @pytest.mark.slow

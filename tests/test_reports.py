@@ -61,13 +61,10 @@ def outcome(status: Status, ratio: float, name: str = KEY, **changes: Any) -> Ou
     return builders.compared(name, status, ratio, 0.01 * ratio, smallest_seen=0.03, **changes)
 
 
-# --------------------------------------------------------------------------- the reports
-
 Report = Callable[[Sequence[Outcome], Path], str]
 
 
 def terminal(outcomes: Sequence[Outcome], directory: Path, *, color: bool = False) -> str:
-    """Return what pytest shows under -v."""
     return render_summary(outcomes, summary_of(outcomes), width=132, color=color, verbose=True)
 
 
@@ -85,7 +82,6 @@ def summary_of(outcomes: Sequence[Outcome]) -> Summary:
 
 
 def page(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return the HTML report, less its scripts."""
     whole = render_html(outcomes, summary_of(outcomes), tolerances={}, command="pytest", provenance=None)
     return re.sub(r"<script.*?</script>", "", whole, flags=re.DOTALL)
 
@@ -98,7 +94,6 @@ def github_run(outcomes: Sequence[Outcome]) -> GitHubRun:
 
 
 def job_summary(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return the job's summary, entities written out."""
     return entities_written_out(render_summary_markdown(outcomes, github_run(outcomes)))
 
 
@@ -108,18 +103,15 @@ def comment(outcomes: Sequence[Outcome], directory: Path) -> str:
 
 
 def entities_written_out(markdown: str) -> str:
-    """Return Markdown as it is read."""
     return re.sub(r"&#(\d+);", lambda found: chr(int(found[1])), markdown).replace("\u200b", "")
 
 
 def workflow_commands(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return the workflow commands."""
     lines = {one.result.nodeid: (one.result.nodeid, 1) for one in outcomes}
     return "\n".join(annotation_commands(outcomes, lines, strict=True))
 
 
 def run_json(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return the run's JSON."""
     tests = {one.result.nodeid: one for one in outcomes}
     keys = list(tests)
     document = builders.run_document(HERE, tests, keys, keys, provenance=ORIGIN, failed=keys, against=against(outcomes))
@@ -127,32 +119,27 @@ def run_json(outcomes: Sequence[Outcome], directory: Path) -> str:
 
 
 def benchmark_json(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return pytest-benchmark's JSON."""
     tests = {one.result.nodeid: one for one in outcomes}
     params = {key: {"n": key} for key in tests}
     return written(benchmark_document(tests, HERE, ORIGIN, params=params))
 
 
 def junit(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return the properties of the test cases."""
     return "\n".join(f"{name}={value}" for one in outcomes for name, value in properties(one))
 
 
 def failures(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return what the tests say that fail."""
     named = against(outcomes) is not None
     return "\n".join(failure_text(one, one.result.nodeid, against=named) for one in outcomes)
 
 
 def trace_files(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return the traces' names and texts."""
     span = Span(outcomes[0].result.nodeid, 0.0, 1.0, outcomes[0].result.nodeid)
     paths = write_traces(directory, [Trace(one.result.nodeid, "head", "HEAD", (span,), ()) for one in outcomes])
     return "\n".join(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in paths)
 
 
 def printed(outcomes: Sequence[Outcome], directory: Path, *arguments: str) -> str:
-    """Return what a command says of the run's JSON."""
     path = directory / "run.json"
     path.write_text(run_json(outcomes, directory), encoding="utf-8")
     out = SimpleNamespace(parts=[])
@@ -186,13 +173,10 @@ READ_BY_PEOPLE = (terminal, page, job_summary, comment, shown_run)
 ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files, both_runs)
 
 
-# --------------------------------------------------------------------------- one run in each of them
-
 SAMPLE = Path(__file__).with_name("samples") / "run_of_every_status.json"  # `python tests/test_reports.py` writes it
 
 
 def on_a_device(found: Result) -> Result:
-    """Return a result as one of a device."""
     conditions = Conditions(1.98e9, None, 61.0, ("power cap",), 1)
     figures = DeviceFigures(
         "virtual:0", Pace.LATENCY, 1.2e-3, None, 2.1e6, 512_000_000, 0.0, {"tf32": "off"}, conditions, 7, ()
@@ -219,13 +203,11 @@ class Elements(HTMLParser):
         self.text = "\n".join(filter(None, lines))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of an element."""
         self.names |= {tag, *(name for name, _ in attrs)}
         self._hidden = tag == "style"
         self.text += {"td": " | ", "th": " | ", **dict.fromkeys(INLINE, " ")}.get(tag, "\v")
 
     def handle_data(self, data: str) -> None:
-        """Take note of a text, those left out that no reader sees."""
         self.text += "" if self._hidden else data
 
 
@@ -285,7 +267,6 @@ def every_status() -> list[Outcome]:
 
 
 def sample() -> str:
-    """Return the run's JSON of a test of every status."""
     tests = {one.result.nodeid: one for one in every_status()}
     failed = [key for key, one in tests.items() if one.verdict.fails(strict=False)]
     origins = ["HEAD 1111111 with main (2222222), live", "baseline 'default' of 2026-01-02"]
@@ -312,11 +293,7 @@ def test_every_report_of_one_run(report: Report, tmp_path: Path, wording: Wordin
     assert text == wording
 
 
-# --------------------------------------------------------------------------- hostile names
-
-
 def everywhere(name: str) -> Outcome:
-    """Return an outcome with a name in all that can have one."""
     found = outcome(Status.SLOWER, 1.1, name, live=True)
     assert found.live is not None
     flat = name.replace("/", "")
@@ -359,9 +336,6 @@ def test_a_hostile_name_is_kept_in_json(report: Report, tmp_path: Path) -> None:
     document = json.loads(report([everywhere(name) for name in names], tmp_path))
     found = [row["fullname"] for row in document.get("benchmarks", ())] or list(document["tests"])
     assert len(set(found)) == len(found)
-
-
-# --------------------------------------------------------------------------- what decides is in all of them
 
 
 @pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, junit, failures])
@@ -523,9 +497,6 @@ def test_the_device_and_where_the_time_goes_are_told(report: Report, tmp_path: P
         assert words in text, words
 
 
-# --------------------------------------------------------------------------- a bound that is nowhere
-
-
 def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
     """Too few pairs can leave a change without a bound; the line then goes by the change itself."""
     found = outcome(Status.SLOWER, 1.5, live=True)
@@ -535,18 +506,15 @@ def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
     assert f"Rlperf-Accept: {KEY} <= +50% why" in terminal([unbounded], Path())
 
 
-# --------------------------------------------------------------------------- places that cannot be written
-
-
 @pytest.mark.parametrize(
     "option",
     [
         "--junit-xml",
-        "--rlperf-json",
-        "--rlperf-html",
-        "--rlperf-benchmark-json",
-        "--rlperf-trace",
         "--rlperf-baseline-dir",
+        *(
+            pytest.param(f"--rlperf-{kind}", marks=pytest.mark.slow if kind != "json" else ())
+            for kind in ("json", "html", "benchmark-json", "trace")
+        ),
     ],
 )
 def test_a_read_only_place_is_told_before_measuring(tmp_path: Path, option: str) -> None:

@@ -30,27 +30,22 @@ from pytest_rlperf.model.measured import Workload
 
 
 async def train() -> int:
-    """Train nothing."""
     return 1
 
 
 async def stream() -> AsyncIterator[int]:
-    """Yield a batch."""
     yield 1
 
 
 def batches() -> Iterator[int]:
-    """Yield a batch."""
     yield 1
 
 
 def of_class(module: str, name: str, **members: Any) -> Any:
-    """Return an instance of a class with the name of a library's."""
     return type(name, (), {"__module__": module, **members})()
 
 
 def pending() -> Any:
-    """Return a future of a loop that is closed by then."""
     loop = asyncio.new_event_loop()
     try:
         return loop.create_future()
@@ -59,13 +54,11 @@ def pending() -> Any:
 
 
 def submitted() -> Any:
-    """Return a future of a pool of threads."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(int)
 
 
 def applied(method: str) -> Any:
-    """Return a handle of a multiprocessing pool's."""
     with ThreadPool(1) as pool:
         return pool.map_async(int, "1") if method == "map_async" else pool.imap(int, "1")
 
@@ -145,11 +138,9 @@ class AsyncEnv:
     action_space = SimpleNamespace(sample=lambda: np.zeros(1))
 
     def reset(self) -> Any:
-        """Return observations."""
         return np.zeros((2, 1))
 
     async def step(self, actions: Any) -> Any:
-        """Step, once awaited."""
         return np.zeros((2, 1)), np.zeros(2), np.zeros(2, bool), {}
 
 
@@ -160,21 +151,17 @@ class AsyncAgent:
         """Update, once awaited."""
 
     def sample(self, batch_size: int) -> Iterator[Any]:
-        """Yield a batch."""
         yield np.zeros((batch_size, 1))
 
     def collect(self, n_steps: int) -> Iterator[Any]:
-        """Yield transitions."""
         yield from np.zeros((n_steps, 1))
 
 
 async def gae(rewards: Any, values: Any, dones: Any, last_values: Any, gamma: float, lam: float) -> Any:
-    """Return advantages, once awaited."""
     return rewards
 
 
 def callable_workload(fn: Callable[[], object], **given: Any) -> Workload:
-    """Return a callable's workload."""
     return thunk_workload(fn, items=1, unit="call", **{"setup": None, "check": None, **given})
 
 
@@ -201,7 +188,7 @@ def test_every_component(make: Callable[[], Workload], wording: Wording) -> None
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("options", [(), ONE_CALL])
+@pytest.mark.parametrize("options", [(), pytest.param(ONE_CALL, marks=pytest.mark.slow)])
 def test_a_run(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     """The test fails in an ordinary run too; one of pytest-benchmark's fails where this plugin measures it."""
     pytester.makepyfile(

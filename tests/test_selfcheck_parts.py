@@ -35,8 +35,6 @@ from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
 from pytest_rlperf.testing import FakeClock
 
-# --------------------------------------------------------------------------- known slowdowns
-
 
 class Extra:
     """Extra work that takes ``step_ns`` a step by itself, and beside a call ``beside_ns`` a step and ``fixed_ns``."""
@@ -48,16 +46,13 @@ class Extra:
         self._fixed_ns = fixed_ns
 
     def spend(self, nanoseconds: int) -> int:
-        """Let that time pass."""
         self._clock.now_ns += nanoseconds
         return 0
 
     def by_itself(self) -> int:
-        """Do a thousand steps with no call beside them."""
         return self.spend(1000 * self._step_ns)
 
     def beside(self, steps: int) -> int:
-        """Do steps after a call."""
         return self.spend(self._fixed_ns + self._beside_ns * steps)
 
 
@@ -115,7 +110,6 @@ class RestlessExtra(Extra):
         self._draw = draw
 
     def spend(self, nanoseconds: int) -> int:
-        """Let about that time pass."""
         return super().spend(round(nanoseconds * self._draw.choice([1.0, 1.0, 1.0, 1.2])))
 
 
@@ -419,15 +413,11 @@ def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice(monkeypatch: pytest
     assert record.items == 3 * record.calls
 
 
-# --------------------------------------------------------------------------- what is concluded
-
-
 WORKER = builders.worker(relative=0.0, items_per_call=4.0)
 PHASES = (Phase("work", 1.0, 0.9e-3, 0.9e-3, "host"),)
 
 
 def result(name: str = "test_step", call_s: float = 1e-3) -> Result:
-    """Return a result of a few workers."""
     worker = replace(WORKER, wall=replace(WORKER.wall, call_s=call_s))
     return builders.result(
         f"tests/test_env.py::{name}",
@@ -441,12 +431,10 @@ def result(name: str = "test_step", call_s: float = 1e-3) -> Result:
 
 
 def verdict(status: Status, ratio: float | None = None) -> Verdict:
-    """Return a verdict with an estimate, or without one."""
     return builders.verdict(status, ratio, code="live", smallest_seen=0.03)
 
 
 def pair(log_ratio: float, setup_s: float = 1.0, seconds: float = 1.5) -> PairRecord:
-    """Return a pair that found so much."""
     return builders.pair(
         log_ratio,
         WORKER,
@@ -461,12 +449,10 @@ def pair(log_ratio: float, setup_s: float = 1.0, seconds: float = 1.5) -> PairRe
 
 
 def trial(share: float, status: Status, ratio: float | None = None) -> Trial:
-    """Return a trial that ended so."""
     return Trial(share, verdict(status, 1 + share if ratio is None else ratio), (pair(share),) * 3, 5.0)
 
 
 def check(*trials: Trial, name: str = "test_step") -> Selfcheck:
-    """Return a test's trials."""
     return Selfcheck(result(name), trials)
 
 
@@ -570,13 +556,10 @@ def test_fitness_is_for_a_tolerance_that_was_tried() -> None:
     assert not judge_fitness(checks, 0.01).is_fit
 
 
-# --------------------------------------------------------------------------- the report
-
 FIT = Fitness(0.03, True, 0)
 
 
 def rendered(checks: Sequence[Selfcheck], fitness: Fitness = FIT, width: int = 100, *, color: bool = False) -> str:
-    """Return a report for a machine of no special name."""
     return render_selfcheck(checks, fitness, machine="Some CPU, 2 cores", width=width, color=color)
 
 
@@ -625,25 +608,6 @@ def test_every_line_of_the_report_fits_the_terminal(width: int) -> None:
     table = text.partition("rows:")[0]
     assert "".join(line.partition(" ")[0] for line in table.splitlines()[1:]) == name
 
-
-def test_colour_says_nothing_more_in_the_report() -> None:
-    """With colour the text is the same text."""
-    checks = [checked(SAME, SAME, SLOWER, SLOWER, SLOWER)]
-    colored = rendered(checks, color=True)
-    assert "\x1b[" in colored
-    stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", colored).splitlines()]
-    assert stripped == rendered(checks).splitlines()
-
-
-def test_a_hostile_name_is_only_text_in_the_report() -> None:
-    """Markup in a test's id is shown, not obeyed."""
-    checks = [checked(*(SAME,) * 5, name="test_x[[red]a[/red]]")]
-    assert "test_x[[red]a[/red]]" in rendered(checks)
-    text = render_selfcheck(checks, FIT, machine="Some [x86] CPU :fire:", width=100, color=False)
-    assert "machine   Some [x86] CPU :fire:\n" in text
-
-
-# --------------------------------------------------------------------------- JSON
 
 MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 1)
 

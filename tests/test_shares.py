@@ -50,17 +50,14 @@ class Ticks:
         self.native = np.zeros(1, dtype=np.int64)
 
     def __call__(self) -> int:
-        """Return the nanoseconds so far."""
         return self.python + int(self.native[0])
 
     def spend_native(self, ns: int) -> None:
-        """Let a method of NumPy's take so many nanoseconds."""
         self.native.fill(int(self.native[0]) + ns)
 
 
 @pytest.fixture
 def ticks() -> Ticks:
-    """Return a clock that stands still."""
     return Ticks()
 
 
@@ -71,9 +68,6 @@ def found(ticks: Callable[[], int], call: Callable[[], object], calls: int = 8, 
     assert sum(share.share for share in table) == pytest.approx(1.0)
     assert all(0.0 <= share.share <= 1.0 for share in table)
     return {share.name: pytest.approx(share.share) for share in table if share.share}
-
-
-# --------------------------------------------------------------------------- owners
 
 
 def test_python_and_an_extension_share_a_call(ticks: Ticks) -> None:
@@ -141,7 +135,6 @@ def test_native_functions_that_took_longer_leave_python_its_least_share(ticks: T
 
 
 def is_profiled() -> bool:
-    """Whether cProfile watches this thread."""
     try:
         refuse_company()
     except ProfilerBusyError:
@@ -201,9 +194,6 @@ def test_a_type_that_says_it_is_built_in(namesakes: tuple[type, type]) -> None:
     assert natives.of_text("<method 'sample' of 'builtins.NoneType' objects>") == "unattributed"
 
 
-# --------------------------------------------------------------------------- environments
-
-
 class _Base:
     """The reset of environments, and the clock that they move."""
 
@@ -211,7 +201,6 @@ class _Base:
         self.ticks = ticks
 
     def reset(self) -> int:
-        """Begin again."""
         self.ticks.python += 100
         return 0
 
@@ -220,7 +209,6 @@ class _Env(_Base):
     """An environment in Python, whose step calls a method of its base."""
 
     def step(self, action: int, *, scale: float = 1.0) -> float:
-        """Take a step."""
         self.ticks.spend_native(400)
         return super().reset() + scale + action
 
@@ -233,7 +221,6 @@ class _Envs(_Base):
         self.envs = [_Env(ticks) for _ in range(4)]
 
     def step(self, actions: list[int]) -> list[float]:
-        """Take a step in each."""
         return [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
 
 
@@ -241,7 +228,6 @@ class _Optimizer(_Base):
     """Something else that has steps and can be reset."""
 
     def step(self, loss: float) -> None:
-        """Take a step."""
         self.ticks.python += int(loss)
 
 
@@ -252,7 +238,6 @@ class _Holder:
         self.envs_step = envs.step
 
     def call(self) -> object:
-        """Step the environments."""
         return self.envs_step([1, 2, 3, 4])
 
 
@@ -351,9 +336,6 @@ def test_what_is_an_environment() -> None:
     assert not is_environment(int)
 
 
-# --------------------------------------------------------------------------- how calls are made
-
-
 def test_calls_and_setups(wording: Wording) -> None:
     """There is a setup before every call, and exactly the calls that are documented, one at least."""
     made: list[str] = []
@@ -378,15 +360,9 @@ def test_another_profiler_is_not_disturbed(wording: Wording) -> None:
         sys.setprofile(None)
 
 
-# --------------------------------------------------------------------------- PyTorch and real environments
-
-
 @pytest.mark.torch
 class TestPyTorch:
-    """With PyTorch and gymnasium."""
-
     def test_functions_are_its_own(self, ticks: Ticks) -> None:
-        """Its native functions, NumPy's and Python's each have a row."""
         torch = pytest.importorskip("torch")
         passed = torch.zeros(1, dtype=torch.int64)
 
@@ -411,7 +387,6 @@ class TestPyTorch:
         assert found(clock, work, device_wait_s=1e9) == {"device wait": 0.75, "python": 0.25}
 
     def test_its_modules_are_python_of_its_own(self) -> None:
-        """Its Python code has a row beside its native functions."""
         torch = pytest.importorskip("torch")
         layer, row = torch.nn.Linear(4, 4), torch.ones(1, 4)
         table = shares(lambda: [layer(row) for _ in range(10)], setup=None, calls=4)
@@ -445,7 +420,6 @@ class TestPyTorch:
         workload.close()
 
     def test_collecting_steps_an_environment(self) -> None:
-        """A rollout is environments, PyTorch and Python."""
         pytest.importorskip("torch")
         pytest.importorskip("gymnasium")
         from pytest_rlperf.components.reference.ppo import PPO, make_vec_env
@@ -454,9 +428,6 @@ class TestPyTorch:
         agent.collect(16)
         table = shares(lambda: agent.collect(16), setup=None, calls=4)
         assert {"environment", "pytorch", "pytorch (Python)"} <= {share.name for share in table if share.share}
-
-
-# --------------------------------------------------------------------------- the table
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")

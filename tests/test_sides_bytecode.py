@@ -20,7 +20,6 @@ class Loader(SourceFileLoader):
     compiled = False
 
     def source_to_code(self, *arguments: object, **options: object) -> object:  # type: ignore[override]
-        """Note it, and compile."""
         self.compiled = True
         return super().source_to_code(*arguments, **options)  # type: ignore[arg-type]
 

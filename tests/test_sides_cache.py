@@ -24,7 +24,6 @@ from pytest_rlperf.sides.cache import KEPT_DAYS, Cache, open_cache
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the user's caches out."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -32,14 +31,12 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Iterator[Cache]:
-    """Open a cache of some tree's."""
     opened = open_cache(tmp_path / "tree")
     yield opened
     opened.close()
 
 
 def filled_with(text: str) -> Callable[[Path], None]:
-    """Return a build that writes one file."""
 
     def fill(directory: Path) -> None:
         write(directory, {"package/file": text})
@@ -57,11 +54,7 @@ def quiet(text: str) -> None:
 
 
 def content(place: Path) -> str:
-    """Return what an entry's one file holds."""
     return (place / "package/file").read_text(encoding="utf-8")
-
-
-# --------------------------------------------------------------------------- where it is, and who may write to it
 
 
 @pytest.mark.parametrize("home", ["inside", "relative"])
@@ -183,9 +176,6 @@ def test_cache_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
     assert [place.stat().st_mode & 0o777 for place in places] == [0o700] * 4
 
 
-# --------------------------------------------------------------------------- entries
-
-
 def test_entry_is_built_once(cache: Cache) -> None:
     """A complete entry is used again, also by another cache of the same tree."""
     first = cache.entry("key", filled_with("1"), never)
@@ -224,13 +214,11 @@ def builder(cache: Cache) -> Iterator[subprocess.Popen[str]]:
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
-    """Wait for the next line of a builder."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def proceed(process: subprocess.Popen[str]) -> None:
-    """Have a builder take its next step."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -257,11 +245,7 @@ def test_two_processes_make_one_entry(cache: Cache, wording: Wording) -> None:
         assert line_of(builds) == line_of(waits)
 
 
-# --------------------------------------------------------------------------- broken entries
-
-
 def remove_a_file(attempt: Path) -> None:
-    """Do what a cleaner of old files does."""
     (attempt / "package/file").unlink()
 
 
@@ -278,7 +262,6 @@ def remove_the_attempt(attempt: Path) -> None:
 
 
 def marked(text: bytes) -> Callable[[Path], None]:
-    """Return what replaces the mark of a complete entry."""
 
     def mark(attempt: Path) -> None:
         (attempt.parent / "complete").write_bytes(text.replace(b"NAME", attempt.name.encode()))
@@ -329,8 +312,6 @@ def test_broken_entry_that_another_run_uses_is_an_error(cache: Cache, wording: W
         other.entry("key", never, quiet)
 
 
-# --------------------------------------------------------------------------- faults
-
 # In a process of its own for each step of the cache's writers, that step fails or is the process's last: an open, a
 # rename, a removal, a new directory, a changed time. Then the entry is used, and the cache emptied. Prints the steps.
 _FAULTY = source("sides_cache/faulty.py")
@@ -360,9 +341,6 @@ def test_disk_that_fills_up_while_writing_leaves_no_half_entry(cache: Cache, siz
     assert str(cache.directory) in done.stderr.splitlines()[0], done.stderr
     assert not list(cache.directory.glob("*/*/file"))
     assert content(cache.entry("key", filled_with("whole"), never)) == "whole"
-
-
-# --------------------------------------------------------------------------- size
 
 
 def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

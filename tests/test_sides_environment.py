@@ -55,7 +55,6 @@ def make_project(root: Path, **changes: object) -> Project:
 
 
 def ask(python: str, code: str, **variables: str) -> str:
-    """Return what an interpreter prints."""
     argv = [python, "-c", code]
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
@@ -64,7 +63,6 @@ def ask(python: str, code: str, **variables: str) -> str:
 
 
 def file_url(path: Path, *, editable: bool = True) -> str:
-    """Return what pip notes of an installation from a directory."""
     return f'{{"url": "{path.as_uri()}", "dir_info": {{"editable": {str(editable).lower()}}}}}'
 
 
@@ -80,7 +78,6 @@ def install(site_directory: Path, name: str, files: Mapping[str, str], direct_ur
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return the directory of today's tree."""
     directory = tmp_path / "tree"
     directory.mkdir()
     return directory
@@ -88,7 +85,6 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """Return the directory of the tree that takes its place."""
     directory = tmp_path / "base"
     directory.mkdir()
     return directory
@@ -105,11 +101,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-# --------------------------------------------------------------------------- packages under test
-
-
 def found(project: Project) -> dict[str, Package]:
-    """Return the packages under test by name."""
     return {package.name: package for package in packages_under_test(project, project.rootdir)}
 
 
@@ -276,9 +268,6 @@ def test_unknown_package_is_an_error(tree: Path) -> None:
         packages_under_test(make_project(tree, packages=("mylob",)), tree)
 
 
-# --------------------------------------------------------------------------- why to build
-
-
 @pytest.mark.parametrize(
     "file",
     [
@@ -312,9 +301,6 @@ def test_hooks_and_copies_need_a_build(tree: Path, how: How, word: str) -> None:
     """A package that is imported from outside the tree must be built."""
     package = Package("mylib", tree / "mylib", tree, how, "mylib", tree)
     assert word in str(why_build([package], tree))
-
-
-# --------------------------------------------------------------------------- thin environments
 
 
 def test_thin_environment_has_what_the_parent_has(tree: Path, base: Path, tmp_path: Path) -> None:
@@ -466,9 +452,6 @@ def test_state_of_the_parent_shows_changes(parent: Path) -> None:
     assert len(set(states)) == 3
 
 
-# --------------------------------------------------------------------------- what is loaded
-
-
 def test_loaded_files_are_watched_ones_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are named without links; other modules, and those that have no file, are left out."""
     real = write(tmp_path / "real", {"watched_module.py": ""})
@@ -497,9 +480,6 @@ def test_importers_hold_what_they_imported(tmp_path: Path, monkeypatch: pytest.M
             del sys.modules[name]
 
 
-# --------------------------------------------------------------------------- verification
-
-
 def make_side(label: str, home: Path) -> Side:
     """Return a side whose code must come from ``home``."""
     return Side(label, sys.executable, (), home, (), (), {}, (home,))
@@ -507,7 +487,6 @@ def make_side(label: str, home: Path) -> Side:
 
 @pytest.fixture
 def sides(tree: Path, base: Path) -> Sides:
-    """Return two sides that differ by one module of a package."""
     for home in (tree, base):
         write(home, {"src/mylib/__init__.py": "", "src/mylib/core.py": "", "src/mylib/other.py": "", "helper.py": ""})
     return Sides(make_side("v1.0", base), make_side("today", tree), ("mylib",), ("src/mylib/core.py",), ())
@@ -592,8 +571,6 @@ def test_files_in_the_cache_are_as_they_were_made(
         check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
 
 
-# --------------------------------------------------------------------------- builds
-
 BACKEND = builders.source("sides_environment/backend.py")
 
 
@@ -607,7 +584,6 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def thin(tree: Path, base: Path, tmp_path: Path) -> str:
-    """Return the interpreter of a thin environment."""
     return make_environment(tmp_path / "thin", (), (tree, base), built=True)
 
 
@@ -645,26 +621,13 @@ def test_a_build_needs_files_and_pip(
         build.build_into(thin, [source], lambda _: None)
 
 
-@pytest.mark.parametrize(
-    ("requires", "isolated"),
-    [
-        ([], False),
-        (["pytest>=8"], False),
-        (["pytest>=1000"], True),
-        (["no-such-tool"], True),
-        (["no-such-tool; python_version < '3'"], False),
-    ],
-)
-def test_builds_are_isolated_where_tools_are_missing(
-    source: Path, thin: str, requires: list[str], isolated: bool
-) -> None:
+def test_builds_are_isolated_where_tools_are_missing(source: Path, thin: str) -> None:
     """A build uses the tools that are installed only if they are all that it asks for."""
     settings = (source / "pyproject.toml").read_text(encoding="utf-8")
-    write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
-    assert build.needs_isolation(thin, [source]) is isolated
-
-
-# --------------------------------------------------------------------------- other versions, another interpreter
+    present, absent = ["pytest>=8", "no-such-tool; python_version < '3'"], (["pytest>=1000"], ["no-such-tool"])
+    for requires in ([], present, *absent):
+        write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
+        assert build.needs_isolation(thin, [source]) is (requires in absent)
 
 
 def make_wheel(directory: Path, name: str, version: str, requires: str = "") -> None:
@@ -695,7 +658,6 @@ def wheels(tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def pip_sides(tree: Path, cache: Path, *requirements: str) -> tuple[Sides, list[str]]:
-    """Return the sides for requirements, and the steps it took."""
     steps: list[str] = []
     cache.mkdir(exist_ok=True)
     return dependencies.pip_sides(requirements, make_project(tree), tree, Cache(cache), steps.append), steps
@@ -810,6 +772,7 @@ def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_pat
 
 
 @needs_pip
+@pytest.mark.slow  # test_source_that_is_changed_is_built_anew
 def test_file_that_is_replaced_is_installed_anew(tree: Path, wheels: Path, tmp_path: Path) -> None:
     """A wheel that is built again under the same name is another side, an unchanged one is not."""
     make_wheel(wheels, "envlib", "0.9")
@@ -846,7 +809,6 @@ def test_source_that_is_changed_is_built_anew(
 
 
 def python_sides(tree: Path, python: str | Path) -> Sides:
-    """Return the sides for another interpreter."""
     return dependencies.python_sides(str(python), make_project(tree), tree, lambda _: None)
 
 

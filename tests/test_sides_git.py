@@ -42,19 +42,15 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Tree:
-    """A repository to write in and commit."""
-
     def __init__(self, top: Path) -> None:
         self.top = top
         top.mkdir(parents=True, exist_ok=True)
         self.git("init", "--quiet", "--initial-branch=main")
 
     def git(self, *arguments: str) -> str:
-        """Run git in the tree and return its output."""
         return git(self.top, *arguments)
 
     def write(self, **files: str) -> None:
-        """Write files by their paths."""
         write(self.top, files)
 
     def commit(self, **files: str) -> str:
@@ -67,12 +63,10 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """Return an empty repository."""
     return Tree(tmp_path / "tree")
 
 
 def files_of(top: Path, *names: str) -> dict[str, str]:
-    """Return the content of those of the named files that exist."""
     return {name: (top / name).read_text(encoding="utf-8") for name in names if (top / name).is_file()}
 
 
@@ -107,17 +101,14 @@ def quiet(text: str) -> None:
 
 
 def never(text: str) -> NoReturn:
-    """Take progress where there must be none."""
     raise AssertionError(text)
 
 
 def prepare(spec: str, project: Project) -> Sides:
-    """Prepare sides without showing progress."""
     return prepare_sides(spec, project, quiet)
 
 
 def tree_of(side: Side) -> Path:
-    """Return the rootdir of a side that is not today's."""
     (rootdir,) = [arg.removeprefix("--rootdir=") for arg in side.args if arg.startswith("--rootdir=")]
     return Path(rootdir)
 
@@ -130,9 +121,6 @@ def run_tests(side: Side) -> None:
     argv = [side.python, "-c", code, "-q", "-p", "no:cacheprovider", *side.args, *map(str, side.files)]
     done = subprocess.run(argv, cwd=side.directory, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-# --------------------------------------------------------------------------- what is named
 
 
 @pytest.mark.parametrize(
@@ -185,9 +173,6 @@ def test_spec_that_means_nothing_is_refused(text: str, wording: Wording) -> None
         parse_spec(text)
 
 
-# --------------------------------------------------------------------------- commands
-
-
 def test_command_ends_at_its_limit_and_with_an_interrupt(tmp_path: Path) -> None:
     """At its limit a program ends, and so does what it has started; Ctrl-C ends it too."""
     child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print(flush=True); signal.pause()"
@@ -231,9 +216,6 @@ def test_only_a_full_sha_names_a_commit_of_a_file(wording: Wording) -> None:
     for name in ("--output=written", "HEAD", "0123456", "F" * 40):
         with wording.raises(SideError):
             Commit(name, "a title")
-
-
-# --------------------------------------------------------------------------- repositories and refs
 
 
 def test_without_git_a_repository_or_a_commit_it_says_so(
@@ -298,10 +280,11 @@ def test_nothing_is_stored_of_a_tree_that_git_refuses(
     ("is_repository", "spec", "advice"),
     [
         (False, "main", "dir:PATH"),
-        (False, "python:nowhere", "nowhere"),
         (True, "nowhere", "git fetch * nowhere"),
-        (True, "anchor", "rlperf anchor"),
-        (True, "dir:nowhere", "nowhere"),
+        # The others are refused in the same place: test_directory_that_is_none, test_no_interpreter, test_anchor.py.
+        pytest.param(False, "python:nowhere", "nowhere", marks=pytest.mark.slow),
+        pytest.param(True, "anchor", "rlperf anchor", marks=pytest.mark.slow),
+        pytest.param(True, "dir:nowhere", "nowhere", marks=pytest.mark.slow),
     ],
 )
 def test_code_that_cannot_be_had_is_refused_before_collection(
@@ -476,9 +459,6 @@ def test_touched_file_does_not_differ(tree: Tree) -> None:
     assert find_repository(tree.top).differing(first) == ["link"]
 
 
-# --------------------------------------------------------------------------- submodules
-
-
 @pytest.fixture
 def superproject(tmp_path: Path) -> Tree:
     """Make a repository with a submodule that has moved on since its first commit."""
@@ -512,7 +492,12 @@ def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> 
 
 
 @pytest.mark.parametrize(
-    ("rootdir", "name"), [(".", "vendor/conftest.py"), (".", "vendor/test_y.py"), ("vendor", "vendor/conftest.py")]
+    ("rootdir", "name"),
+    [
+        (".", "vendor/test_y.py"),
+        ("vendor", "vendor/conftest.py"),
+        pytest.param(".", "vendor/conftest.py", marks=pytest.mark.slow),
+    ],
 )
 def test_submodule_among_tests_is_each_sides_own(superproject: Tree, rootdir: str, name: str) -> None:
     """A submodule below a conftest or among tests is no part of them: base has its own commit of it, and it differs."""
@@ -561,8 +546,6 @@ def test_submodule_without_the_commit_says_how_to_get_it(superproject: Tree, tmp
     with wording.raises(SideError):
         find_repository(superproject.top).check_out(superproject.git("rev-parse", "HEAD"), tmp_path / "clone")
 
-
-# --------------------------------------------------------------------------- what base gets of today's tree
 
 TEST = """
 import conftest, {helper}, {library}
@@ -724,7 +707,7 @@ def test_tests_within_a_package_take_no_helper_along(tree: Tree) -> None:
     assert sides.changed == ("mylib/core.py", "mylib/perf/helper.py")
 
 
-@pytest.mark.parametrize("name", ["tests", "test"])
+@pytest.mark.parametrize("name", ["tests", pytest.param("test", marks=pytest.mark.slow)])
 def test_directory_of_tests_within_a_package_is_todays(tree: Tree, name: str) -> None:
     """Files below a package's directory of that name are for tests: helpers come along, and do not count as code."""
     inside = (f"mylib/{name}/__init__.py", f"mylib/{name}/helpers.py", f"mylib/{name}/unit/data.txt")
@@ -821,11 +804,7 @@ def test_users_repository_is_not_touched(tree: Tree, tmp_path: Path) -> None:
 
 
 def snapshot(top: Path) -> dict[str, bytes]:
-    """Return every file below a directory."""
     return {str(path): path.read_bytes() for path in sorted(top.rglob("*")) if path.is_file()}
-
-
-# --------------------------------------------------------------------------- contents that git converts
 
 
 def settled(tree: Tree) -> None:
@@ -989,9 +968,6 @@ def test_contents_of_lfs_are_alike_on_both_sides(tree: Tree, tmp_path: Path, whe
     assert not (tmp_path / "smudge-fetched").exists()
 
 
-# --------------------------------------------------------------------------- another directory
-
-
 def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path) -> None:
     """Another checkout counts with its uncommitted changes, less what it ignores, and stays as it is."""
     tree.commit(**{"mylib/__init__.py": "1", "mylib/gone.py": "", "tests/test_x.py": "today"})
@@ -1008,7 +984,7 @@ def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path
     assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ())
 
 
-@pytest.mark.parametrize("where", ["tree", "other"])
+@pytest.mark.parametrize("where", ["tree", pytest.param("other", marks=pytest.mark.slow)])
 def test_what_is_within_submodules_is_compared(superproject: Tree, tmp_path: Path, where: str) -> None:
     """Another checkout differs by what its submodules hold, changed or new, whichever of the two that is in."""
     allowed = ("-c", "protocol.file.allow=always")
@@ -1094,9 +1070,6 @@ def test_directory_of_more_than_code_is_refused(
     if kind == "git":
         write(tmp_path / "other", {".gitignore": "data/\n"})
         assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
-
-
-# --------------------------------------------------------------------------- sides from the cache
 
 
 def test_second_preparation_builds_nothing_and_compiles_alike(tree: Tree) -> None:

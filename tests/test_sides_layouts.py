@@ -108,7 +108,6 @@ class Layout:
 
 
 def settings(backend: str, requires: str, more: str = "", name: str = "mylib") -> str:
-    """Return a pyproject.toml."""
     return (
         f'[build-system]\nrequires = ["{requires}"]\nbuild-backend = "{backend}"\n'
         f'[project]\nname = "{name}"\nversion = "1.0"\ndescription = "it"\n{more}'
@@ -287,7 +286,6 @@ def answer(python: str, code: str, argument: str, directory: Path, **changes: st
 
 
 def read_sides(text: str) -> Sides:
-    """Return the sides that another process has prepared."""
 
     def side(fields: dict[str, Any]) -> Side:
         paths = {name: tuple(map(Path, fields[name])) for name in ("files", "homes")}
@@ -312,7 +310,7 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
 
 # Those whose build tools make an environment or a compiled module of their own take as long as all others together.
 BUILT = (
-    "copied, pip install .",
+    "flat, hatchling",
     *("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools"),
     *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder", "copied, pip install ."),
 )

@@ -67,11 +67,9 @@ class Fake:
         self.made.append(self)
 
     def memory(self) -> int:
-        """Return a GB."""
         return GB
 
     def lost(self, text: str) -> WorkerLostError:
-        """Return the error of a process that is of no use."""
         return WorkerLostError(self, text)  # type: ignore[arg-type]
 
 
@@ -89,19 +87,15 @@ class FakeLoader(Fake):
         self.forked: list[list[str]] = []
 
     def load(self, modules: Sequence[str], packages: Sequence[str]) -> str | None:
-        """Import modules, unless one is dirty."""
         self.loaded += modules
         return next((name for name in modules if name in self.dirty), None)
 
     def fork(self, starts: Sequence[m.Start]) -> list[object]:
-        """Remember which side comes first."""
         self.forked.append([start.environment.get("SIDE", "head") for start in starts])
         return [object() for _ in starts]
 
 
 class FakeStem(Fake):
-    """A stem that has collected one test."""
-
     errors, fault, variables = "", "", library_variables()
 
     def __init__(self, name: str, start: m.Start, *arguments: object, is_base: bool) -> None:
@@ -111,14 +105,12 @@ class FakeStem(Fake):
 
     @property
     def collected(self) -> m.Ready:
-        """What it has collected."""
         return m.Ready(PROTOCOL, ["test"], self.errors, variables=self.variables, fault=self.fault)
 
     def wait_ready(self) -> None:
         """Be ready."""
 
     def worker(self) -> FakeWorker:
-        """Return a copy, or this process itself."""
         worker = self.kept or FakeWorker(self)
         self.kept = None if self.forks else worker
         return worker
@@ -141,15 +133,12 @@ class FakeWorker(Fake):
 
     @property
     def sets_variables(self) -> bool:
-        """Whether its variables are others than the stem's."""
         return bool(self.variables != self.stem.variables)
 
     def start_run(self, *arguments: object, **settings: object) -> None:
-        """Begin a test."""
         self.running = True
 
     def wait_called(self) -> None:
-        """Be at the call, or lost."""
         if self.to_be:
             self.alive = self.to_be == "cancelled"
             raise self.lost("lost")
@@ -165,7 +154,6 @@ def processes_of(*, forks: bool) -> Processes:
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
-    """Return the processes of a run, which are none."""
     for name in ("made", "orders"):
         monkeypatch.setattr(Fake, name, [], raising=False)
     for name, fake in (("Loader", FakeLoader), ("Stem", FakeStem), ("Worker", FakeWorker)):
@@ -178,12 +166,10 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
 
 @pytest.fixture
 def stems(processes: Processes) -> Any:
-    """Return the stems of a comparison, which are forked."""
     return processes.stems(SIDES, "base", "head")
 
 
 def loaders() -> list[FakeLoader]:
-    """Return the loaders that have been started."""
     return [process for process in Fake.made if isinstance(process, FakeLoader)]
 
 
@@ -246,7 +232,6 @@ def test_new_interpreters_may_be_asked_for(stems: Any, processes: Processes) -> 
 
 
 def lose(loader: FakeLoader, *arguments: object) -> None:
-    """Have an import end the loader."""
     raise loader.lost("the loader exited with code 1.\nits output")
 
 
@@ -370,11 +355,7 @@ def test_processes_end_together(stems: Any, processes: Processes, wording: Wordi
         stems.ready(0, 1)
 
 
-# --------------------------------------------------------------------------- groups
-
-
 def new_group() -> WorkerGroup:
-    """Return a test that no worker has open."""
     return WorkerGroup("test", None, lambda message: None, setup_s=1.0, patience_s=1.0)
 
 
@@ -425,12 +406,8 @@ def test_a_lost_worker_ends_those_on_their_way(stems: Any, lost: str, did: list[
     assert [worker.did for worker in (first, second, third)] == [[], did, did]
 
 
-# --------------------------------------------------------------------------- base sides
-
-
 @pytest.fixture
 def side(processes: Processes) -> Stems:
-    """Return a base side."""
     return processes.stems(SIDES, *module.PAIR_NAMES)
 
 
@@ -493,9 +470,6 @@ def test_files_of_children_may_always_differ(side: Stems, monkeypatch: pytest.Mo
         worker.has_children = False
     monkeypatch.setattr(module, "check_loaded", lambda *arguments: True)
     assert side.may_differ(base, head)
-
-
-# --------------------------------------------------------------------------- several tests at once
 
 
 def test_tests_that_expected_copies_share_no_new_interpreter(stems: Stems, monkeypatch: pytest.MonkeyPatch) -> None:

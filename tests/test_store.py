@@ -83,7 +83,6 @@ def stored(key: str, session: str = "s", accepted: Acceptance | None = None, **c
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Return an empty store of the machine HERE."""
     return Store(tmp_path / "baselines", "default", HERE)
 
 
@@ -99,9 +98,6 @@ def read(store: Store) -> Baseline:
     baseline = store.read()
     assert baseline is not None
     return baseline
-
-
-# --------------------------------------------------------------------------- writing
 
 
 def test_an_empty_store_reads_as_none(store: Store) -> None:
@@ -402,9 +398,6 @@ def test_any_entry_survives_the_file(entries: dict[str, StoredResult]) -> None:
         json.loads(before, parse_float=assert_short)
 
 
-# --------------------------------------------------------------------------- files of the first version
-
-
 SCHEMA_1 = Path(__file__).parent / "samples" / "baseline_schema_1.json"
 
 
@@ -446,11 +439,7 @@ def test_saving_raises_a_file_to_the_present_version(old_store: Store) -> None:
     assert [session.session for session in last.results[key].history] == [before.results[key].session, "t"]
 
 
-# --------------------------------------------------------------------------- earlier sessions and pairs
-
-
 def session_of(result: Result, session: str, *, same_code: bool = True) -> SessionFigures:
-    """Return a session's figures of a test, as the file has them."""
     figures = session_figures(result, session, same_code=same_code)
     rounded: dict[str, Any] = {
         name: units.round_significant(value) for name, value in asdict(figures).items() if isinstance(value, float)
@@ -515,9 +504,6 @@ def test_pairs_of_many_sessions_are_pooled_and_fade(store: Store) -> None:
     assert keep(store, "3", pairs=PairSpread(5e-5, 10.0)).pairs == PairSpread(1.5e-4, 30.0)
     assert keep(store, "4", pairs=PairSpread(0.0, 10.0)).pairs == PairSpread(1e-4, 30.0)
     assert keep(store, "5", pairs=PairSpread(2e-4, 40.0)).pairs == PairSpread(2e-4, 40.0)
-
-
-# --------------------------------------------------------------------------- savers beside each other, links, pipes
 
 
 _SAVE_ROUNDS = """
@@ -624,9 +610,6 @@ def test_a_bad_file_of_another_machine_stops_nobody(store: Store) -> None:
         assert str(store.directory / f"{name}.json") in fault
     store.write("s", ORIGIN, {"a": stored("a")})
     assert store.read() is not None
-
-
-# --------------------------------------------------------------------------- reading what is not right
 
 
 def refusal(store: Store) -> str:
@@ -823,9 +806,6 @@ def test_reading_leaves_the_search_for_cycles_as_it_was(store: Store) -> None:
         (gc.enable if was_on else gc.disable)()
 
 
-# --------------------------------------------------------------------------- machine classes
-
-
 def test_machine_classes_have_names_of_their_own() -> None:
     """A slug is a plain file name, the same for equal machines and different for any difference."""
     assert slug(HERE) == slug(replace(HERE))
@@ -882,7 +862,6 @@ def test_the_processors_name_is_the_systems(text: str, cpu: str, monkeypatch: py
 
 
 def unreadable(*_: object, **__: object) -> str:
-    """Fail as a file does that is not there."""
     raise FileNotFoundError
 
 
@@ -903,7 +882,6 @@ def test_a_distributions_modules_are_those_it_lists_or_has_files_of(monkeypatch:
         files: list[Path] | None
 
         def read_text(self, name: str) -> str | None:
-            """Return one file's text."""
             return self.listed if name == "top_level.txt" else None
 
     installed = [
@@ -946,9 +924,6 @@ def test_versions_that_changed_are_named() -> None:
         ("a-package-of-nobody", "1", None),
         ("pytest", "0", now),
     ]
-
-
-# --------------------------------------------------------------------------- provenance
 
 
 @pytest.fixture
@@ -1037,9 +1012,6 @@ def test_outside_git_or_where_it_fails(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("pytest_rlperf.sides.git.Repository.is_dirty", fail)
     git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=one")
     assert read_tree(tmp_path, tmp_path / "baselines").dirty
-
-
-# --------------------------------------------------------------------------- figures in words
 
 
 @pytest.mark.parametrize(

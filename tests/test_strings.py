@@ -65,7 +65,6 @@ class Watch:
         self.programs = 0
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Look at an event."""
         if not self.armed or event in {"import", "compile", "exec", "object.__getattr__", "marshal.loads"}:
             return
         if event == "subprocess.Popen":
@@ -97,7 +96,6 @@ def watched() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the user's cache and git settings out."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
@@ -105,7 +103,6 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Make a repository of two commits."""
     top = write(tmp_path / "tree", {"mylib.py": "1", "test_x.py": ""})
     git(top, "init", "--quiet")
     for _ in range(2):
@@ -115,7 +112,6 @@ def tree(tmp_path: Path) -> Path:
 
 
 def make_project(top: Path) -> Project:
-    """Return the project in a tree."""
     return Project(
         rootdir=top,
         directory=top,
@@ -177,9 +173,6 @@ def test_commit_of_a_file_reaches_no_command(tree: Path) -> None:
                 assert not clone.exists()
 
 
-# --------------------------------------------------------------------------- files
-
-
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bool]]:
     """Yield the places of all strings in JSON, and whether it is the key that is the string there."""
     if isinstance(document, str):
@@ -194,7 +187,6 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
 
 
 def changed(document: Any, path: tuple[Any, ...], text: str, *, key: bool) -> Any:
-    """Return JSON with another string at a place."""
     if not path:
         return text
     first, rest = path[0], path[1:]

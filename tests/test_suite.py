@@ -29,11 +29,8 @@ NOT_THERE = "skrl is not installed: pip install 'skrl[torch]'"
 
 
 def timed(key: str, items_per_s: float, status: Status = Status.NEW) -> Outcome:
-    """Return an outcome of so much throughput."""
     return builders.compared(key, status, None, 256.0 / items_per_s)
 
-
-# --------------------------------------------------------------------------- the table
 
 OUTCOMES = [
     timed("pytest_rlperf.suite.test_gae::test_gae[128-8]", 13.2e6),
@@ -102,9 +99,6 @@ def test_without_libraries_there_is_no_table(count: int) -> None:
     assert not render_matrix(OUTCOMES[:count], {f"{SUITE}.test_sb3::test_sb3_gae[128-8]": "no time"}, width=80)
 
 
-# --------------------------------------------------------------------------- the tests
-
-
 def is_there(library: Library) -> bool:
     """Whether all that a library needs is installed."""
     return all(map(importlib.util.find_spec, ("gymnasium", "torch", library.module)))
@@ -137,7 +131,6 @@ def test_every_component_has_rivals() -> None:
 
 
 def built(component: str) -> list[str]:
-    """Return the libraries that have a builder of a component."""
     return [library.name for library in library_checks.libraries_with(component)]
 
 
@@ -180,9 +173,6 @@ def test_the_plain_command_measures_the_reference_alone() -> None:
     (baseline,) = (ROOT / "baselines" / "default").glob("*.json")
     stored = baseline.read_text(encoding="utf-8")
     assert [key for key in collected if f'"{key}"' not in stored] == []
-
-
-# --------------------------------------------------------------------------- rlperf suite
 
 
 def test_the_command_becomes_pytest(monkeypatch: pytest.MonkeyPatch) -> None:

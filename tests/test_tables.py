@@ -12,7 +12,6 @@ COLUMNS = (NAME, Column("a", "A", priority=2), Column("b", "B", priority=1), Col
 
 
 def figures(*names: str) -> Table:
-    """Return a table of names with the same figures."""
     return make_table(COLUMNS, [(name, "1.00 ms", "12", "SAME") for name in names], "Times")
 
 

@@ -82,7 +82,6 @@ def grown(base: Outcome, ratio: float, *, accepted: bool = False, gated: bool = 
 
 
 def stored_twice() -> list[Outcome]:
-    """Return outcomes whose every column has something to show."""
     return [
         grown(builders.compared(LONG, Status.SLOWER, 1.5, 21.4e-3, margin=0.06), 1.62, accepted=True),
         grown(builders.compared("test_sample", Status.SAME, 1.004, 12.9e-6, margin=0.04), 1.061, gated=False),

@@ -46,9 +46,6 @@ def everything(tree: TimerTree) -> Figures:
     }
 
 
-# ------------------------------------------------------------------ scopes and paths
-
-
 def test_phases_are_per_iteration(clock: FakeClock) -> None:
     """A slice's figures are divided by its calls."""
     with recording(clock) as tree:
@@ -121,9 +118,6 @@ def test_leaving_out_of_order_is_told_and_adds_up(clock: FakeClock) -> None:
     assert tree.snapshot().metadata["faults"].endswith("(2x)")
 
 
-# ------------------------------------------------------------------ modes
-
-
 def test_modes_say_what_entries_come_to(clock: FakeClock) -> None:
     """Entries add up, or the last one counts, or the mean of the last few."""
     with recording(clock) as tree:
@@ -147,9 +141,6 @@ def test_mixing_modes_is_an_error_and_leaves_the_stack_whole(clock: FakeClock, w
         with hierarchical_timer("other"), hierarchical_timer("x", Mode.LAST):
             clock.advance(1)
     assert figures(tree) == {"outer": (1, 2, 1), "outer/x": (1, 1, 1), "other": (1, 1, 0), "other/x": (1, 1, 1)}
-
-
-# ------------------------------------------------------------------ functions
 
 
 def test_timed_keeps_the_function() -> None:
@@ -275,9 +266,6 @@ def test_an_asynchronous_generator_is_not_timed() -> None:
         assert timed(generate) is generate
 
 
-# ------------------------------------------------------------------ when something records
-
-
 def test_only_what_is_entered_within_a_recording_counts(clock: FakeClock) -> None:
     """A slice within a user's own scope records the slice only, also where both scopes share a name."""
     with hierarchical_timer("before"):
@@ -366,9 +354,6 @@ def test_gauges_and_metadata_go_with_the_tree(clock: FakeClock) -> None:
     seen = tree.snapshot()
     assert seen.gauges == {"reward": Gauge(3.0, 1.0, 5.0, 3)}
     assert seen.metadata == {"env": "CartPole"}
-
-
-# ------------------------------------------------------------------ threads
 
 
 def in_thread(work: Callable[[], object], name: str | None = None) -> None:
@@ -509,9 +494,6 @@ def test_snapshots_while_threads_run_add_up() -> None:
             assert timing.self_ns >= 0
 
 
-# ------------------------------------------------------------------ coroutines
-
-
 def test_tasks_do_not_end_up_in_each_other(clock: FakeClock) -> None:
     """Coroutines that take turns within plain scopes each have their own path, below what was open around the loop."""
 
@@ -589,9 +571,6 @@ def test_threads_that_inherit_a_context_have_their_own_tree(clock: FakeClock) ->
     assert all(timing.name != "other" for timing in tree.snapshot().at("main").children)
 
 
-# ------------------------------------------------------------------ edges
-
-
 class Edges:
     """Keeps the edges that a tree reports: a sign and the path, from the host's down, for each scope."""
 
@@ -656,9 +635,6 @@ def test_tasks_report_edges_within_the_phase_that_they_began_in(clock: FakeClock
         for _ in range(2):
             asyncio.run(main())
     assert edges.seen == ["+all", *["+all/step", "-all/step"] * 2, "-all"]
-
-
-# ------------------------------------------------------------------ several trees
 
 
 def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
@@ -743,8 +719,6 @@ def test_snapshots_can_be_sent(clock: FakeClock) -> None:
     tree.merge(tree.snapshot(), "workers")
     assert pickle.loads(pickle.dumps(tree.snapshot())) == tree.snapshot()  # noqa: S301 - of our own making
 
-
-# ------------------------------------------------------------------ the process, armed or not
 
 STATES = """
 import json, os, sys, threading, warnings
@@ -863,8 +837,6 @@ print([timing.name for timing in timers.snapshot().root.children])
     assert run_python(body, "on").splitlines() == ["{'child': 1}", "['work', 'step', 'outer']"]
 
 
-# ------------------------------------------------------------------ in general
-
 Program = list[tuple[str, int, "Program"]]
 programs: st.SearchStrategy[Program] = st.recursive(
     st.just([]),
@@ -888,7 +860,6 @@ class Machine:
         self.tree = tree
 
     def run(self, program: Program) -> None:
-        """Run a program to its end."""
         for name, nanoseconds, children in program:
             if name == "reset":
                 self.tree.reset()
@@ -913,14 +884,12 @@ class Machine:
 
     @timed(name="generate")
     def generate(self, nanoseconds: int, children: Program) -> Iterator[int]:
-        """Run a program a piece at a time."""
         for child in children:
             self.clock.advance(nanoseconds / 1e9)
             self.run([child])
             yield 1
 
     def take_turns(self, nanoseconds: int, children: Program) -> None:
-        """Run a program's parts in coroutines that take turns."""
 
         async def work(child: tuple[str, int, Program]) -> None:
             with hierarchical_timer("turn"):
@@ -953,7 +922,6 @@ def test_children_and_self_add_up(program: Program) -> None:
 
 
 def check(timing: Timing) -> None:
-    """Assert that a timing and all below it add up."""
     below_ns = sum(child.total_ns for child in timing.children if not child.is_parallel)
     assert timing.total_ns == timing.self_ns + below_ns
     assert timing.self_ns >= 0

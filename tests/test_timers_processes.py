@@ -76,12 +76,10 @@ def _session(process: psutil.Process) -> int | None:
 
 
 def counts(timing: Timing) -> dict[str, int]:
-    """Return each path's entries."""
     return {"/".join(path): below.count for path, below in timing.walk()}
 
 
 def totals(timing: Timing) -> dict[str, int]:
-    """Return each path's nanoseconds."""
     return {"/".join(path): below.total_ns for path, below in timing.walk()}
 
 
@@ -131,9 +129,6 @@ def process_names(start_method: str) -> list[str]:
     return [f"{START_METHODS[start_method]}-{number + 1}" for number in range(WORKERS)]
 
 
-# ------------------------------------------------------------------ what there is without a library
-
-
 def test_a_copy_of_a_scope_is_as_good() -> None:
     """Scopes that went through pickle, and those made here, may contain each other."""
     made = [hierarchical_timer("step"), hierarchical_timer("step", Mode.MEAN, 3)]
@@ -172,7 +167,6 @@ with timers.recording():
 
 
 def worker(name: str, *, entries: int = 1, parts: tuple[TimerTree, ...] = ()) -> TimerTree:
-    """Return what a worker with parts of its own has seen."""
     tree = Tree(name)
     for _ in range(entries):
         with recording_into(tree), hierarchical_timer("step", Mode.MEAN, window=3):
@@ -210,9 +204,6 @@ def test_a_short_report_leaves_room_for_longer_ones() -> None:
 
 
 STEPPED = {"step": ROUNDS * STEPS, "step/physics": ROUNDS * STEPS, "step/reward": ROUNDS * STEPS}
-
-
-# ------------------------------------------------------------------ gymnasium and Stable-Baselines3
 
 
 @pytest.mark.torch
@@ -265,7 +256,7 @@ def test_subprocess_environments_start_as_their_parent_is() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_switching_reaches_workers_that_start_afterwards(start_method: str) -> None:
     """enable() and disable() at run time hold for the next workers."""
     pytest.importorskip("gymnasium")
@@ -281,12 +272,10 @@ def test_a_fork_server_goes_on_as_it_was_started() -> None:
     assert found == [{STANDBY}] * 3
 
 
-# ------------------------------------------------------------------ torch.multiprocessing
-
-
-# What spawned processes send is shown by test_vector_environments_report, without a PyTorch in each of them.
+# What processes send is shown by test_vector_environments_report, without a PyTorch in each of them.
+@pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_torch_workers_report_by_a_queue(start_method: str) -> None:
     """Trees go through PyTorch's own queues, in any order, and add up by worker."""
     pytest.importorskip("torch")
@@ -295,9 +284,6 @@ def test_torch_workers_report_by_a_queue(start_method: str) -> None:
     seen = TimerTree(seen.root, seen.gauges, seen.metadata, tuple(sorted(seen.workers, key=lambda tree: tree.name)))
     check_collected(seen, process_names(start_method), {"reset": 1, **STEPPED, "forward": ROUNDS * STEPS})
     assert seen.at("collect", "wait").count == WORKERS * ROUNDS
-
-
-# ------------------------------------------------------------------ Ray
 
 
 @pytest.mark.torch

@@ -32,12 +32,10 @@ def live(*percents: float) -> Live:
 
 
 def counting(syncs: int) -> Counting:
-    """Return what two workers counted."""
     return Counting((PhaseCounts("", {"syncs": syncs}, {}),), 2, 2, ())
 
 
 def gating(policy: Policy = POLICY) -> Policy:
-    """Return rules under which waits for the device decide."""
     return replace(policy, gates=("syncs",))
 
 
@@ -200,7 +198,6 @@ ONE_OF_EACH: tuple[Reason, ...] = (
 
 
 def kinds(of: type[Reason]) -> set[type[Reason]]:
-    """Return the kinds of reasons below one."""
     return {kind for each in of.__subclasses__() for kind in ({each} | kinds(each))}
 
 

@@ -38,7 +38,6 @@ WARM = (m.Check(), m.WarmUp(None, 0.0, None, kernels=False))
 
 
 def start(**changes: Any) -> m.Start:
-    """Return a worker's settings."""
     lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "foreign", "sites")}
     texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
     others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
@@ -47,14 +46,10 @@ def start(**changes: Any) -> m.Start:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Connection, Connection]]:
-    """Return the run's end of a connection, and the worker's."""
     here, there = connected()
     yield here, there
     here.close()
     there.close()
-
-
-# --------------------------------------------------------------------------- orders within a test
 
 
 @pytest.fixture
@@ -248,9 +243,6 @@ def test_the_garbage_collector_is_rare_until_the_call(
     assert [each[:generations] for each in seen] == [(own or usual)[:generations]]
 
 
-# --------------------------------------------------------------------------- the session
-
-
 def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromWorker]:
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
     sent: list[m.FromWorker] = []
@@ -271,12 +263,10 @@ def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromW
 
 
 def timeless(message: m.FromWorker) -> m.FromWorker:
-    """Return a message without the time that importing took."""
     return msgspec.structs.replace(message, import_s=0.0) if isinstance(message, m.Ready) else message
 
 
 def ready(errors: str = "") -> m.Ready:
-    """Return the first message of a session that collected nothing."""
     return m.Ready(PROTOCOL, errors=errors, variables=library_variables())
 
 

@@ -37,9 +37,6 @@ def errors(failure: str) -> list[str]:
     return [line for line in failure.partition("Fatal Python error")[0].splitlines() if line.startswith("E ")]
 
 
-# ------------------------------------------------------------------ a worker starts
-
-
 def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
     """The places of new objects within their pools differ: were they alike, a side's layout would be part of its time.
 
@@ -61,13 +58,14 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
     assert sum(len(set(found)) > 1 for found in by_size) >= len(by_size) - 2
 
 
-def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
+def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path, library: str) -> None:
     """Descriptors, variables, signals, import hooks, filters, locks, seeds and threads are those of a new process."""
-    pytest.importorskip("torch")
+    pytest.importorskip(library)
     example = project(tmp_path, "state.py")
     found = {}
     for workers in ("auto", "fresh"):
-        run = example.pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}", code=OK)
+        run = example.pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}", code=OK, WITH=library)
         assert run.statuses == {"test_inherited": "NEW"}
         assert "new interpreter" not in run.out, run.out
         found[workers] = json.loads((example.root / f"rlperf0-{workers}.json").read_text())
@@ -81,9 +79,6 @@ def test_processes_are_forked_where_warnings_are_errors(tmp_path: Path) -> None:
     run = example.pytest(*ONE_CALL, "-W", "error::pytest.PytestAssertRewriteWarning", code=OK, **AUTOLOAD)
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" not in run.out, run.out
-
-
-# ------------------------------------------------------------------ a worker dies
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +146,6 @@ def test_death_at_the_start(tmp_path: Path, workers: str, statuses: dict[str, st
     assert errors(run.failure("test_one")) == wording
 
 
-# ------------------------------------------------------------------ a worker hangs, disagrees, or gives up
-
 PATIENCE = """
 
 def pytest_configure(config):
@@ -210,9 +203,6 @@ def test_exit_by_a_test_shows_its_reason(hangs: Run) -> None:
     assert "enough of this" in hangs.out
 
 
-# ------------------------------------------------------------------ nothing is left behind
-
-
 def pids(example: Example, what: str) -> set[int]:
     """Return the processes that have said `what`."""
     try:
@@ -233,7 +223,6 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def running(processes: set[int]) -> set[int]:
-    """Return those that still run."""
     alive = set()
     for pid in processes:
         try:
@@ -304,11 +293,7 @@ def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     assert pids(example, "down") == workers
 
 
-# ------------------------------------------------------------------ other plugins and options
-
-
 def have(*modules: str) -> None:
-    """Skip where a plugin is not installed."""
     for module in modules:
         pytest.importorskip(module)
 

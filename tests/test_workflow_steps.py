@@ -54,7 +54,6 @@ rlperf_max_time = "{max_time}"
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return a workflow or an action."""
     document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     assert isinstance(document, dict)
     return document
@@ -71,7 +70,6 @@ class Result:
 
     @property
     def commands(self) -> list[str]:
-        """The workflow commands among the output."""
         return [line for line in self.text.splitlines() if line.startswith("::")]
 
 
@@ -175,7 +173,6 @@ def make_python(directory: Path) -> Path:
 
 
 def script(path: Path, command: str) -> None:
-    """Write a program of one command."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
     path.chmod(0o755)
@@ -437,8 +434,6 @@ def test_each_dependency_is_compared_with_the_release_before(
         expected
     )
 
-
-# --------------------------------------------------------------------------- the comment
 
 # Records its calls; has the artifact and the pull requests that a test has put beside it.
 GH = """printf '%s\\n' "$@" >>"$0.calls"

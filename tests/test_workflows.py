@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import itertools
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +11,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pytest_rlperf.cli import COMMANDS
-from pytest_rlperf.options import OPTIONS
 from pytest_rlperf.report.github import step_outputs
 
 ROOT = Path(__file__).parents[1]
@@ -71,19 +67,9 @@ def check(*paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of all jobs, or of an action."""
     if "runs" in workflow:
         return list(workflow["runs"]["steps"])
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
-
-
-def legs(matrix: dict[str, Any]) -> list[dict[str, str]]:
-    """Expand a matrix whose `include` only adds whole combinations."""
-    axes = {name: values for name, values in matrix.items() if name != "include"}
-    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    added: list[dict[str, str]] = matrix.get("include", [])
-    assert all(leg.keys() == axes.keys() and leg not in combinations for leg in added)
-    return combinations + added
 
 
 @pytest.mark.parametrize(
@@ -364,89 +350,12 @@ def test_a_release_is_built_once_and_tested_as_it_was_built() -> None:
     assert not [step for job in jobs.values() for step in job["steps"] if "password" in step.get("with", {})]
 
 
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_issues_have_the_machine_and_the_run(path: Path) -> None:
-    """Both forms ask for what reproduces a figure, by commands that exist."""
-    text = path.read_text(encoding="utf-8")
-    assert "`rlperf machine`" in text
-    assert "`--rlperf-json=run.json`" in text
-    assert "machine" in {command.name for command in COMMANDS}
-    assert "--rlperf-json" in {option.flag for option in OPTIONS}
-
-
 @each_workflow
 def test_jobs_have_a_time_limit(path: Path) -> None:
     """No job hangs for the six hours GitHub would give it."""
     assert not [name for name, job in load(path)["jobs"].items() if "timeout-minutes" not in job]
 
 
-def test_matrix_holds_every_supported_python() -> None:
-    """The Pythons tested with the extra `rl` are those pyproject.toml says are supported."""
-    supported = re.findall(
-        r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    )
-    tested = [leg["python-version"] for leg in legs(load(TESTS)["jobs"]["tests"]["strategy"]["matrix"]) if rl(leg)]
-    assert sorted(tested) == sorted(supported) == ["3.10", "3.11", "3.12", "3.13", "3.14"]
-    assert load(RELEASE)["jobs"]["test"]["strategy"]["matrix"]["python-version"] == tested
-
-
-def test_macos_runs_what_needs_no_placement() -> None:
-    """One job runs on macOS, where nobody here can run it: it has the same pinned steps as the others."""
-    job = load(TESTS)["jobs"]["macos"]
-    assert job["runs-on"] == "macos-latest"
-    assert [step["uses"] for step in job["steps"] if "uses" in step] == [
-        step["uses"] for step in load(TESTS)["jobs"]["tests"]["steps"] if "uses" in step
-    ]
-
-
-def test_jobs_name_test_files_that_exist() -> None:
-    """A file that is renamed has its new name in the jobs too."""
-    files = re.findall(r"tests/test_\w+\.py", " ".join(step.get("run", "") for step in steps(load(TESTS))))
-    assert files
-    assert not [name for name in files if not (ROOT / name).exists()]
-
-
-def test_one_job_holds_the_judges_branches() -> None:
-    """One job fails where a branch of the rooms that judge and store is not covered."""
-    assert "[tool.coverage.run]\nbranch = true\n" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    job = load(TESTS)["jobs"]["coverage"]
-    run, report = [step["run"] for step in job["steps"] if step.get("run", "").startswith("coverage ")]
-    assert "--source=pytest_rlperf.judge,pytest_rlperf.baseline " in run
-    assert "--fail-under=100" in report
-
-
-def test_core_is_tested_without_torch() -> None:
-    """At least one leg installs the core and the test tools alone, and runs the tests."""
-    job = load(TESTS)["jobs"]["tests"]
-    assert [leg for leg in legs(job["strategy"]["matrix"]) if not rl(leg)]
-    commands = [step["run"] for step in job["steps"] if "run" in step]
-    assert [line for line in commands if line.startswith("pip install")] == [
-        "pip install -c constraints.txt -e '.[${{ matrix.extras }}]'"
-    ]
-    assert [line for line in commands if line.startswith("pytest")]
-
-
 def rl(leg: dict[str, str]) -> bool:
     """Whether a leg of the matrix has PyTorch and gymnasium."""
     return "rl" in leg["extras"].split(",")
-
-
-@pytest.mark.parametrize(
-    "readme",
-    [
-        pytest.param("", id="no marker"),
-        pytest.param("<!-- test command -->\n\n```console\npytest\n```\n", id="a line between"),
-        pytest.param("<!-- test command -->\n```python\npytest\n```\n", id="another language"),
-        pytest.param("<!-- test command -->\n```console\n```\n", id="no command"),
-        pytest.param("<!-- test command -->\n```console\npytest\npytest -x\n```\n", id="two commands"),
-        pytest.param(2 * "<!-- test command -->\n```console\npytest\n```\n", id="two blocks"),
-    ],
-)
-def test_ci_run_needs_the_readmes_command(tmp_path: Path, readme: str) -> None:
-    """A README whose test command cannot be told stops `.ci/run` at once, with a sentence that says so."""
-    (tmp_path / ".ci").mkdir()
-    script = shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
-    (tmp_path / "README.md").write_text(readme, encoding="utf-8")
-    result = subprocess.run([script], capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 1
-    assert "'<!-- test command -->'" in result.stderr

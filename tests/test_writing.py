@@ -24,11 +24,7 @@ CALLS = ("mkdir", "open", "write", "chmod", "fsync", "replace")
 
 
 def names(directory: Path) -> list[str]:
-    """Return the names of a directory's files, in order."""
     return sorted(path.name for path in directory.iterdir())
-
-
-# --------------------------------------------------------------------------- what is written, and where
 
 
 def test_a_file_is_written_with_its_directories_and_mode(tmp_path: Path) -> None:
@@ -94,9 +90,6 @@ def test_checks_change_nothing(tmp_path: Path) -> None:
         check_whole(path / "below")
 
 
-# --------------------------------------------------------------------------- calls that fail
-
-
 @contextmanager
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> Iterator[None]:
     """Have the ``nth`` call of a function of ``os`` fail as on a full disk."""
@@ -141,8 +134,6 @@ def test_a_leftover_that_cannot_be_removed_hides_no_error(tmp_path: Path, monkey
         write_whole(path, NEW)
     assert path.read_bytes() == OLD
 
-
-# --------------------------------------------------------------------------- a process that is killed
 
 _KILLED = source("writing/killed.py")
 

@@ -74,7 +74,6 @@ class VirtualGPU:
         self._queue(seconds, self._current if stream is None else stream)
 
     def item(self) -> None:
-        """Wait for the current stream, as reading a tensor's value does."""
         self._wait(self._current, is_implicit=True)
 
     def copy_to_device(self, size_bytes: int, *, pinned: bool) -> None:
@@ -128,7 +127,6 @@ class VirtualGPU:
 
     @property
     def copies(self) -> int:
-        """How often something was copied, either way."""
         return self.copies_to_device + self.copies_to_host
 
     # ------------------------------------------------------------------ conditions
@@ -139,7 +137,6 @@ class VirtualGPU:
         self._slowdown = slowdown
 
     def conditions(self) -> Conditions:
-        """Return the state of the device at this moment."""
         self._check("conditions")
         return Conditions(
             sm_clock_hz=self.sm_clock_hz / self._slowdown,
@@ -150,7 +147,6 @@ class VirtualGPU:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return its counts so far, by the counters' names."""
         return {
             "syncs": self.implicit_syncs,
             "copies_to_device": self.copies_to_device,
@@ -167,13 +163,11 @@ class VirtualGPU:
     # ------------------------------------------------------------------ as a driver
 
     def make_event(self) -> VirtualEvent:
-        """Return a new event."""
         self._check("make_event")
         self.events_made += 1
         return VirtualEvent(self.device)
 
     def stream(self) -> Hashable:
-        """Return the number of the current stream."""
         return self._current
 
     def record(self, event: VirtualEvent) -> None:
@@ -192,20 +186,16 @@ class VirtualGPU:
         return elapsed_ms(start, end, self.clock.now_ns, self.drift)
 
     def synchronize(self) -> None:
-        """Wait for all streams."""
         self._wait(None, is_implicit=False)
 
     def is_capturing(self) -> bool:
-        """Whether what is launched goes into a graph."""
         return self._graph is not None
 
     def memory(self) -> Memory | None:
-        """Return the state of the device's memory."""
         allocator = self._allocator
         return Memory(allocator.allocated_bytes, allocator.peak_bytes, allocator.allocations)
 
     def reset_peak(self) -> None:
-        """Begin a new peak of memory."""
         self._allocator.reset_peak()
 
     @contextmanager
@@ -215,7 +205,6 @@ class VirtualGPU:
         yield lambda: self.implicit_syncs - before
 
     def state(self) -> dict[str, str]:
-        """Return its name."""
         return {"name": "virtual"}
 
     # ------------------------------------------------------------------ within
@@ -261,9 +250,6 @@ class VirtualGPU:
         self.clock.now_ns = max(self.clock.now_ns, -int(-self._streams.done_ns(stream) // 1))
 
 
-# --------------------------------------------------------------------------- memory
-
-
 class VirtualTensor:
     """Memory of a virtual device, which ``device`` names; :meth:`free` gives it back."""
 
@@ -307,16 +293,11 @@ class CachingAllocator:
         return block, not fitting
 
     def give_back(self, block: int) -> None:
-        """Keep a block for others."""
         self.allocated_bytes -= block
         self._cached.append(block)
 
     def reset_peak(self) -> None:
-        """Begin a new peak."""
         self.peak_bytes = self.allocated_bytes
-
-
-# --------------------------------------------------------------------------- streams, events and graphs
 
 
 class VirtualEvent:
@@ -338,7 +319,6 @@ class VirtualGraph:
     launches: int = 0
 
     def replay(self) -> None:
-        """Launch what was captured."""
         assert callable(self._replay)
         self._replay(self)
 
@@ -354,7 +334,6 @@ class Streams:
         self._done_ns[stream] = max(now_ns, self._done_ns.get(stream, 0.0)) + work_ns
 
     def done_ns(self, stream: int | None = None) -> float:
-        """Return the end of a stream's work, or of all streams'."""
         if stream is None:
             return max(self._done_ns.values(), default=0.0)
         return self._done_ns.get(stream, 0.0)

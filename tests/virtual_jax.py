@@ -29,20 +29,16 @@ class VirtualArray:
         jax.arrays.add(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the host's place."""
         return 1, 0
 
     def is_deleted(self) -> bool:
-        """Whether it was donated."""
         return self._is_deleted
 
     def donate(self) -> None:
-        """Give its memory away."""
         self._is_deleted = True
         self._jax.arrays.discard(self)
 
     def block_until_ready(self) -> VirtualArray:
-        """Have the host wait."""
         if self._is_deleted:
             raise RuntimeError("INVALID_ARGUMENT: BlockHostUntilReady() called on deleted or donated buffer")
         clock = self._jax.clock
@@ -80,7 +76,6 @@ class VirtualJax(ModuleType):
         return VirtualArray(self, self._devices[device], self._done_ns[device], error)
 
     def compile(self) -> None:
-        """Compile something, of which listeners hear."""
         for listener in self._listeners:
             listener("/jax/core/compile/jaxpr_trace_duration", 0.1, fun_name="step")
             listener("/jax/core/compile/backend_compile_duration", 0.1, fun_name="step")
@@ -88,15 +83,12 @@ class VirtualJax(ModuleType):
     # ------------------------------------------------------------------ JAX's own names
 
     def live_arrays(self) -> list[VirtualArray]:
-        """Return all arrays."""
         return list(self.arrays)
 
     def local_devices(self, *, backend: str = "cpu") -> list[Any]:
-        """Return this process's devices."""
         return [device for device in self._devices if device.platform == backend]
 
     def device_put(self, value: object, device: VirtualDevice) -> VirtualArray:
-        """Return an array that is ready."""
         return VirtualArray(self, device, 0)
 
     def jit(self, function: Callable[..., object]) -> Any:
@@ -105,21 +97,17 @@ class VirtualJax(ModuleType):
         return SimpleNamespace(lower=lambda array: SimpleNamespace(compile=lambda: run))
 
     def block_until_ready(self, tree: object) -> object:
-        """Wait for every array of a tree."""
         for leaf in _leaves(tree):
             if isinstance(leaf, VirtualArray):
                 leaf.block_until_ready()
         return tree
 
     def effects_barrier(self) -> None:
-        """Wait for callbacks."""
         self.effects += 1
 
 
 @dataclass(frozen=True)
 class VirtualDevice:
-    """One of JAX's devices."""
-
     id: int
     platform: str = "cpu"
     device_kind: str = "virtual"

@@ -101,8 +101,6 @@ class TimingCallback:
         training = self._training
         if training is not None:
             training.clock.drop_update()
-            if not training.replaced:
-                training.replace()  # a phase failed, and the training went on
 
 
 class _PhaseClock:
@@ -242,7 +240,7 @@ class _Training:
         except BaseException:
             after()
             if len(self.clock.running) == 1:
-                self.put_back()  # until a hook shows that the training goes on
+                self.put_back()
             raise
         after()
         return result

@@ -1,4 +1,4 @@
-"""``timeit`` under the names of ``torchrl._utils``; torch is loaded only where needed.
+"""``timeit`` under the name of ``torchrl._utils``; torch is loaded only where needed.
 
 Names, figures and text are TorchRL's. The differences are deliberate; each is a case in which the original loses track:
 
@@ -18,7 +18,6 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
@@ -211,13 +210,3 @@ def _show(line: str) -> None:
         _logger.info(line)
     else:
         sys.stdout.write(f"{line}\n")
-
-
-_NULL_CONTEXT = nullcontext()
-
-
-def _maybe_timeit(name: str) -> AbstractContextManager[Any]:
-    """Return a timer, or a context that does nothing within torch.compile, which cannot follow a clock."""
-    torch = sys.modules.get("torch")  # where it is not loaded, nothing compiles
-    is_compiling = torch is not None and torch.compiler.is_compiling()
-    return _NULL_CONTEXT if is_compiling else timeit(name)

@@ -50,7 +50,6 @@ def built(*components: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def build(request: pytest.FixtureRequest) -> Build:
-    """Return the builder of a library's component."""
     library, component = request.param
     for module in ("gymnasium", "torch", library.module):
         pytest.importorskip(module)
@@ -59,7 +58,6 @@ def build(request: pytest.FixtureRequest) -> Build:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Keep PyTorch to one thread."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -89,9 +87,6 @@ def envs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(SyntheticEnv, "step", counted_step)
     monkeypatch.setattr(SyntheticEnv, "reset", counted_reset)
     return seen
-
-
-# --------------------------------------------------------------------------- vector envs
 
 
 def stepping(env: Any) -> Workload:
@@ -146,9 +141,6 @@ def test_phases_of_a_step(build: Build, monkeypatch: pytest.MonkeyPatch) -> None
     workload.close()
 
 
-# --------------------------------------------------------------------------- replay buffers
-
-
 @built("replay")
 def test_a_batch(build: Build) -> None:
     """A batch has as many transitions as it should, it is one phase, and the next one is another."""
@@ -161,7 +153,6 @@ def test_a_batch(build: Build) -> None:
 
 
 def halved(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that draws half of what it should."""
 
     def half(value: Any) -> Any:
         return value // 2 if isinstance(value, int) and value == BATCH_SIZE else value
@@ -179,9 +170,6 @@ def test_half_a_batch(build: Build) -> None:
     replace_method(holder, holder.buffer, "sample", halved)
     with pytest.raises(ComponentError, match=rf"wrong size: .* has shape \({BATCH_SIZE // 2}.*expected {BATCH_SIZE}"):
         replay_workload(holder.buffer, BATCH_SIZE).check()
-
-
-# --------------------------------------------------------------------------- generalized advantage estimation
 
 
 @built("gae")
@@ -202,9 +190,6 @@ def test_advantages_of_another_sign(build: Build, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gae, "gae_float64", lambda *rollout: (-gae_float64(*rollout)[0], None))
     with pytest.raises(ComponentError, match="differ from the float64 reference"):
         gae_workload(build(64, N_ENVS), 64, N_ENVS, "numpy").check()
-
-
-# --------------------------------------------------------------------------- SAC updates
 
 
 def updater_of(agent: Any) -> Updater:
@@ -275,9 +260,6 @@ def test_a_checked_agent_is_as_it_was(build: Build) -> None:
     before = [buffer.sample for buffer in updater.buffers]
     updater.check()
     assert [buffer.sample for buffer in updater.buffers] == before
-
-
-# --------------------------------------------------------------------------- PPO rollouts
 
 
 def collecting(agent: Any) -> Workload:
@@ -361,9 +343,6 @@ def test_a_rollout_without_numbers(build: Build, wording: Wording) -> None:
         roller.check(rollout)
 
 
-# --------------------------------------------------------------------------- PPO updates and whole iterations
-
-
 def learner_from(build: Build) -> Any:
     """Return an agent that learns; where the builder's only collects, the test is skipped."""
     agent = build(N_ENVS, N_STEPS)
@@ -396,7 +375,6 @@ def test_a_ppo_update(build: Build) -> None:
 
 
 def trained_by(agent: Any) -> list[Any]:
-    """Return the parameters of an agent's optimizers."""
     return [tensor for _, (_, tensor) in sorted(trainable(agent).items())]
 
 

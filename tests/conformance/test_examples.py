@@ -48,7 +48,13 @@ def test_every_example_is_tried() -> None:
     assert sorted(f"test_{each.name}.py" for each in ALL) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.fixture(params=ALL, ids=lambda each: each.name)
+@pytest.fixture(
+    params=[
+        # test_library_cleanrl.py has the script's phases
+        pytest.param(each, id=each.name, marks=pytest.mark.slow if each.name == "cleanrl" else ())
+        for each in ALL
+    ]
+)
 def shown(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Example:
     """Copy a library's example; where the library is not installed, skip it."""
     shown: Example = request.param

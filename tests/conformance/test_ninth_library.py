@@ -37,7 +37,6 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def gridlab(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the made-up library, whose module is among the others."""
     monkeypatch.syspath_prepend(str(NINTH))
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(NINTH / "libraries")])
     import gridlab

@@ -34,17 +34,14 @@ _WARM_UP_S = 0.5  # until a GPU that was idle has raised its clocks
 
 
 def percent(share: float) -> str:
-    """Return a share in percent."""
     return f"{_short(f'{100 * share:.2f}')} %"
 
 
 def change(share: float) -> str:
-    """Return a change in percent, with its sign."""
     return f"{_short(f'{100 * share:+.2f}')} %"
 
 
 def _short(number: str) -> str:
-    """Return a number without trailing zeros."""
     return number.rstrip("0").rstrip(".")
 
 
@@ -88,7 +85,6 @@ class Bench:
         self.calibrate()
 
     def calibrate(self) -> None:
-        """Measure the length of a cycle."""
         long_s, short_s = (
             statistics.median(self.waited_s(partial(self.gpu.sleep, cycles)) for _ in range(3))
             for cycles in (_LONG_CYCLES, _SHORT_CYCLES)
@@ -96,11 +92,9 @@ class Bench:
         self._cycles_per_s = (_LONG_CYCLES - _SHORT_CYCLES) / (long_s - short_s)
 
     def cycles(self, seconds: float) -> int:
-        """Return the cycles of a number of seconds."""
         return round(seconds * self._cycles_per_s)
 
     def sleep(self, seconds: float) -> None:
-        """Queue a kernel of a number of seconds."""
         self.gpu.sleep(self.cycles(seconds))
 
     def waited_s(self, work: Callable[[], object]) -> float:
@@ -122,7 +116,6 @@ class Bench:
         return Taped({phase.path: phase for phase in tape.phases()}, tape.notes, tape.unseen_s)
 
     def counted(self, work: Callable[[], object], names: Sequence[str]) -> dict[str, dict[str, int]]:
-        """Return some counts of one call of the work, by phase."""
         found = tally(work, setup=None, probes=(), repetitions=1, devices=self.gpu.drivers or None)
         counts: tuple[Count, ...] = found.repetitions[0]
         missing = set(names) - {count.name for count in counts}
@@ -137,7 +130,6 @@ class Bench:
 
 @contextmanager
 def iteration(tape: Tape, *, look: bool = False) -> Iterator[None]:
-    """Record the body as one iteration."""
     tape.begin_iteration(look=look)
     with recording_into(tape.tree):
         yield

@@ -38,7 +38,6 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[Gpu]:
 
 @pytest.fixture
 def bench(gpu: Gpu) -> Bench:
-    """Return the GPU warmed up, with kernels of known lengths."""
     return Bench(gpu)
 
 

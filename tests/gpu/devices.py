@@ -59,8 +59,6 @@ class Gpu(Protocol):
 
 
 class Cuda:
-    """A CUDA device by PyTorch."""
-
     drivers: tuple[Driver, ...] = ()  # the plugin finds its own
 
     def __init__(self, device: str) -> None:
@@ -82,7 +80,6 @@ class Cuda:
         self.synchronize()
 
     def spin(self, seconds: float) -> None:
-        """Read the clock until it is over."""
         end_ns = time.perf_counter_ns() + 1e9 * seconds
         while time.perf_counter_ns() < end_ns:
             pass
@@ -92,35 +89,29 @@ class Cuda:
         self._cuda._sleep(cycles)
 
     def synchronize(self) -> None:
-        """Wait for all streams."""
         self._cuda.synchronize()
 
     def item(self) -> None:
-        """Read the one number of the tensor that is held."""
         self.held.item()
 
     def copy_to_device(self, *, pinned: bool) -> None:
-        """Copy into a tensor of the GPU."""
         if pinned:
             self._there.copy_(self._pinned, non_blocking=True)
         else:
             self._there.copy_(self._pageable)
 
     def copy_to_host(self, *, pinned: bool) -> None:
-        """Copy a tensor of the GPU."""
         if pinned:
             self._pinned.copy_(self._there, non_blocking=True)
         else:
             self._pageable.copy_(self._there)
 
     def beside(self) -> AbstractContextManager[object]:
-        """Return PyTorch's context of a stream."""
         context: AbstractContextManager[object] = self._cuda.stream(self._side)
         return context
 
     @contextmanager
     def captured(self) -> Iterator[Callable[[], None]]:
-        """Capture by PyTorch's context, which waits for the GPU first."""
         graph = self._cuda.CUDAGraph()
         with self._cuda.graph(graph):
             yield graph.replay
@@ -159,41 +150,32 @@ class Virtual:
         self._sizes: set[int] = set()
 
     def spin(self, seconds: float) -> None:
-        """Let the host work."""
         self.gpu.host(seconds)
 
     def sleep(self, cycles: int) -> None:
-        """Queue a kernel."""
         self.gpu.launch(cycles / self.gpu.sm_clock_hz)
 
     def synchronize(self) -> None:
-        """Wait for all streams."""
         self.gpu.synchronize()
 
     def item(self) -> None:
-        """Wait as reading a value does."""
         self.gpu.item()
 
     def copy_to_device(self, *, pinned: bool) -> None:
-        """Copy from the host."""
         self.gpu.copy_to_device(COPY_BYTES, pinned=pinned)
 
     def copy_to_host(self, *, pinned: bool) -> None:
-        """Copy to the host."""
         self.gpu.copy_to_host(COPY_BYTES, pinned=pinned)
 
     def beside(self) -> AbstractContextManager[object]:
-        """Use another stream."""
         return self.gpu.use(7)
 
     @contextmanager
     def captured(self) -> Iterator[Callable[[], None]]:
-        """Capture a graph."""
         with self.gpu.capture() as graph:
             yield graph.replay
 
     def run_compiled(self, size: int) -> None:
-        """Compile where the size is new, and launch."""
         if size not in self._sizes:
             self._sizes.add(size)
             self.gpu.compile(_COMPILE_S)
@@ -209,28 +191,22 @@ class VirtualLibrary:
         self._gpu = gpu
 
     def used(self) -> Mapping[str, int]:
-        """Return the number of its launches and copies."""
         return {self._gpu.device: self._gpu.launches + self._gpu.copies}
 
     def flags(self) -> dict[str, str]:
-        """Return none."""
         return {}
 
     def recompiles(self) -> int:
-        """Return the number of compilations."""
         return self._gpu.recompiles
 
     def settings(self) -> Mapping[str, object]:
-        """Return none."""
         return {}
 
     def restore(self, settings: Mapping[str, object]) -> None:
         """Do nothing."""
 
     def conditions(self, device: str) -> ConditionReader:
-        """Return itself."""
         return self
 
     def read(self) -> Conditions | None:
-        """Return the GPU's state."""
         return self._gpu.conditions()

@@ -159,7 +159,6 @@ def files(device: str) -> dict[str, str]:
 
 
 def kernels(cycles: int, remark: str) -> str:
-    """Return the source of the module with the kernels."""
     return _KERNELS.format(cycles=cycles, remark=remark, kernels=KERNELS_A_PART)
 
 

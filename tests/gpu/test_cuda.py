@@ -34,7 +34,6 @@ def cuda() -> Any:
 
 @pytest.fixture
 def clock(cuda: Any) -> EventClock:
-    """Return the clock of the first device."""
     found = clock_for(["cuda:0"])
     assert isinstance(found, EventClock)
     return found
@@ -46,7 +45,6 @@ def wait(cuda: Any, share: float = 1.0) -> None:
 
 
 def times_of(phase: Phase) -> DeviceTimes:
-    """Return the device's times of a phase that has some."""
     assert phase.on_device is not None
     return phase.on_device
 

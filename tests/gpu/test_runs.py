@@ -64,7 +64,6 @@ slowdowns = pytest.mark.parametrize("slowdown", SLOWDOWNS, ids=("A/A", "+3%", "+
 
 
 def on_cuda(test: Any) -> Any:
-    """Mark a test that needs a CUDA device."""
     for mark in CUDA_MARKS:
         test = mark(test)
     return test
@@ -89,7 +88,6 @@ def reference_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def project_on(device: str, folder: Path) -> Project:
-    """Return a repository for a device."""
     if device != DEVICE:
         return Project(folder, device, round(VIRTUAL_HZ * KERNEL_S))
     skip_without_cuda()
@@ -104,11 +102,7 @@ def selfcheck_run(reference_project: Project) -> Document:
 
 @pytest.fixture(scope="module")
 def reference_run(reference_project: Project) -> Document:
-    """Measure the reference components."""
     return reference_project.run("reference", "--rlperf", "test_reference.py")
-
-
-# --------------------------------------------------------------------------- the checks
 
 
 def test_kernels_have_their_tree(project: Project, report: Report) -> None:
@@ -137,9 +131,6 @@ def test_components_with_extra_work(slowdown: float, selfcheck_run: Document, re
 def test_components_have_their_tree(test: str, reference_run: Document, report: Report) -> None:
     """A component has all its phases by the device, the bounds that are known, and the right figure judged."""
     check_tree(reference_run, test, report)
-
-
-# --------------------------------------------------------------------------- how a run's JSON is checked
 
 
 def wanted_of(slowdown: float) -> tuple[str, ...]:
@@ -221,7 +212,6 @@ def tree_problems(outcome: Document, wanted: Mapping[str, str | None]) -> list[s
 
 
 def worker_problems(outcome: Document, pace: str) -> list[str]:
-    """Return the faults of a result's figures on a device."""
     status, reason = outcome["verdict"]["status"], outcome["verdict"]["reason"]["message"]
     if status in ("INVALID", "ERROR"):
         return [f"{status}: {reason}"]
@@ -235,7 +225,6 @@ def worker_problems(outcome: Document, pace: str) -> list[str]:
 
 
 def tree_in_short(outcome: Document) -> str:
-    """Return a result's device, paces, bound and notes."""
     device = outcome["result"]["workers"][0]["device"]
     latency, steady = (f"{1e3 * device[pace]:.2f} ms" for pace in ("latency_s", "steady_s"))
     whole = outcome["result"]["phases"][0]["on_device"]
@@ -244,11 +233,8 @@ def tree_in_short(outcome: Document) -> str:
 
 
 def name_of(key: str) -> str:
-    """Return a test's name without its file."""
     return key.rpartition("::")[2]
 
-
-# --------------------------------------------------------------------------- each check fails where it should
 
 TIMES = DeviceTimes(
     span_s=10e-3,
@@ -295,7 +281,6 @@ def run_of(
     device: DeviceFigures | None = FIGURES,
     verdict: Verdict | None = None,
 ) -> Any:
-    """Return a run of one test as JSON has it."""
     result = result_of(test, bounds, spans_s, device)
     outcome = builders.outcome(result, verdict or builders.verdict(Status.NEW))
     return json.loads(written(builders.run_document(builders.MACHINE, {result.nodeid: outcome}, (), ())))
@@ -310,12 +295,10 @@ def selfcheck_of(slowdown: float, verdict: Verdict, device: DeviceFigures | None
 
 
 def bounds_of(test: str) -> dict[str, Bound]:
-    """Return the right bounds of a component's phases."""
     return {path: Bound(bound or "device") for path, bound in TREES[test].items()}
 
 
 def failure_of(check: Callable[..., None], *arguments: Any) -> str:
-    """Return the finding of a check that fails."""
     found: list[str] = []
     with pytest.raises(AssertionError):
         check(*arguments, found.append)
@@ -409,9 +392,6 @@ def test_a_comparison_on_the_host_fails() -> None:
     assert failure_of(check_live, live, 0.05) == "SLOWER +5 %, on the host"
     selfcheck = selfcheck_of(0.05, verdict, None)
     assert failure_of(check_selfcheck, selfcheck, 0.05) == "test_sac_update SLOWER +5 %, on the host"
-
-
-# --------------------------------------------------------------------------- the repository
 
 
 def test_the_repository_is_committed_and_changed(tmp_path: Path) -> None:

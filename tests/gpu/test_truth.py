@@ -26,7 +26,6 @@ from pytest_rlperf.timers import hierarchical_timer as timer
 
 Report = Callable[[str], None]
 
-# ------------------------------------------------------------------ lengths
 
 LENGTHS_S = {
     "update": 35e-3,
@@ -38,7 +37,6 @@ LENGTHS_S = {
 
 
 def nested(bench: Bench) -> None:
-    """Queue kernels of known lengths in phases."""
     with timer("update"):
         with timer("forward"):
             bench.sleep(LENGTHS_S["update/forward"])
@@ -93,9 +91,6 @@ def test_calls_are_as_long_as_their_kernels(bench: Bench, report: Report) -> Non
     report(f"latency {change(latency)}, steady {change(steady)}")
     assert abs(latency) <= WITHIN
     assert abs(steady) <= WITHIN
-
-
-# ------------------------------------------------------------------ bounds, waits and copies
 
 
 def test_spin_and_sleep_are_told_apart(bench: Bench, report: Report) -> None:
@@ -179,9 +174,6 @@ def _listed(counts: Sequence[int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(COPIES, counts, strict=True))
 
 
-# ------------------------------------------------------------------ streams and graphs
-
-
 def test_side_streams_have_times_of_their_own(bench: Bench, report: Report) -> None:
     """Work on two streams at a time, each in a phase, has two spans within 2 %."""
 
@@ -241,8 +233,6 @@ def test_graphs_are_captured_and_replayed(bench: Bench, report: Report) -> None:
     assert captured.phases["capture/forward"].on_device is None
     assert abs(off) <= WITHIN
 
-
-# ------------------------------------------------------------------ disturbances
 
 SHAPES = (1024, 2048)
 OVERHEAD_S = 20e-3
@@ -314,7 +304,6 @@ def test_phases_cost_little(phases: int, bench: Bench, report: Report) -> None:
 
 
 def _timed(bench: Bench, work: Callable[[], object]) -> tuple[float, float]:
-    """Return how long work takes, and how long it takes the host."""
     host_ns = bench.gpu.host_ns
     left_ns: list[int] = []
 
@@ -327,29 +316,21 @@ def _timed(bench: Bench, work: Callable[[], object]) -> tuple[float, float]:
     return waited_s, left_ns[0] / 1e9
 
 
-# ------------------------------------------------------------------ each check finds its defect
-
-
 class Waits(VirtualGPU):
     """A GPU that makes the host wait at every launch, as with CUDA_LAUNCH_BLOCKING=1."""
 
     def launch(self, seconds: float, stream: int | None = None, name: str = "") -> None:
-        """Launch, and wait."""
         super().launch(seconds, stream, name)
         if not self.is_capturing():
             self.synchronize()
 
 
 class CountsNoWaits(VirtualGPU):
-    """A GPU whose library reports no waits."""
-
     @contextmanager
     def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        """Count nothing."""
         yield lambda: 0
 
     def counts(self) -> dict[str, int]:
-        """Count all but waits."""
         return super().counts() | {"syncs": 0}
 
 
@@ -357,7 +338,6 @@ class AllPinned(VirtualGPU):
     """A GPU that takes pageable memory for pinned memory."""
 
     def copy_to_device(self, size_bytes: int, *, pinned: bool) -> None:
-        """Copy as if it were pinned."""
         super().copy_to_device(size_bytes, pinned=True)
 
 
@@ -365,12 +345,10 @@ class OneStream(VirtualGPU):
     """A GPU that has one stream for all, and does their work one after the other."""
 
     def stream(self) -> Hashable:
-        """Return the default."""
         return 0
 
     @contextmanager
     def use(self, stream: int) -> Iterator[None]:
-        """Stay on the default."""
         yield
 
 
@@ -378,15 +356,11 @@ class Captures(VirtualGPU):
     """A GPU whose library does not report that it captures."""
 
     def is_capturing(self) -> bool:
-        """Deny it."""
         return False
 
 
 class CompilesUnseen(VirtualGPU):
-    """A GPU whose compiler nobody counts."""
-
     def compile(self, seconds: float) -> None:
-        """Compile."""
         self.host(seconds)
 
 

@@ -16,24 +16,19 @@ from pytest_rlperf.timers import hierarchical_timer
 
 
 class RolloutWorker:
-    """Steps through a room in a process of Ray's."""
-
     def __init__(self, number: int) -> None:
         self.room = Room(number)
         self.room.reset()
 
     def sample(self, steps: int) -> None:
-        """Take steps."""
         with hierarchical_timer("sample"):
             for _ in range(steps):
                 self.room.step(0)
 
     def take_timers(self) -> TimerTree:
-        """Return the tree since the last report."""
         return timers.reset()
 
     def timer_state(self) -> tuple[bool, bool]:
-        """Return whether this process has timers, and whether they record."""
         return timer_state()
 
 
@@ -42,7 +37,6 @@ Actor: Any = ray.remote(num_cpus=0)(RolloutWorker)
 
 
 def collect() -> object:
-    """Return the tree of a run whose actors report twice."""
     with hierarchical_timer("collect"):
         environment = {"env_vars": timers.child_environment()}
         actors = [Actor.options(runtime_env=environment).remote(number) for number in range(WORKERS)]
@@ -74,7 +68,6 @@ def switch() -> object:
 
 
 def main(scenario: str) -> object:
-    """Run a scenario in a Ray of its own."""
     # The shortest folder there is: paths of sockets are limited to some hundred characters.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         ray.init(

@@ -15,7 +15,6 @@ from pytest_rlperf.timers import hierarchical_timer, timed
 
 @timed(name="forward")
 def forward(observation: torch.Tensor) -> torch.Tensor:
-    """Act, with tensors of this process."""
     return observation.sum()
 
 
@@ -32,7 +31,6 @@ def work(number: int, trees: Any) -> None:
 
 
 def main(start_method: str) -> object:
-    """Return the tree of a run whose workers report twice."""
     context: Any = torch.multiprocessing.get_context(start_method)
     trees = context.Queue()
     with hierarchical_timer("collect"):

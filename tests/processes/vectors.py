@@ -21,14 +21,11 @@ class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @timed(name="watched")
     def step(self, action: Any) -> Any:
-        """Take a step within two more scopes."""
         with AROUND:
             return self.env.step(action)
 
 
 class Gymnasium:
-    """gymnasium.vector.AsyncVectorEnv."""
-
     def __init__(self, start_method: str, watched: bool = False) -> None:
         from gymnasium.vector import AsyncVectorEnv
         from gymnasium.wrappers import TimeLimit
@@ -39,14 +36,11 @@ class Gymnasium:
         self.vector = AsyncVectorEnv(rooms, context=start_method)
 
     def call(self, function: Any) -> Any:
-        """Return what a function returns in each worker."""
         self.vector.set_attr("called", function)
         return self.vector.call("called")
 
 
 class StableBaselines3:
-    """stable_baselines3's SubprocVecEnv."""
-
     def __init__(self, start_method: str, watched: bool = False) -> None:
         from stable_baselines3.common.monitor import Monitor
         from stable_baselines3.common.vec_env import SubprocVecEnv
@@ -55,7 +49,6 @@ class StableBaselines3:
         self.vector = SubprocVecEnv(rooms, start_method=start_method)
 
     def call(self, function: Any) -> Any:
-        """Return what a function returns in each worker."""
         self.vector.set_attr("called", function)
         return self.vector.env_method("called")
 
@@ -69,7 +62,6 @@ LIBRARIES: dict[str, Any] = {"gymnasium": Gymnasium, "stable_baselines3": Stable
 
 
 def collect(library: str, start_method: str, watched: bool = False) -> object:
-    """Return the tree of a run whose workers report twice."""
     with hierarchical_timer("before"):
         timers.set_gauge("room", 100.0)
     timers.reset()

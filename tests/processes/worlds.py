@@ -30,12 +30,10 @@ class Room(gymnasium.Env[Array, Any]):
         self.action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin anew."""
         with hierarchical_timer("reset"):
             return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Take a step, in two parts."""
         with hierarchical_timer("step"):
             with hierarchical_timer("physics"):
                 observation = np.zeros(2, np.float32)

@@ -182,7 +182,7 @@ class TwinCritic(nn.Module):
 
 
 class SAC:
-    """A SAC agent over ``buffer``: act, and update on samples.
+    """A SAC agent that updates on samples of ``buffer``.
 
     ``log_alpha`` starts at 0 and is driven to an entropy of -act_dim. Actions are in [-1, 1]; scaling them to an
     environment's bounds is the caller's. ``buffer`` must give its batches on ``device``.
@@ -218,20 +218,6 @@ class SAC:
         self._actor_optimizer = torch.optim.Adam(self._actor_parameters, lr=lr, fused=True)
         self._critic_optimizer = torch.optim.Adam(self._critic_parameters, lr=lr, fused=True)
         self._alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=lr, fused=True)
-
-    @torch.no_grad()
-    def act(self, obs: NDArray[Any], deterministic: bool = False) -> NDArray[np.float32]:
-        """Return actions in [-1, 1] for ``obs`` of shape (obs_dim,) or (N, obs_dim).
-
-        They are sampled; where ``deterministic``, they are those of the policy's mean.
-        """
-        observed = torch.as_tensor(obs, dtype=torch.float32, device=self.device)
-        if deterministic:
-            actions = self.actor(observed)[0].tanh()
-        else:
-            actions, _ = self.actor.sample(observed, self._generator)
-        result: NDArray[np.float32] = actions.cpu().numpy()
-        return result
 
     @torch.no_grad()
     def target_q(self, batch: Batch) -> torch.Tensor:

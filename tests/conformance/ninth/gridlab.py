@@ -16,11 +16,9 @@ class Grids:
         self.num_envs = num_envs
 
     def begin(self) -> Any:
-        """Begin an episode of each env."""
         return np.stack([env.reset()[0] for env in self.envs])
 
     def advance(self, moves: Any) -> tuple[Any, Any, Any]:
-        """Step every env once."""
         rows = [self._advance(env, move) for env, move in zip(self.envs, moves, strict=True)]
         obs, rewards, over = map(np.array, zip(*rows, strict=True))
         return obs, rewards, over
@@ -38,7 +36,6 @@ class Memory:
         self.rows = rows
 
     def sample(self, *, how_many: int) -> Any:
-        """Draw rows."""
         return self.rows[np.random.randint(len(self.rows), size=how_many)]
 
 

@@ -9,7 +9,6 @@ from pytest_rlperf.suite import work
 
 
 def gridlab_vecenv(num_envs: int) -> Any:
-    """Return grids."""
     import gymnasium
     from gridlab import Grids
 
@@ -17,14 +16,12 @@ def gridlab_vecenv(num_envs: int) -> Any:
 
 
 def gridlab_replay(transitions: int) -> Any:
-    """Return a full memory."""
     from gridlab import Memory
 
     return Memory(work.random_transitions(transitions).obs)
 
 
 def gridlab_gae(n_steps: int, n_envs: int) -> Any:
-    """Return the function."""
     from gridlab import credit
 
     return credit

@@ -21,8 +21,6 @@ from pytest_rlperf.components.libraries import Adapter, Library
 
 
 class GridsStepper(EveryEnvStepper):
-    """Steps grids, which reset within the step."""
-
     def __init__(self, env: Any, seed: int) -> None:
         space = env.envs[0].action_space
         space.seed(seed)
@@ -30,7 +28,6 @@ class GridsStepper(EveryEnvStepper):
         super().__init__(env, env.num_envs, actions, env.advance)
 
     def check(self) -> None:
-        """Begin, step, and check what comes back."""
         self.env.begin()
         obs, rewards, over = self.env.advance(next(self._actions))
         check_observations(obs, self.num_envs)
@@ -39,26 +36,19 @@ class GridsStepper(EveryEnvStepper):
 
 
 class MemorySampler(Sampler):
-    """Draws rows."""
-
     def draw(self) -> Any:
-        """Draw a batch."""
         return self.buffer.sample(how_many=self.batch_size)
 
 
 class Credit(GaeCall):
-    """Calls ``credit``."""
-
     def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
         worth = np.vstack([rollout["values"], rollout["last_values"]])
         self._call = partial(function, rollout["rewards"], worth, rollout["ends"], rollout["gamma"], rollout["lam"])
 
     def call(self) -> Any:
-        """Compute advantages."""
         return self._call()
 
     def advantages(self, output: Any) -> Any:
-        """Return the advantages."""
         return output
 
 

@@ -3,6 +3,7 @@
 import decimal
 import faulthandler
 import gc
+import importlib
 import json
 import locale
 import logging
@@ -18,7 +19,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import torch
+
+OWN = ("pytest_rlperf.", "encodings.")
+torch = importlib.import_module("torch") if os.environ["WITH"] == "torch" else None
 
 
 def descriptors():
@@ -62,7 +65,7 @@ def inherited(config):
         "tracing": [sys.gettrace(), sys.getprofile(), faulthandler.is_enabled()],
         "logging": [[type(each).__name__ for each in logging.getLogger().handlers], logging.getLogger().level],
         "free locks": [each.lock is None or each.lock.acquire(timeout=1) for each in logging.getLogger().handlers],
-        "torch": [str(torch.get_default_dtype()), torch.get_num_threads(), torch.get_num_interop_threads()],
+        "torch": torch and [str(torch.get_default_dtype()), torch.get_num_threads(), torch.get_num_interop_threads()],
         "numpy": [np.geterr(), str(np.get_printoptions())],
         "collector": [gc.isenabled(), gc.get_threshold()],
         "limits": [
@@ -75,7 +78,7 @@ def inherited(config):
         "resources": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if "RLIMIT" in name},
         "locale": [locale.setlocale(locale.LC_ALL), str(decimal.getcontext()), socket.getdefaulttimeout()],
         "threads": [[each.name for each in threading.enumerate()], thread.native_id == os.getpid()],
-        "drawn": [random.random(), np.random.random(), torch.rand(1).item()],
+        "drawn": [random.random(), np.random.random(), torch and torch.rand(1).item()],
         "main": [main.__name__, getattr(main, "__file__", None), main.__spec__],
         "multiprocessing": [
             multiprocessing.get_start_method(allow_none=True),
@@ -88,7 +91,7 @@ def inherited(config):
         "streams": [type(each).__name__ for each in (sys.stdin, sys.stdout, sys.stderr, sys.__stdout__)],
         "terminals": [os.isatty(number) for number in range(3)],
         "worker": config.workerinput,
-        "modules": sorted(name for name in sys.modules if not name.startswith(("pytest_rlperf.", "encodings."))),
+        "modules": sorted(set(sys.modules) - {"runpy"} - {name for name in sys.modules if name.startswith(OWN)}),
     }
 
 
