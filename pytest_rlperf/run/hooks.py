@@ -21,15 +21,15 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import is_measured, missing_call, result_key, unmet
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
-from pytest_rlperf.report.statuses import STYLES, compares_nothing
-from pytest_rlperf.report.tables import verdict_kind, verdict_line
+from pytest_rlperf.report.statuses import compares_nothing
+from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
 from pytest_rlperf.report.wording import note_lines, seen_from_here, uncalled
 from pytest_rlperf.run import selfcheck
@@ -244,7 +244,7 @@ class MeasuredRun:
     def pytest_report_teststatus(
         self, report: pytest.TestReport, config: pytest.Config
     ) -> Generator[None, _TestStatus, _TestStatus]:
-        """Show a line with a test's verdict in the place of its dot, or of PASSED with -v."""
+        """Show a line with a test's verdict in the place of its dot."""
         category, letter, word = yield
         item = self._end.items.get(report.nodeid)
         if item is None or not letter or config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) < 0:
@@ -253,8 +253,7 @@ class MeasuredRun:
         if outcome is not None and outcome.verdict.status is not Status.ERROR:
             failing = failure_of(outcome, self._run) is not None
             if report.outcome == ("failed" if failing else "passed"):  # and not for another reason
-                shown = word if failing else (outcome.verdict.status.value, _markup(outcome.verdict))
-                return category, f"\n  {verdict_line(outcome)}", shown
+                return category, f"\n  {verdict_line(outcome)}", word
         name = word if isinstance(word, str) else word[0]
         return category, f"\n  {name:<34} {item.name}", word
 
@@ -370,11 +369,6 @@ def names_tests(config: pytest.Config) -> bool:
     """Whether files or tests were named, or --lf left files out: then there may be tests that were not collected."""
     named = any("::" in arg or arg.endswith(".py") for arg in config.args)
     return named or bool(getattr(config.option, "lf", False))
-
-
-def _markup(verdict: Verdict) -> dict[str, bool]:
-    """Return the looks of a verdict as pytest's terminal writer takes them."""
-    return dict.fromkeys(STYLES[verdict_kind(verdict)].split(), True)
 
 
 def _can_be_measured(item: pytest.Item) -> bool:
