@@ -67,12 +67,12 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
 
 
 def _cpu_shares(outcome: Outcome) -> str:
-    """Return the CPU seconds a wall second, both sides' where they differ; empty where each is about one.
+    """Return the CPU seconds a wall second, both sides' where they differ; empty where none has over one.
 
-    Others alone make it differ where CPU time decides, or where it is about one in some worker.
+    Less than one may be other processes' work as well as waiting.
     """
     clocked = [result for _, result in sides(outcome) if result.clock == "wall"]
-    if all(any(abs(worker.cpu_share - 1) <= _CPU_APART for worker in result.workers) for result in clocked):
+    if not any(all(worker.cpu_share > 1 + _CPU_APART for worker in result.workers) for result in clocked):
         return ""
     shares = [result.cpu_share for result in clocked]
     if abs(shares[0] - shares[-1]) <= _CPU_APART * shares[0]:
