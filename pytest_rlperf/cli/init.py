@@ -493,8 +493,7 @@ def _next_steps(output: str) -> str:
 
     commands = {
         f"pytest {output}": "runs each component once and checks it; commit then",
-        f"pytest {output} --rlperf-save-baseline": "measures this commit, stores baselines/; commit that too",
-        f"pytest {output} --rlperf": "after each change: fails where something got slower",
+        f"pytest {output} --rlperf-against=HEAD": "after each change: fails what is slower than the last commit",
     }
     return "next:\n" + _table([(shown(command), text) for command, text in commands.items()])
 
