@@ -463,7 +463,8 @@ def _failed_text(failed: Mapping[str, str], own: Search, output: Path) -> str:
         elif missing:
             text += f"    pip install what has the module {missing}, and begin again\n"
         elif each:
-            text += "    mend the code, or the arguments in its test:\n"
+            fills = "put what ... stands for into its test, and that into a file of tests"
+            text += f"    {fills if '=...' in each.source else 'mend the code, or the arguments in its test'}:\n"
             text += textwrap.indent(each.source.strip(), "      ") + "\n"
     return text
 

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
+from pytest_rlperf.errors import see
+
 _Definition: TypeAlias = "ast.FunctionDef | ast.ClassDef"
 
 _NO_CODE = ("test_*.py", "*_test.py", "conftest.py", "setup.py", "noxfile.py")
@@ -195,7 +197,10 @@ def search(roots: Iterable[Path], names: Iterable[str], known: Iterable[str]) ->
     for module, node in nodes:
         components = list(_components(module, node, buffer, named=bool(names)))
         if names and not components:
-            raise LookupError(f"{module.name}:{node.name} has no step and reset, sample, update or collect")
+            raise LookupError(
+                f"{module.name}:{node.name} has no step and reset, sample, update or collect: its test needs a thunk"
+                + see("writing-tests.md#fixtures")
+            )
         for each in components:
             reason = _obstacle(each, result, named=bool(names))
             if reason:
