@@ -308,8 +308,8 @@ def test_the_time_left_goes_by_the_latest_run_and_by_this_run_s_pace() -> None:
     keys = ["a", "b", "c", "d"]
     for known_s, expected_s in (
         ({}, [0.0, 0.0, 20.0, 10.0, 0.0]),
-        ({"a": 25.0, "b": 5.0, "c": 10.0, "d": 20.0}, [60.0, 70.0, 60.0, 35.0, 0.0]),
-        ({"a": 50.0}, [200.0, 150.0, 60.0, 23.3, 0.0]),
+        ({"a": 25.0, "b": 5.0, "c": 10.0, "d": 20.0}, [60.0, 45.3, 40.0, 26.0, 0.0]),
+        ({"a": 50.0}, [200.0, 150.0, 86.7, 38.6, 0.0]),
     ):
         left, found = TimeLeft(keys, known_s, clock), []
         for seconds in (50.0, 10.0, 10.0, 10.0):

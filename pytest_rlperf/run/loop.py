@@ -480,10 +480,10 @@ class Budget:
 
 
 class TimeLeft:
-    """Estimates the time that a run's tests will take: as in the latest run here, at the pace of this run.
+    """Estimates the time that a run's tests will take: as in the latest run here, and more and more at this run's pace.
 
     ``known_s`` are the seconds by tests, from the end of the test before. Without them an estimate takes two tests, as
-    the first one's time has the start of the processes in it.
+    the first one's time has the start of the processes in it, and the pace is all there is.
     """
 
     def __init__(
@@ -505,7 +505,9 @@ class TimeLeft:
         done = len(self._ends_s) - 1
         if done > self._first:
             spent_s = self._ends_s[-1] - self._ends_s[self._first]
-            return sum(self._expected_s[done:]) * spent_s / sum(self._expected_s[self._first : done])
+            expected_s = sum(self._expected_s[self._first : done])
+            latest_s = 0.0 if self._first else sum(self._expected_s)  # weighs as much as a whole run
+            return sum(self._expected_s[done:]) * (spent_s + latest_s) / (expected_s + latest_s)
         return 0.0 if self._first else sum(self._expected_s)
 
     def took_s(self) -> dict[str, float]:
