@@ -17,7 +17,7 @@ from builders import write
 from wording import Wording
 
 from pytest_rlperf.workers import probe
-from pytest_rlperf.workers.alike import NEVER, dependents, learned, modules_alike
+from pytest_rlperf.workers.alike import dependents, learned, modules_alike
 from pytest_rlperf.workers.loader import load
 
 
@@ -214,11 +214,3 @@ def test_a_copy_that_fails_and_jax_that_has_begun_are_faults(monkeypatch: pytest
         fault = probe.fault_of_forks(60)
         assert bool(fault) == begun
     assert fault == wording
-
-
-def test_the_page_lists_what_is_never_preloaded() -> None:
-    """docs/measuring.md has every such package with a reason and a source, and no other but pytest's plugins."""
-    page = (Path(__file__).parents[1] / "docs" / "measuring.md").read_text(encoding="utf-8")
-    section = page.partition("### What is never preloaded")[2].partition("\n## ")[0]
-    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
-    assert {name.strip("`") for names, _, _ in rows for name in names.split(", ")} == NEVER

@@ -15,20 +15,20 @@ from pytest_rlperf.sides.packages import normalized
 
 NEVER = frozenset(
     {
-        "grpc",  # threads and at-fork handlers that deadlock (grpc#22624)
-        "ray",  # processes, threads and gRPC (ray#33572)
-        "wandb",  # a service and threads
-        "sentry_sdk",  # a thread that sends
-        "tensorflow",  # thread pools from its import on
-        "tensorboard",  # gRPC and TensorFlow
+        "grpc",  # threads, and handlers at forks that deadlock: grpc#22624, #38020
+        "ray",  # processes, threads and gRPC: ray#33572, imitation#160
+        "wandb",  # finalizers that wait for a thread which a copy lacks: wandb#12079
+        "sentry_sdk",  # a lock that another thread holds at the fork: sentry-python#6148, #6149
+        "tensorflow",  # thread pools from its import on: tensorflow#2448, #51832
+        "tensorboard",  # gRPC and TensorFlow: grpc#14055
         "tensorboardX",
         "torch.utils.tensorboard",
         "pygame",  # SDL reads its variables when it is loaded
         "glfw",  # likewise, and it opens a display
         "OpenGL",  # chooses its platform when it is loaded
-        "mujoco",  # reads MUJOCO_GL when it is loaded
-        "warp",  # opens the device
-        "numba",  # reads its variables when it is loaded, and has threads
+        "mujoco",  # reads MUJOCO_GL when it is loaded: mjlab#1036
+        "warp",  # opens the device, and CUDA that is in use does not outlive a fork: pycuda#137
+        "numba",  # reads variables when it is loaded; kills a copy's parallel kernel: PteraSoftware#229, numba#3202
     }
 )
 """Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
