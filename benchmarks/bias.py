@@ -8,7 +8,7 @@ session by session. Prints Markdown tables and judges nothing::
     python benchmarks/bias.py                                  # the product as it is, 10 to 20 minutes
     python benchmarks/bias.py --only replay,gae --variants now,uncompiled --sessions 20
 
-Its figures are in docs/evidence.md.
+Its figures are in benchmarks/results/bias.txt.
 """
 
 from __future__ import annotations

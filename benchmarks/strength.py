@@ -9,7 +9,7 @@
 The mutants are mutmut's, whose settings are in pyproject.toml: so many of each file, the same ones where a file is the
 same. Those that survive are printed: ``mutmut show NAME`` has the change.
 
-Its figures are in docs/evidence.md.
+Its figures are in benchmarks/results/strength.txt.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _command(command: Command) -> str:
     words = " ".join(
         part for part in (_flags_as_code(command.help), _flags_as_code(more), code and f"{example}`{code}`.") if part
     )
-    return f"## rlperf {command.name}\n\n{words}\n" + (f"\n{table(('argument', 'meaning'), rows)}" if rows else "")
+    return f"### rlperf {command.name}\n\n{words}\n" + (f"\n{table(('argument', 'meaning'), rows)}" if rows else "")
 
 
 def _invocation(action: argparse.Action) -> str:
@@ -176,7 +176,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "traces": trace_functions,
     "counters": counters,
 }
-PAGES = tuple(DOCS / f"{name}.md" for name in ("options", "cli", "api", "counters"))
+PAGES = (DOCS / "reference.md", DOCS / "counters.md")
 
 
 def filled(text: str) -> str:

@@ -8,7 +8,7 @@ DOCS = "https://github.com/pytest-rlperf/pytest-rlperf/tree/main/docs"
 
 
 def see(place: str) -> str:
-    """Return the line that ends a message: the address of a place in the docs, such as ``"options.md#exit-codes"``."""
+    """Return the line that ends a message: the address of a place in the docs, such as ``"reference.md#options"``."""
     return f"\nsee {DOCS}/{place}"
 
 

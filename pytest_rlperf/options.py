@@ -405,7 +405,7 @@ def refuse_misspelt(flags: Iterable[str]) -> None:
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:
-    return pytest.UsageError(f"there is no {kind} {name}{did_you_mean(name, known)}{see('options.md')}")
+    return pytest.UsageError(f"there is no {kind} {name}{did_you_mean(name, known)}{see('reference.md#options')}")
 
 
 def read_config(config: pytest.Config) -> Config:
@@ -504,7 +504,7 @@ def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     settings = {}
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
-            known += did_you_mean(name, _MARKER_NAMES) + see("options.md")
+            known += did_you_mean(name, _MARKER_NAMES) + see("reference.md#options")
             raise pytest.UsageError(f"{where} has no keyword {name!r}; it has: {known}")
         option = _MARKER_NAMES[name]
         try:

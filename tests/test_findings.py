@@ -28,7 +28,7 @@ from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.run.outcomes import Series
 
-PAGE = (Path(__file__).parents[1] / "docs" / "findings.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "counters.md").read_text(encoding="utf-8")
 OFF = """
     import library
     import pytest
@@ -383,7 +383,7 @@ def test_the_examples_on_the_page_are_real(tmp_path: Path) -> None:
 
 
 def test_the_page_about_findings_lists_them_all() -> None:
-    """docs/findings.md has every kind, what its module finds, and what it does unless it is set."""
+    """docs/counters.md has every kind of finding, what its module finds, and what it does unless it is set."""
     rows = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
     cells = [row for row in rows if len(row) == 4]
     modules = {kind: importlib.import_module(f"pytest_rlperf.judge.findings.{kind}") for kind in FINDINGS}

@@ -161,14 +161,14 @@ MISTAKES = {
         LIBRARY,
         ("--rlperf-agianst=HEAD",),
         ("there is no option --rlperf-agianst; did you mean --rlperf-against?",),
-        "options.md",
+        "reference.md#options",
         USAGE,
     ),
     "setting": Mistake(
         LIBRARY,
         ("-o", "rlperf_tolerence=5%"),
         ("there is no ini option rlperf_tolerence; did you mean rlperf_tolerance?",),
-        "options.md",
+        "reference.md#options",
         USAGE,
     ),
 }
@@ -197,7 +197,7 @@ def test_a_misspelt_command_gets_a_suggestion(tmp_path: Path) -> None:
     run = Example(tmp_path).rlperf("inti", code=USAGE)
     assert "there is no command 'inti'" in run.err
     assert "did you mean init?" in run.err
-    assert f"see {DOCS}/cli.md\n" in run.err
+    assert f"see {DOCS}/reference.md#commands\n" in run.err
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE])

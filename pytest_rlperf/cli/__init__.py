@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [command.name for command in COMMANDS]
     if not given[0].startswith("-") and given[0] not in names:
         known = f"there are: {', '.join(names)}{did_you_mean(given[0], names)}"
-        parser.error(f"there is no command {given[0]!r}; {known}{see('cli.md')}")
+        parser.error(f"there is no command {given[0]!r}; {known}{see('reference.md#commands')}")
     arguments, others = parser.parse_known_args(given)
     if others and not arguments.command.passes_on:
         arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
