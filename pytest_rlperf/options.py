@@ -33,28 +33,7 @@ _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 ANCHOR = "anchor"  # the value of --rlperf-against for the baseline's own; git:anchor is a ref of that name
 TRAIN_TOLERANCE = 0.10  # of whole iterations, by many threads and processes, whose pairs differ by 4 to 18 %
 _SIZES = "_bytes"
-
-
-@dataclass(frozen=True)
-class Counters:
-    """The use of exact counts: ``mode`` is off, show or gate, ``named`` are the counters that a marker lists."""
-
-    mode: str
-    named: tuple[str, ...]
-
-    @property
-    def are_counted(self) -> bool:
-        """Whether the counting pass runs."""
-        return self.mode != "off"
-
-    @property
-    def gates(self) -> tuple[str, ...]:
-        """The names, families and patterns of counters that gate: all but sizes and families where none is named."""
-        from pytest_rlperf.counters import NAMES
-
-        if self.mode != "gate":
-            return ()
-        return self.named or tuple(name for name in NAMES if not name.endswith((":", _SIZES)))
+_DOES = dict.fromkeys(FINDINGS, (OFF, SHOW, GATE)) | {"time": (SHOW, GATE), "outputs": (OFF, SHOW, GATE, "bits")}
 
 
 def parse_tolerance(value: object) -> float:
@@ -186,23 +165,6 @@ def parse_packages(value: object) -> tuple[str, ...]:
     return names
 
 
-def parse_counters(value: object) -> Counters:
-    """Read off, show or gate or, from Python code, which counters gate: names, families and patterns."""
-    if value in ("off", "show", "gate"):
-        return Counters(str(value), ())
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError("expected off, show or gate; a marker may also have a list of counters that gate")
-    names = tuple(value)
-    if not names:
-        raise ValueError('expected at least one counter; counters="show" has none gate')
-    for name in names:
-        if not isinstance(name, str) or not _is_counter(name):
-            from pytest_rlperf.counters import NAMES
-
-            raise ValueError(f"there is no counter {name!r}; there are: {', '.join(NAMES)}")
-    return Counters("gate", names)
-
-
 def _is_counter(name: str) -> bool:
     """Whether a name, a member of a family, or a pattern is of a counter that exists."""
     from pytest_rlperf.counters import NAMES
@@ -211,20 +173,35 @@ def _is_counter(name: str) -> bool:
     return bool(fnmatch.filter(NAMES, name)) or any(name.startswith(family) for family in families)
 
 
-def parse_findings(value: object) -> dict[str, str]:
-    """Read ``"growth=show,outputs=gate"`` or, from Python code, a mapping of kinds of findings to off, show or gate."""
+def parse_findings(value: object) -> dict[str, Any]:
+    """Read ``"growth=show,outputs=gate"`` or, from Python code, a mapping of kinds of findings to off, show or gate.
+
+    Python code may also list the counters that gate: names, families and patterns.
+    """
     if isinstance(value, Mapping):
         found = dict(value)
     else:
         parts = (part.partition("=") for part in str(value).replace(",", " ").split())
         found = {kind: does for kind, _, does in parts}
     for kind, does in found.items():
-        if kind not in FINDINGS or does not in (OFF, SHOW, GATE, *(["bits"] if kind == "outputs" else [])):
-            raise ValueError(
-                f"expected off, show or gate for some of {', '.join(FINDINGS)}, such as growth=show,outputs=gate; "
-                "outputs=bits fails on the smallest difference"
-            )
+        if kind not in FINDINGS:
+            raise ValueError(f"there is no kind of findings {kind!r}; there are: {', '.join(FINDINGS)}")
+        if kind == "counts" and isinstance(does, (list, tuple)) and does:
+            found[kind] = _counters(does)
+        elif does not in _DOES[kind]:
+            listed = " or, in a marker, a list of counters that gate" if kind == "counts" else ""
+            raise ValueError(f"{kind} takes {', '.join(_DOES[kind])}{listed}, not {does!r}; such as counts=gate")
     return found
+
+
+def _counters(names: Iterable[object]) -> tuple[str, ...]:
+    """Return the names of counters that a marker lists; ValueError where one is of no counter."""
+    from pytest_rlperf.counters import NAMES
+
+    for name in names:
+        if not isinstance(name, str) or not _is_counter(name):
+            raise ValueError(f"there is no counter {name!r}; there are: {', '.join(NAMES)}")
+    return tuple(map(str, names))
 
 
 MARKER = "rlperf"
@@ -308,11 +285,8 @@ OPTIONS = (
            "an absolute time per call: a smaller change never fails", marker=True),
     Option("gate", None, parse_flag, True,
            "False shows the verdict without failing on it", marker=True),
-    Option("counters", "--rlperf-counters", parse_counters, Counters("show", ()),
-           "whether to count exact operations per call: off, show, or gate, which fails a test whose counts got worse; "
-           "a marker may list the counters that gate its test (default: show)", "off|show|gate", ini=True, marker=True),
-    Option("findings", "--rlperf-findings", parse_findings, {},
-           f"whether other figures than time and counts are looked at: off, show or gate "
+    Option("findings", "--rlperf-findings", parse_findings, FINDINGS,
+           f"what each kind of finding does: off does not look, show fails nothing, gate fails the test "
            f"(default: {', '.join(f'{kind}={does}' for kind, does in FINDINGS.items())})",
            "KIND=DOES,...", ini=True, marker=True),
 )  # fmt: skip
@@ -349,8 +323,22 @@ class Config:
     trace: Path | None
     min_change_s: float
     gate: bool
-    counters: Counters
-    findings: Mapping[str, str]
+    findings: Mapping[str, Any]
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The counters that a marker lists, which gate."""
+        does = self.findings["counts"]
+        return does if isinstance(does, tuple) else ()
+
+    @property
+    def gating_counts(self) -> tuple[str, ...]:
+        """The names, families and patterns of counters that gate: all but sizes and families where none is listed."""
+        from pytest_rlperf.counters import NAMES
+
+        if self.findings["counts"] != GATE:
+            return self.counts
+        return tuple(name for name in NAMES if not name.endswith((":", _SIZES)))
 
     def for_test(self, item: pytest.Item) -> Config:
         """Return the settings with ``item``'s markers on top, the closest marker first, and then its fixture's own."""
@@ -363,9 +351,9 @@ class Config:
         if "rlperf_train" in getattr(item, "fixturenames", ()):
             overrides.setdefault("tolerance", TRAIN_TOLERANCE)
         if "findings" in overrides:
-            overrides["findings"] = {**self.findings, **overrides["findings"]}
-        if not self.counters.are_counted:
-            overrides.pop("counters", None)  # off is off, so that a user can find out how counting affects a test
+            # Off is off in the run, so that a user can find out how a kind affects a test.
+            off = {kind: does for kind, does in self.findings.items() if does == OFF}
+            overrides["findings"] = {**self.findings, **overrides["findings"], **off}
         return replace(self, **overrides) if overrides else self
 
 
@@ -415,6 +403,7 @@ def read_config(config: pytest.Config) -> Config:
         if name.startswith("rlperf") and name not in names:  # pytest does no more than warn of it
             raise _unknown("ini option", name, names)
     values = {option.name: _read(option, config) for option in OPTIONS}
+    values["findings"] = {**FINDINGS, **values["findings"]}
     settings = Config(**values)
     if settings.save or settings.selfcheck or settings.against or settings.bisect is not None:
         settings = replace(settings, active=True)
@@ -423,7 +412,7 @@ def read_config(config: pytest.Config) -> Config:
     return replace(settings, baseline_dir=directory if directory.is_absolute() else config.rootpath / directory)
 
 
-_FOR_MEASURING = ("json", "html", "benchmark-json", "trace", "shard", "ray", "strict", "counters")
+_FOR_MEASURING = ("json", "html", "benchmark-json", "trace", "shard", "ray", "strict", "findings")
 _CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
     ("shard", "measures a part of the tests", ("lf", "selfcheck", "bisect")),
     (
@@ -449,7 +438,7 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     given = {_word(option.flag) for option in OPTIONS if getattr(settings, option.name) != option.default}
     # The ini file and its addopts may have these, which make tests fail, for the runs that do measure.
     typed = {_word(str(arg).partition("=")[0]) for arg in config.invocation_params.args}
-    given = given - {"strict", "counters"} | typed & {"strict", "counters"}
+    given = given - {"strict", "findings"} | typed & {"strict", "findings"}
     if getattr(config.option, "lf", False):  # by a cache that each machine has, or changes
         given.add("lf")
     if settings.accept is not None and not settings.save:

@@ -22,7 +22,7 @@ from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import allow, unmatched
 from pytest_rlperf.model.counting import Counting, PhaseCounts
-from pytest_rlperf.model.judged import TRAILER, Allowance, Creep, Estimate, Outcome, Status, Verdict
+from pytest_rlperf.model.judged import TRAILER, Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import UnmatchedAllowance
 from pytest_rlperf.model.stored import StoredResult
@@ -177,7 +177,7 @@ def counted(ops: int) -> Counting:
 
 def by_counts(verdict: Verdict) -> Verdict:
     """Return the verdict of a time together with that of counts, which gate and are more than they were."""
-    return combine(verdict, counted(1), counted(2), ["ops:"])
+    return combine(verdict, counted(1), counted(2), Policy(gates=("ops:",)))
 
 
 SAME_TIME = replace(SLOWER, status=Status.SAME, estimate=Estimate(1.01, 0.99, 1.03, 0.99, 0.99, 1.03), suspect=False)
@@ -365,7 +365,7 @@ def test_another_workload_begins_anew(store: Store) -> None:
 
 
 # Both tests are slower by what they do as well: a busy machine can make their time UNDECIDED, but not their counts.
-MEASURED = ("--rlperf-max-time=1", "--rlperf-counters=gate")
+MEASURED = ("--rlperf-max-time=1", "--rlperf-findings=counts=gate")
 
 
 def test_a_trailer_that_fits_no_test_is_told_whatever_the_verdict(tmp_path: Path, wording: Wording) -> None:

@@ -253,11 +253,11 @@ LIBRARY = "def scan():\n    return 1\n\ndef work():\n    scan()\n"
 TEST = """\
 import pytest, mylib
 
-@pytest.mark.rlperf(counters=["python_calls"])
+@pytest.mark.rlperf(findings={"counts": ["python_calls"]})
 def test_x(rlperf):
     rlperf(mylib.work)
 
-@pytest.mark.rlperf(counters=["python_calls"])
+@pytest.mark.rlperf(findings={"counts": ["python_calls"]})
 def test_same(rlperf):
     rlperf(mylib.scan)
 """

@@ -12,11 +12,12 @@ from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
 from wording import Wording
 
+from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
 from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by, learn
 from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Tally
-from pytest_rlperf.model.judged import Outcome, Status, Verdict
+from pytest_rlperf.model.judged import Outcome, Policy, Status, Verdict
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.notes import (
     GatesNotCounted,
@@ -28,7 +29,7 @@ from pytest_rlperf.model.notes import (
 )
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Baseline, Machine
-from pytest_rlperf.options import Counters, parse_counters
+from pytest_rlperf.options import parse_findings
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.tables import counter_lines
 from pytest_rlperf.report.terminal import render_summary
@@ -283,8 +284,8 @@ def counted_on_device(*, careless: bool) -> Counting:
 
 def test_the_device_that_a_workload_is_on_is_counted() -> None:
     """Waits, pageable copies and memory asked for, each by phase: a marker that names them convicts."""
-    gates = parse_counters(["syncs", "pageable_copies", "device_allocations", "kernels"]).gates
-    found = combine(verdict(Status.SAME), counted_on_device(careless=False), counted_on_device(careless=True), gates)
+    policy = Policy(gates=("syncs", "pageable_copies", "device_allocations", "kernels"))
+    found = combine(verdict(Status.SAME), counted_on_device(careless=False), counted_on_device(careless=True), policy)
     assert found.status is Status.SLOWER
     assert verdict_message(found).startswith(
         "critic: device_allocations 0 → 1; syncs 0 → 1 · sample: pageable_copies 0 → 1; syncs 0 → 1\n"
@@ -409,7 +410,7 @@ def test_gates_that_nothing_was_counted_for_are_named() -> None:
     """A gate that a side has not counted is named; one that only a marker names, too."""
     then = counting({WHOLE: {"ops": 3, "syncs": 0, "native_calls": 2}})
     now = counting({WHOLE: {"syncs": 0, "native_calls": 2}})
-    every = parse_counters("gate").gates
+    every = tuple(name for name in NAMES if not name.endswith((":", "_bytes")))
     assert uncounted(then, now, every, ()) == ("ops",)
     assert uncounted(now, now, every, ()) == uncounted(then, now, (), ()) == ()
     named = ("syncs", "kernels", "native_calls:rlox", "copies_*", "native_calls:")
@@ -456,7 +457,7 @@ THEN = counting({WHOLE: {"ops": 9, "ops:aten::mm": 9, "syncs": 4}})
 MORE = counting({WHOLE: {"ops": 12, "ops:aten::mm": 12, "syncs": 4}})
 LESS = counting({WHOLE: {"ops": 7, "ops:aten::mm": 7, "syncs": 4}})
 BOTH = counting({WHOLE: {"ops": 7, "ops:aten::mm": 7, "syncs": 5}})
-GATES = ("ops", "syncs")
+GATES = Policy(gates=("ops", "syncs"))
 
 
 @pytest.mark.parametrize("status", [Status.SAME, Status.UNDECIDED, Status.NEW, Status.INCOMPARABLE, Status.FASTER])
@@ -474,8 +475,8 @@ def test_a_gated_count_that_is_more_is_slower(status: Status) -> None:
 def test_what_does_not_gate_or_is_accepted_fails_nothing() -> None:
     """The verdict is the time's where counts do not gate, and the changes are there to be shown."""
     assert not combine(replace(verdict(Status.SAME), accepted=True), THEN, MORE, GATES).fails(strict=True)
-    assert not combine(replace(verdict(Status.SAME), gated=False), THEN, MORE, GATES).fails(strict=True)
-    found = combine(verdict(Status.SAME), THEN, MORE, ())
+    assert not combine(verdict(Status.SAME), THEN, MORE, replace(GATES, gated=False)).fails(strict=True)
+    found = combine(verdict(Status.SAME), THEN, MORE, Policy())
     assert found == replace(verdict(Status.SAME), counters=found.counters)
     assert found.counters
 
@@ -589,71 +590,51 @@ def test_old_baselines_and_other_work_have_nothing_to_compare(tmp_path: Path) ->
     assert other == OtherCounts(None)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("off", Counters("off", ())),
-        ("show", Counters("show", ())),
-        ("gate", Counters("gate", ())),
-        (["ops"], Counters("gate", ("ops",))),
-        (("ops:", "native_calls:rlox", "*_bytes"), Counters("gate", ("ops:", "native_calls:rlox", "*_bytes"))),
-    ],
-)
-def test_counters_are_read(value: object, expected: Counters) -> None:
-    """A word for the run, names, families, members and patterns for a test."""
-    assert parse_counters(value) == expected
-
-
 @pytest.mark.parametrize("value", ["ops", "", 3, [], [3], ["no_such"], ["op"], ["native_call:rlox"], ["opz*"]])
 def test_counters_that_mean_nothing_are_refused(value: object, wording: Wording) -> None:
     """With what there is."""
     with wording.raises(ValueError):
-        parse_counters(value)
-
-
-def test_gating_all_leaves_out_sizes_and_members() -> None:
-    """Sizes depend on the interpreter's build, and an operation replaced by a better one is no regression."""
-    gates = Counters("gate", ()).gates
-    assert {"ops", "syncs", "python_calls"} <= set(gates)
-    assert not [name for name in gates if name.endswith((":", "_bytes"))]
-    assert Counters("show", ()).gates == ()
-    assert Counters("gate", ("ops:",)).gates == ("ops:",)
+        parse_findings({"counts": value})
 
 
 def test_the_marker_gates_unless_counting_is_off(pytester: pytest.Pytester) -> None:
-    """The marker beats the ini file; off is off, whatever a test asks for."""
-    pytester.makeini("[pytest]\nrlperf_counters = gate")
+    """The marker beats the ini file, and lists what gates; off is off, whatever a test asks for.
+
+    Sizes depend on the interpreter's build, and an operation replaced by a better one is no regression: neither gates.
+    """
+    pytester.makeini("[pytest]\nrlperf_findings = counts=gate")
     pytester.makeconftest(
         "def pytest_collection_modifyitems(config, items):\n"
         "    from pytest_rlperf.options import read_config\n"
         "    for item in items:\n"
-        "        print(item.name, read_config(config).for_test(item).counters)\n"
+        "        print(item.name, *read_config(config).for_test(item).gating_counts)\n"
     )
     pytester.makepyfile(
-        "import pytest\ndef test_a(): pass\n@pytest.mark.rlperf(counters=['syncs'])\ndef test_b(): pass\n"
+        "import pytest\ndef test_a(): pass\n"
+        "@pytest.mark.rlperf(findings={'counts': ['syncs', 'ops:']})\ndef test_b(): pass\n"
     )
+    exact = [name for name in NAMES if not name.endswith((":", "_bytes"))]
     for args, expected in (
-        ((), ("gate', named=()", "gate', named=('syncs',)")),
-        (("--rlperf-counters=show",), ("show', named=()", "gate', named=('syncs',)")),
-        (("--rlperf-counters=off",), ("off', named=()", "off', named=()")),
+        ((), (exact, ["syncs", "ops:"])),
+        (("--rlperf-findings=counts=show",), ([], ["syncs", "ops:"])),
+        (("--rlperf-findings=counts=off",), ([], [])),
     ):
         result = pytester.runpytest_inprocess("-p", "rlperf", "-q", "-s", "--rlperf", "--collect-only", *args)
-        result.stdout.fnmatch_lines(
-            [f"*test_{name} Counters(mode='{text})" for name, text in zip("ab", expected, strict=True)]
-        )
+        lines = [" ".join((f"*test_{name}", *gates)) for name, gates in zip("ab", expected, strict=True)]
+        result.stdout.fnmatch_lines(lines)
 
 
 def test_a_counter_that_does_not_exist_is_a_usage_error(pytester: pytest.Pytester) -> None:
     """At collection, before anything is measured, with the names there are; so is a word that is none."""
     pytester.makepyfile(
-        "import pytest\n@pytest.mark.rlperf(counters=['opps'])\ndef test_a(rlperf): rlperf(lambda: None)\n"
+        "import pytest\n@pytest.mark.rlperf(findings={'counts': ['opps']})\ndef test_a(rlperf): rlperf(lambda: None)\n"
     )
     result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*test_a*counters=?'opps'?*'opps'*: ops, ops:, *"])
-    result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf-counters=on")
+    result.stderr.fnmatch_lines(["*test_a*'opps'*'opps'*: ops, ops:, *"])
+    result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf-findings=counts=on")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--rlperf-counters=on: *off, show*gate*"])
+    result.stderr.fnmatch_lines(["*--rlperf-findings=counts=on: *off, show*gate*"])
 
 
 CHANGED = (

@@ -105,7 +105,7 @@ def test_a_worse_count_locks_the_baseline(project: Example) -> None:
 @pytest.mark.slow
 def test_off_counts_nothing(project: Example) -> None:
     """Not even what a marker asks for."""
-    off = project.pytest("--rlperf", *QUICK, "--rlperf-counters=off", "-k", "test_more", code=OK)
+    off = project.pytest("--rlperf", *QUICK, "--rlperf-findings=counts=off", "-k", "test_more", code=OK)
     assert off.tests["test_more"]["result"]["counting"] is None
     assert off.tests["test_more"]["verdict"]["counters"] == []
 

@@ -20,12 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_rlperf.components.outputs import output_parts
-from pytest_rlperf.judge.findings import find_all, first_call, growth, scale
+from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
+from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
 from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Usage
+from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.run.outcomes import Series
 
 PAGE = (Path(__file__).parents[1] / "docs" / "counters.md").read_text(encoding="utf-8")
@@ -79,7 +81,7 @@ def test_growth_without_a_base_is_a_note() -> None:
     [
         pytest.param(growing({}), [], id="nothing grows"),
         pytest.param(
-            growing({"objects": 1.0}), ["growth!: each call leaves 1 Python objects more than on base"], id="an object"
+            growing({"objects": 1.0}), ["growth!: each call leaves 1 Python object more than on base"], id="an object"
         ),
         pytest.param(growing({"objects": 10.0}, {"objects": 10.0}), [], id="both sides grow alike"),
         pytest.param(growing({"objects": 10.4}, {"objects": 10.0}), [], id="head grows a little more than base"),
@@ -151,7 +153,7 @@ def test_what_the_first_calls_keep_for_good_hides_no_growth() -> None:
         for reading in readings
     ]
     assert lines(live_of([readings] * 3)) == []
-    assert lines(live_of([grown] * 3)) == ["growth!: each call leaves 1 Python objects more than on base"]
+    assert lines(live_of([grown] * 3)) == ["growth!: each call leaves 1 Python object more than on base"]
     short = grown[:3]
     assert lines(live_of([grown, grown, short])) == lines(live_of([grown] * 2))
     assert growth.hints(live_of([grown, short, short]))
@@ -350,9 +352,21 @@ def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: 
     """A finding that gates makes a test SLOWER whatever its time; one that is shown stands beside the verdict."""
     live = replace(live_of([]), output=OutputComparison(outputs, "output", "differs"))
     faster: Verdict = builders.verdict(Status.FASTER, 0.8)
-    found = with_findings(faster, find_all(live, Policy(findings={**FINDINGS, "outputs": level})))
+    policy = Policy(findings={**FINDINGS, "outputs": level})
+    found = with_findings(faster, find_all(live, policy), policy)
     assert found.status is expected
     assert bool(found.findings) is (level != "off" and not (level == "gate" and outputs is Outputs.CLOSE))
+
+
+@pytest.mark.parametrize(("level", "fails"), [("show", False), ("gate", True)])
+def test_a_time_that_is_only_shown_fails_nothing_by_itself(level: str, fails: bool) -> None:
+    """Another kind that gates still fails the test, and says so."""
+    policy = Policy(findings={**FINDINGS, "time": "show", "outputs": level})
+    live = replace(live_of([]), output=OutputComparison(Outputs.DIFFERENT, "output", "differs"))
+    slower = verdict(policy, Status.SLOWER, WrittenReason("live", "slower"))
+    found = with_findings(slower, find_all(live, policy), policy)
+    assert found.status is Status.SLOWER
+    assert found.fails(strict=True) is found.by_counts is fails
 
 
 @pytest.mark.slow
@@ -386,8 +400,8 @@ def test_the_page_about_findings_lists_them_all() -> None:
     """docs/counters.md has every kind of finding, what its module finds, and what it does unless it is set."""
     rows = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
     cells = [row for row in rows if len(row) == 4]
-    modules = {kind: importlib.import_module(f"pytest_rlperf.judge.findings.{kind}") for kind in FINDINGS}
-    finds = {kind: (module.__doc__ or "").partition(".\n")[0].rstrip(".") for kind, module in modules.items()}
-    assert {(name, what, level) for name, what, _, level in cells} == {
-        (f"`{kind}`", finds[kind].partition(": ")[2], f"`{level}`") for kind, level in FINDINGS.items()
-    }
+    assert {name: level for name, _, _, level in cells} == {f"`{kind}`": f"`{does}`" for kind, does in FINDINGS.items()}
+    finds = {name: what for name, what, _, _ in cells}
+    for kind in (*KINDS, "scale"):
+        doc = importlib.import_module(f"pytest_rlperf.judge.findings.{kind}").__doc__ or ""
+        assert finds[f"`{kind}`"] == doc.partition(".\n")[0].rstrip(".").partition(": ")[2]

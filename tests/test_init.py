@@ -335,6 +335,11 @@ def test_of_a_project_in_torch(project: Example) -> None:
         (BUFFER + SAC, "rlperf_sac_update(lambda: agent.train(replay_buffer=buffer))"),
         (PPO, "rlperf_ppo_collect(lambda: agent.collect_rollout(n_steps=128), items=128)"),
         (f"class A(B): ...\n{BUFFER.replace('Memory', 'B')}class B2(B): ...", "from mine import B\n"),
+        (
+            BUFFER.replace("def sample(", "def sample_batch("),
+            "rlperf_replay_sample(lambda: buffer.sample_batch(256), batch_size=256)",
+        ),
+        ("class PPO:\n    def update(self): ...", "rlperf_ppo_update(lambda: agent.update())"),
     ],
 )
 def test_what_tests_are_made_of(project: Example, code: str, line: str) -> None:

@@ -314,7 +314,7 @@ def usage_error(example: Example, *args: str) -> str:
         ["--rlperf-json=x.json"],
         ["--rlperf-json="],
         ["--rlperf-strict"],
-        ["--rlperf-counters=gate"],
+        ["--rlperf-findings=counts=gate"],
         ["--rlperf-selfcheck", "--rlperf-save-baseline"],
         ["--rlperf-selfcheck", "--rlperf-against=main"],
         ["--rlperf-against=main", "--rlperf-accept=x"],

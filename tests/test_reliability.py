@@ -367,7 +367,7 @@ def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:
             rlperf(work)
             print("the end")
     """
-    run = measure(tmp_path, tests, "-rP", "--rlperf-counters=off", code=OK)
+    run = measure(tmp_path, tests, "-rP", "--rlperf-findings=counts=off", code=OK)
     assert 1_000_000 < len(run.out) < 1_200_000
     assert "the beginning" in run.out
     assert re.findall(r"x\n(.*)\nthe end", run.out) == wording

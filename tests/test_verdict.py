@@ -188,7 +188,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.CountsChanged(CHANGES),
     reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),
     reasons.AlsoCounted(CHANGES),
-    reasons.Found(("each call leaves 1 Python objects more than on base",)),
+    reasons.Found(("each call leaves 1 Python object more than on base",)),
     reasons.AlsoFound(
         ("works with 3 threads, 1 on base", "returns other numbers from the first call on: output differs")
     ),

@@ -482,9 +482,9 @@ def _counted(count: int, noun: str) -> str:
 def _nothing_text(own: Search, names: Collection[str]) -> str:
     if names:
         return "nothing was written\n"
-    example = own.modules[0].name if own.modules else "my_module"
+    example = next(own.likely(), "my_module:SACAgent")
     return (
-        f"nothing was written: a component of yours is named by its module, rlperf init {example}:SACAgent\n"
+        f"nothing was written: a component of yours is named by its module, as in rlperf init {example}\n"
         f"what can be measured: {listed(sorted({*KINDS.values()}))}; anything else by rlperf(function)\n"
     )
 

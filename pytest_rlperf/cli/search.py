@@ -73,9 +73,11 @@ _TRANSITION = {
     for name in names.split()
 }
 _FILL = ("add", "push", "store", "append", "insert", "put", "remember", "store_transition", "add_transition")
+_DRAW = ("sample", "sample_batch", "random_batch", "sample_transition_batch", "get_batch", "draw")
 _UPDATE = ("update", "train_step", "update_parameters", "learn", "train", "gradient_step", "optimize")
 _COLLECT = ("collect", "collect_rollout", "collect_rollouts", "rollout")
 _SAC_LIKE, _PPO_LIKE = re.compile("SAC|TD3|DDPG|REDQ|DroQ|CrossQ|DQN", re.IGNORECASE), re.compile("PPO|A2C")
+_COMPONENT = re.compile("Agent|Trainer|Buffer|Memory|Env|PPO|A2C|" + _SAC_LIKE.pattern)
 _SIZES = {"stored": "[1_000, 10_000, 100_000]", "episode_steps": "[10, 1_000]"}
 """Measured at each: scans of all that is stored, and resets within a step, show at these alone."""
 
@@ -171,6 +173,12 @@ class Search:
     def tops(self) -> set[str]:
         """Return the packages and modules whose components are measured."""
         return self.known | {each.module.top for each in self.found}
+
+    def likely(self) -> Iterator[str]:
+        """Yield the classes that go by the name of a component, as ``module:name``."""
+        for module, node in _definitions(self.modules):
+            if isinstance(node, ast.ClassDef) and _COMPONENT.search(node.name):
+                yield f"{module.name}:{node.name}"
 
 
 def search(roots: Iterable[Path], names: Iterable[str], known: Iterable[str]) -> Search:
@@ -346,13 +354,16 @@ def _objects(module: Module, node: ast.ClassDef, buffer: Found | None, *, named:
             yield _vecenv(module, node, make)
         return
     made, unknown = _call(node.name, make, _VALUES)
-    if "sample" in methods and (named or _first(methods, "sample") in ("batch_size", "n", "size")):
+    draw = next((name for name in _DRAW if name in methods), "")
+    if draw and (named or _first(methods, draw) in ("batch_size", "n", "size")):
         lines, more = _filled(f"buffer = {made}", "buffer", methods)
-        call = "rlperf_replay_sample(buffer, batch_size=256)"
+        drawn = "buffer" if draw == "sample" else f"lambda: buffer.{draw}(256)"
+        call = f"rlperf_replay_sample({drawn}, batch_size=256)"
         yield Found(module, node, "rlperf_replay_sample", (*lines, call), (*unknown, *more))
     update = next((name for name in _UPDATE if name in methods), "")
     is_named = named and not _PPO_LIKE.search(node.name)
-    if update and (is_named or _SAC_LIKE.search(node.name) or _first(methods, update) == "batch_size"):
+    is_sac = is_named or _SAC_LIKE.search(node.name) or _first(methods, update) == "batch_size"
+    if update and is_sac:
         agent, more = _filled(f"agent = {made}", "agent", methods)
         yield _sac(module, node, agent, update, methods[update], (*unknown, *more), buffer)
     collect = next((name for name in _COLLECT if name in methods), "")
@@ -363,9 +374,12 @@ def _objects(module: Module, node: ast.ClassDef, buffer: Found | None, *, named:
         if collect == "collect" and _first(methods, collect) == "n_steps":
             line = "rlperf_ppo_collect(agent, n_steps=128)"
         yield Found(module, node, "rlperf_ppo_collect", (f"agent = {made}", line), (*unknown, *more))
-        if _first(methods, "update") == "rollout":
-            line = "rlperf_ppo_update(agent, n_steps=128)"
-            yield Found(module, node, "rlperf_ppo_update", (f"agent = {made}", line), (*unknown,))
+    if update and not is_sac and _PPO_LIKE.search(node.name):
+        call, more = _call(f"agent.{update}", methods[update], _VALUES)
+        line = f"rlperf_ppo_update(lambda: {call})"
+        if collect and _first(methods, update) == "rollout":
+            line, more = "rlperf_ppo_update(agent, n_steps=128)", []
+        yield Found(module, node, "rlperf_ppo_update", (f"agent = {made}", line), (*unknown, *more))
 
 
 def _vecenv(module: Module, node: _Definition, make: ast.FunctionDef | None, several: str = "") -> Found:

@@ -10,7 +10,7 @@ from pytest_rlperf.counters.instrument import NAMES, STEPS
 from pytest_rlperf.judge.policy import overruled
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange, Counting
-from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.judged import Policy, Status, Verdict
 
 EVERY = ("*",)
 
@@ -29,22 +29,23 @@ def compare(then: Counting, now: Counting, names: Sequence[str]) -> tuple[Counte
     return tuple(change for change in changes if not any(_is_member(other, change) for other in changes))
 
 
-def combine(verdict: Verdict, then: Counting, now: Counting, gates: Sequence[str]) -> Verdict:
-    """Return the verdict of times together with that of counts, of which those that ``gates`` choose decide.
+def combine(verdict: Verdict, then: Counting, now: Counting, policy: Policy) -> Verdict:
+    """Return the verdict of times together with that of counts, of which those that ``policy.gates`` choose decide.
 
     Any of them that is more is SLOWER, whatever the time is; less is FASTER unless the time is slower or invalid.
     All that changed is kept with the verdict.
     """
-    changes, gated = compare(then, now, EVERY), compare(then, now, gates)
+    changes, gated = compare(then, now, EVERY), compare(then, now, policy.gates)
     verdict = replace(verdict, counters=changes)
     if not gated:
         return verdict
     worse = [change for change in gated if change.is_more]
     named = tuple(_by_name(worse or gated, changes))
     status = Status.SLOWER if worse else Status.FASTER
-    if verdict.status is status or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
+    is_said = verdict.status is status and verdict.gated
+    if is_said or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
         return replace(verdict, also=(*verdict.also, reasons.AlsoCounted(named)))
-    return overruled(verdict, status, reasons.CountsChanged(named))
+    return overruled(policy, verdict, status, reasons.CountsChanged(named))
 
 
 def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pytest_rlperf.model.judged import OFF, SHOW, Estimate, Finding, Policy, Status, Verdict
+from pytest_rlperf.model.judged import GATE, OFF, SHOW, Estimate, Finding, Policy, Status, Verdict
 from pytest_rlperf.model.reasons import Reason, TimeAlone
 
 
@@ -23,15 +23,16 @@ def verdict(
         estimate=estimate,
         smallest_seen=smallest_seen,
         suspect=estimate is not None and estimate.ratio > 1 + policy.tolerance,
-        gated=policy.gated,
+        gated=policy.gated and policy.findings["time"] == GATE,
         accepted=policy.accept,
     )
 
 
-def overruled(verdict: Verdict, status: Status, reason: Reason) -> Verdict:
+def overruled(policy: Policy, verdict: Verdict, status: Status, reason: Reason) -> Verdict:
     """Return a verdict that something else than times decides, with what the times show by themselves beside it."""
     alone = TimeAlone(verdict.status.value, verdict.reason)
-    return replace(verdict, status=status, reason=reason, also=(alone, *verdict.also), lever=None)
+    also = (alone, *verdict.also)
+    return replace(verdict, status=status, reason=reason, also=also, lever=None, gated=policy.gated)
 
 
 def finding(policy: Policy, kind: str, line: str, figures: Mapping[str, float]) -> Finding:

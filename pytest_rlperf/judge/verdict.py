@@ -60,20 +60,20 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     """Return the verdict on a test."""
     found, counts = _by_times(evidence, policy), evidence.counts
     if counts is not None:
-        found = combine(found, counts.then, counts.now, policy.gates)
+        found = combine(found, counts.then, counts.now, policy)
     if evidence.live is not None and found.status is not Status.INCOMPARABLE:
         laws = () if evidence.law is None else (evidence.law,)
-        found = with_findings(found, (*find_all(evidence.live, policy), *laws))
+        found = with_findings(found, (*find_all(evidence.live, policy), *laws), policy)
     return allow(found, evidence.head.nodeid, evidence.allowances)
 
 
-def with_findings(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
+def with_findings(verdict: Verdict, findings: tuple[Finding, ...], policy: Policy) -> Verdict:
     """Return the verdict of times and counts together with other findings: one that gates is SLOWER."""
     gating = tuple(finding.line for finding in findings if finding.gates)
     others = tuple(finding.line for finding in findings if not finding.gates)
     verdict = replace(verdict, findings=findings)
-    if gating and verdict.status is not Status.SLOWER:
-        verdict = overruled(verdict, Status.SLOWER, reasons.Found(gating))
+    if gating and not (verdict.status is Status.SLOWER and verdict.gated):
+        verdict = overruled(policy, verdict, Status.SLOWER, reasons.Found(gating))
         gating = ()
     lines = (*gating, *others)
     return replace(verdict, also=(*verdict.also, reasons.AlsoFound(lines))) if lines else verdict

@@ -84,10 +84,12 @@ def pattern_of(key: str) -> str:
 
 OFF, SHOW, GATE = "off", "show", "gate"
 FINDINGS: Mapping[str, str] = {
+    "time": GATE,
+    "counts": SHOW,
     **dict.fromkeys(("growth", "threads", "drift", "first_call", "scale"), GATE),
     **dict.fromkeys(("phases", "outputs"), SHOW),
 }
-"""The kinds of findings beside time and counts, each with what it does unless a run or a test sets it otherwise."""
+"""The kinds of findings, each with what it does unless a run or a test sets it otherwise."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class Policy:
     of it, stored numbers over ``stored_failing`` with a lower bound over half of that. ``alpha`` is the chance of any
     false alarm in the run, ``tests`` how many share it. ``gates`` choose the exact counts that decide. ``stores`` marks
     a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most. ``findings`` is
-    what each other kind of finding does: OFF, SHOW or GATE.
+    what each kind of finding does: OFF, SHOW or GATE.
     """
 
     tolerance: float = LIVE_TOLERANCE

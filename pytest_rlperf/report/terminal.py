@@ -65,12 +65,11 @@ class NoLine:
 class _Line:
     """The progress of a run in one line: the test's number, verdicts so far, the time left, and the step."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._test = ""
         self._done = self._total = 0
         self._verdicts: Mapping[str, int] = {}
-        self._left_s, self._counted_s = 0.0, clock()
+        self._left_s = 0.0
 
     def begin(self, test: str) -> None:
         """Name the test that the next steps belong to."""
@@ -78,17 +77,16 @@ class _Line:
 
     def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
         """Keep how many of the tests are done, how many there are of each verdict so far, and the time left."""
-        self._left_s, self._counted_s = left_s, self._clock()
-        self._done, self._total, self._verdicts = done, total, dict(verdicts)
+        self._done, self._total, self._verdicts, self._left_s = done, total, dict(verdicts), left_s
 
     def _text(self, step: str) -> str:
         """Return the line."""
         parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
         if self._verdicts:
             parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
-        left_s = self._left_s - (self._clock() - self._counted_s)
-        if left_s >= 1:
-            parts.append(f"about {left_s:.0f} s left" if left_s < 120 else f"about {left_s / 60:.0f} min left")
+        if self._left_s >= 1:
+            left = f"{self._left_s:.0f} s" if self._left_s < 120 else f"{self._left_s / 60:.0f} min"
+            parts.append(f"about {left} left")
         parts += [shown(self._test), step] if self._test else [step]
         return f"rlperf: {' · '.join(parts)}"
 
@@ -97,8 +95,9 @@ class LogLine(_Line):
     """A line a minute, where there is no terminal to rewrite a line on; ``write`` puts it on a line of its own."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
+        super().__init__()
         self._write = write
+        self._clock = clock
         self._last_s = clock()
 
     def show(self, step: str) -> None:
@@ -115,8 +114,8 @@ class LogLine(_Line):
 class LiveLine(_Line):
     """One line below pytest's own, rewritten in place; the cursor is always left where pytest had it."""
 
-    def __init__(self, screen: Screen, file: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
+    def __init__(self, screen: Screen, file: TextIO) -> None:
+        super().__init__()
         self._screen = screen
         self._file = file
         self._shown = ""

@@ -285,7 +285,7 @@ def _lever_text(lever: Lever, reason: Reason) -> str:
         case LeverKind.TOLERANCE:
             return f"raise --rlperf-tolerance to {100 * amount:g}%"
         case LeverKind.COUNTS:
-            return "let counts gate, which are exact: --rlperf-counters=gate"
+            return "let counts gate, which are exact: --rlperf-findings=counts=gate"
         case LeverKind.QUIET:
             work = reason.other_work if isinstance(reason, reasons.PairsUndecided) else None
             if work is None or not work.process:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -176,6 +176,6 @@ class ProbeLoop(TestLoop):
         self._progress.begin(self._pair[1].title)
         return compared(*self._pair, project, self._progress.show)
 
-    def _report(self, test: TestInLane, measured: Future[None]) -> None:
-        self._await(test, measured)
+    def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
+        self._await(test, measured, count)
         self._reasons[test.measuring.group.key] = essence(test.failure)

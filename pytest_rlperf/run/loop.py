@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import sys
 import threading
@@ -13,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -63,7 +63,8 @@ from pytest_rlperf.workers.stems import (
 )
 
 _REFRESH_S = 0.1
-_SECONDS = "rlperf/seconds"  # how long tests took, in pytest's cache
+_SECONDS = "rlperf/seconds"  # how long tests usually take, in pytest's cache
+_LEAST_LEFT = 0.25  # of a test's usual time, where it takes longer already
 _PATIENCE_LEAST_S = 10.0
 _BUDGET_S = 1800.0  # for all tests where none is given
 _LEAST_PAIR_S = 3.0  # of that for each of a test's fewest pairs
@@ -286,18 +287,18 @@ class TestLoop:
             for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True))
         ]
         cache = getattr(self._config, "cache", None)
-        known_s = {} if cache is None else cache.get(_SECONDS, {})
-        left = TimeLeft([test.measuring.group.key for test in tests], known_s)
+        usual_s = {} if cache is None else cache.get(_SECONDS, {})
+        left = TimeLeft([test.measuring.group.key for test in tests], usual_s, lanes.count)
         threads = ThreadPoolExecutor(lanes.count)
         # With one lane a test begins when the one before it is reported: what it prints comes in the right place.
-        measured: Iterable[Future[None]] = (threads.submit(self._measure, test, measure, budget) for test in tests)
+        measured: Iterable[Future[None]] = (
+            threads.submit(self._measure, test, measure, budget, left) for test in tests
+        )
         try:
             if lanes.count > 1:
                 measured = list(measured)
             for number, (test, end) in enumerate(zip(tests, measured, strict=True)):
-                self._show_count(number, len(tests), left.left_s())
-                self._report(test, end)
-                left.add()
+                self._report(test, end, partial(self._show_count, number, len(tests), left))
                 if session.shouldfail:
                     raise session.Failed(session.shouldfail)
                 if session.shouldstop:
@@ -308,34 +309,38 @@ class TestLoop:
             processes.cancel()
             threads.shutdown(cancel_futures=True)
             if cache is not None:
-                cache.set(_SECONDS, {**known_s, **left.took_s()})
+                cache.set(_SECONDS, left.learned_s())
 
-    def _show_count(self, done: int, total: int, left_s: float) -> None:
-        """Show how many tests are done, the verdicts so far, and the time left."""
+    def _show_count(self, done: int, total: int, left: TimeLeft) -> None:
+        """Show how many tests are reported, the verdicts so far, and the time left."""
         statuses = Counter(outcome.verdict.status for outcome in self._run.outcomes.tests.values())
         verdicts = {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]}
-        self._progress.count(done, total, verdicts, left_s)
+        self._progress.count(done, total, verdicts, left.left_s())
 
-    def _measure(self, test: TestInLane, measure: Measure, budget: Budget) -> None:
+    def _measure(self, test: TestInLane, measure: Measure, budget: Budget, left: TimeLeft) -> None:
         """Measure one test in its part of the run's time."""
+        left.begin(test.measuring.group.key)
         try:
             test.run(measure, budget.next_s())
         except SideError as error:
             raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
+        finally:
+            left.end(test.measuring.group.key)
 
-    def _report(self, test: TestInLane, measured: Future[None]) -> None:
-        """Report one test as if it ran here, once it is measured."""
+    def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
+        """Report one test as if it ran here, once it is measured; ``count`` shows meanwhile how far the run is."""
         reports = ReportForwarder(self._config, test.item, self._progress.clear)
-        self._await(test, measured)
+        self._await(test, measured, count)
         reports.forward_all(test.reports)
         if test.is_unreported:
             reports.fabricate(test.failure)
         outcome = self._run.outcomes.tests.get(test.measuring.group.key)
         reports.finish([] if outcome is None else list(properties(outcome)))
 
-    def _await(self, test: TestInLane, measured: Future[None]) -> None:
+    def _await(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
         """Show a test's steps until it is measured, and keep its results."""
         while not wait([measured], _REFRESH_S).done:
+            count()
             if test.progress.step is not None:
                 self._progress.begin(test.progress.test)
                 self._progress.show(test.progress.step)
@@ -480,39 +485,51 @@ class Budget:
 
 
 class TimeLeft:
-    """Estimates the time that a run's tests will take: as in the latest run here, and more and more at this run's pace.
+    """Estimates the time that a run's tests will take: as in earlier runs here, and more and more at this run's pace.
 
-    ``known_s`` are the seconds by tests, from the end of the test before. Without them an estimate takes two tests, as
-    the first one's time has the start of the processes in it, and the pace is all there is.
+    ``usual_s`` are the seconds by tests, as ``learned_s`` of the run before returned them. ``lanes`` tests go on at
+    once.
     """
 
     def __init__(
-        self, keys: Sequence[str], known_s: Mapping[str, float], clock: Callable[[], float] = time.monotonic
+        self,
+        keys: Sequence[str],
+        usual_s: Mapping[str, float],
+        lanes: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        known = [known_s[key] for key in keys if key in known_s]
-        usual_s = sum(known) / len(known) if known else 1.0
-        self._expected_s = [known_s.get(key, usual_s) for key in keys]
-        self._keys, self._clock = keys, clock
-        self._first = 0 if keys and keys[0] in known_s else 1  # of those that the pace is taken from
-        self._ends_s = [clock()]
+        known = [usual_s[key] for key in keys if key in usual_s]
+        self._expected_s = {key: usual_s.get(key, sum(known) / len(known)) for key in keys} if known else {}
+        self._usual_s, self._lanes, self._clock = usual_s, lanes, clock
+        self._begun_s: dict[str, float] = {}
+        self._took_s: dict[str, float] = {}
 
-    def add(self) -> None:
-        """Note that the next test is done."""
-        self._ends_s.append(self._clock())
+    def begin(self, key: str) -> None:
+        """Note that a test begins."""
+        self._begun_s[key] = self._clock()
+
+    def end(self, key: str) -> None:
+        """Note that a test is done."""
+        self._took_s[key] = self._clock() - self._begun_s[key]
 
     def left_s(self) -> float:
-        """Return the time left, 0 where it cannot be known yet."""
-        done = len(self._ends_s) - 1
-        if done > self._first:
-            spent_s = self._ends_s[-1] - self._ends_s[self._first]
-            expected_s = sum(self._expected_s[self._first : done])
-            latest_s = 0.0 if self._first else sum(self._expected_s)  # weighs as much as a whole run
-            return sum(self._expected_s[done:]) * (spent_s + latest_s) / (expected_s + latest_s)
-        return 0.0 if self._first else sum(self._expected_s)
+        """Return the time left, 0 where no earlier run says how long tests take."""
+        if not self._expected_s:
+            return 0.0
+        took_s, now_s = dict(self._took_s), self._clock()
+        whole_s = sum(self._expected_s.values())  # which weighs as much in the pace as all that ended
+        pace = (whole_s + sum(took_s.values())) / (whole_s + sum(self._expected_s[key] for key in took_s))
+        ends_s = [0.0] * self._lanes
+        for key, expected_s in self._expected_s.items():
+            if key not in took_s:
+                spent_s = now_s - self._begun_s.get(key, now_s)
+                heapq.heapreplace(ends_s, ends_s[0] + max(expected_s * pace - spent_s, _LEAST_LEFT * expected_s))
+        return max(ends_s)
 
-    def took_s(self) -> dict[str, float]:
-        """Return the seconds of the tests that are done."""
-        return {key: end_s - begin_s for key, (begin_s, end_s) in zip(self._keys, pairwise(self._ends_s), strict=False)}
+    def learned_s(self) -> dict[str, float]:
+        """Return the usual seconds of tests, which each run moves half of the way to its own."""
+        moved = {key: (took_s + self._usual_s.get(key, took_s)) / 2 for key, took_s in self._took_s.items()}
+        return {**self._usual_s, **moved}
 
 
 def _doubt_of(error: Exception) -> str:

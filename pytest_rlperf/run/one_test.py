@@ -16,7 +16,7 @@ from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Outcome, Status, Verdict
+from pytest_rlperf.model.judged import OFF, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
@@ -204,8 +204,8 @@ def _is_due_to_base(stopped: LeftEarlyError | WorkerLostError) -> bool:
 
 def counting_pass(settings: Config, workers: int) -> CountingPass:
     """Return the counting pass of a test with these settings, for so many workers."""
-    counters = settings.counters
-    return CountingPass(settings.max_time_s, workers, is_wanted=counters.are_counted, gates=bool(counters.gates))
+    is_wanted, gates = settings.findings["counts"] != OFF, bool(settings.gating_counts)
+    return CountingPass(settings.max_time_s, workers, is_wanted=is_wanted, gates=gates)
 
 
 def _not_on_base(base_label: str, done: m.Done) -> reasons.NotOnBase:
@@ -264,13 +264,13 @@ def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Not
         return None
     other = run.baselines.counts.find(result) if live is None else live_counts(live.base, run.settings.against)
     obstacle: Obstacle | None = other.obstacle if now.workers else NothingCounted(now.notes, on_base=False)
-    gates = settings.counters.gates
+    gates = settings.gating_counts
     if obstacle is not None:
         notes.append(UncomparedCounts(result.nodeid, obstacle, bool(gates)))
         return None
     if other.counting is None:
         return None
-    missing = uncounted(other.counting, now, gates, settings.counters.named)
+    missing = uncounted(other.counting, now, gates, settings.counts)
     if missing:
         why = tuple(dict.fromkeys((*now.notes, *other.counting.notes)))
         notes.append(UncomparedCounts(result.nodeid, GatesNotCounted(missing, why), gates=True))

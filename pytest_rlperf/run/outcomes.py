@@ -17,7 +17,7 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.findings import scale
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model.judged import FINDINGS, LIVE_TOLERANCE, OFF, Allowance, Finding, Outcome, Policy, Shard
+from pytest_rlperf.model.judged import LIVE_TOLERANCE, OFF, Allowance, Finding, Outcome, Policy, Shard
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
@@ -31,7 +31,7 @@ from pytest_rlperf.sides.git import git_user, read_allowances
 
 # The settings that verdicts depend on.
 _UNKNOWN = Tree(None, None, dirty=True)  # without git's answer any file may have changed
-_JUDGING = ("against", "baseline", "tolerance", "pairs", "counters", "strict")
+_JUDGING = ("against", "baseline", "tolerance", "pairs", "findings", "strict")
 
 
 @dataclass
@@ -187,8 +187,8 @@ class RunState:
             gated=settings.gate,
             accept=settings.accept is not None,
             stores=self.settings.save,
-            gates=settings.counters.gates,
-            findings={**FINDINGS, **settings.findings},
+            gates=settings.gating_counts,
+            findings=settings.findings,
             pairs=settings.pairs,
         )
 

@@ -1,4 +1,4 @@
-"""The kinds of findings beside time and counts: each is a module with one pure function, its thresholds and its line.
+"""The kinds of findings beside time and counts: each is a module with one pure function, its thresholds, its line.
 
 A kind looks at the pairs of a live comparison and returns a finding, or None where it finds nothing. ``scale`` looks
 at all tests that differ in a number alone.

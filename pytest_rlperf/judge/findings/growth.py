@@ -37,17 +37,17 @@ def _bytes(text: str) -> Callable[[float], str]:
     return lambda size: f"{units.quantity(size)}B of {text}"
 
 
-def _number(text: str) -> Callable[[float], str]:
-    return lambda number: f"{number:.2g} {text}"
+def _number(one: str, many: str) -> Callable[[float], str]:
+    return lambda number: f"{number:.2g} {one if round(number, 2) == 1 else many}"
 
 
 KEPT = (
-    Resource("objects", lambda usage: usage.objects, 0.1, 200, _number("Python objects")),
+    Resource("objects", lambda usage: usage.objects, 0.1, 200, _number("Python object", "Python objects")),
     Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10, _bytes("memory")),
     Resource("device_bytes", lambda usage: usage.device_bytes, 64, 1, _bytes("device memory")),
-    Resource("open_files", lambda usage: usage.open_files, 0, 3, _number("open files")),
-    Resource("threads", lambda usage: usage.threads, 0, 3, _number("threads")),
-    Resource("processes", lambda usage: usage.processes, 0, 3, _number("child processes")),
+    Resource("open_files", lambda usage: usage.open_files, 0, 3, _number("open file", "open files")),
+    Resource("threads", lambda usage: usage.threads, 0, 3, _number("thread", "threads")),
+    Resource("processes", lambda usage: usage.processes, 0, 3, _number("child process", "child processes")),
 )
 _FEW = tuple(resource for resource in KEPT if not resource.least)
 _WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees

@@ -8,12 +8,12 @@ from pytest_rlperf.devices import driving
 BEFORE = True
 
 
-@pytest.mark.rlperf(counters=["python_calls"])
+@pytest.mark.rlperf(findings={"counts": ["python_calls"]})
 def test_more(rlperf):
     rlperf(lambda: update(2 if BEFORE else 3))  # here
 
 
-@pytest.mark.rlperf(counters=["python_calls"])
+@pytest.mark.rlperf(findings={"counts": ["python_calls"]})
 def test_less(rlperf):
     rlperf(lambda: update(4 if BEFORE else 3))
 
@@ -29,7 +29,7 @@ def gpu():
         yield made
 
 
-@pytest.mark.rlperf(counters=["syncs", "pageable_copies", "device_allocations"])
+@pytest.mark.rlperf(findings={"counts": ["syncs", "pageable_copies", "device_allocations"]})
 def test_device(rlperf, gpu):
     held = [gpu.allocate(1000)]
 
