@@ -222,6 +222,9 @@ def test_a_run_is_shown_as_pytest_showed_it(save: Save, capsys: pytest.CaptureFi
         assert capsys.readouterr().out == expected
     assert main(["show", path, "--format=github"]) == Exit.SLOWER
     assert capsys.readouterr().out.startswith("## ❌ 1 of 2 ")
+    assert main(["show", path, "--format=markdown"]) == Exit.SLOWER
+    header, rule, *rows = capsys.readouterr().out.splitlines()
+    assert ("verdict" in header, set(rule), len(rows)) == (True, set("|:- "), 2)
 
 
 @pytest.mark.parametrize(

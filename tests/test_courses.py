@@ -29,6 +29,7 @@ from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Baseline, Link, Machine, Provenance, session_figures
 from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
+from pytest_rlperf.report.html import render_history_page
 from pytest_rlperf.report.run_json import RunFile, document_of, written
 from pytest_rlperf.sides.git import find_repository
 
@@ -269,6 +270,7 @@ def test_a_chain_of_ratios_without_sense_has_a_course(log_ratio: float, error: f
     """A file may have any that are numbers: their product along eight links is one too, and can be shown."""
     found = course(links=[Link(sha(number), sha(number + 1), log_ratio, error) for number in range(8)])
     assert render_history(report(found))
+    assert render_history_page(report(found))
     assert all(0 < point.value < math.inf > point.error for line in found.lines for point in line.points)
 
 
@@ -282,6 +284,7 @@ def test_sessions_of_figures_without_sense_have_a_course() -> None:
     assert not uncertain.steps
     for each in (found, uncertain):
         assert render_history(report(each))
+        assert render_history_page(report(each))
 
 
 def test_without_a_repository_times_order_the_chain() -> None:
@@ -335,6 +338,32 @@ def test_a_terminal_is_done_no_harm() -> None:
     assert not text.startswith("::")
 
 
+def test_the_page_draws_every_point_within_the_plot(wording: Wording) -> None:
+    """It loads nothing, runs nothing, and holds no markup of a test's name."""
+    luck = random.Random(1)
+    sessions = [session(n, (1.0 if n < 8 else 1.1) * math.exp(luck.gauss(0, 0.01))) for n in range(16)]
+    found = replace(course(sessions, [link(17, 18), link(18, 19, 1.2)]), test="<script>alert(1)</script>")
+    pytest.importorskip("jinja2")
+    page = render_history_page(report(found))
+    assert "<script" not in page
+    assert "default-src 'none'" in page
+    assert page.count("<circle") == 16 + 3
+    assert page.count('class="slowdown"') == 2
+    assert HEADLINE.findall(page) == wording
+    places = [float(place) for place in re.findall(r'(?:cx|cy|y1|y2)="([^"%]+)%"', page)]
+    assert len(places) > 40
+    assert all(0 <= place <= 100 for place in places)
+
+
+def test_a_course_without_changes_has_a_page(wording: Wording) -> None:
+    """One point too, a session of no commit, and one from before the history begins."""
+    pytest.importorskip("jinja2")
+    before = session(1, commit="e" * 40, created="2025-12-01T00:00:00+00:00")
+    page = render_history_page(report(course([session(0, commit="")]), course([session(0), before])))
+    assert HEADLINE.findall(page) == wording
+    assert page.count("<circle") == 3
+
+
 def store(top: Path, number: int, commit: str, call_s: float, links: tuple[Link, ...] = (), **changes: Any) -> None:
     """Store a session's figures of two tests as a run does, and commit the file; ``changes`` are of its origin."""
     made = Provenance(commit, None, False, f"2026-02-{number + 1:02}T00:00:00+00:00", {"numpy": "2"})
@@ -380,7 +409,8 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All sessions, those the file no longer has too; the change, its commits and the search."""
-    assert main(["history"]) == 0
+    pytest.importorskip("jinja2")
+    assert main(["history", "--html", "out/history.html"]) == 0
     text = capsys.readouterr().out
     six, seven = git(here, "log", "--format=%h", "--abbrev=12", "--grep=Change [56]", "--reverse").split()
     assert re.search(rf"slower \+10\.0 % \[\+8\.9 %, \+11\.1 %\] .*\bpairs, from {six} to {seven}: 2 ", text)
@@ -388,6 +418,10 @@ def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]
     assert f"pytest --rlperf-bisect={six}..{seven} tests/test_sac.py::test_sac" in text
     assert "by stored" in text
     assert text.count("12 sessions") == 2
+    page = (here / "out/history.html").read_text(encoding="utf-8")
+    assert page.count("<circle") == 2 * 12 + 2
+    assert "Change 6" in page
+    assert " per call" in page
 
 
 def test_an_old_version_and_a_broken_one_in_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

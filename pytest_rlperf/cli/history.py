@@ -40,22 +40,30 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
     )
-    parser.epilog = "For example: rlperf history test_gae --run nightly/*.json"
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
+    parser.epilog = "For example: rlperf history test_gae --run nightly/*.json --html history.html"
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.errors import SideError
     from pytest_rlperf.options import parse_name
+    from pytest_rlperf.report.files import OutputError, write_file
     from pytest_rlperf.report.history import render_history
+    from pytest_rlperf.report.html import check_html, render_history_page
 
     try:
         directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
     except ValueError as error:
         raise UsageError(str(error)) from None
     try:
-        print_text(render_history(_report(arguments, directory)))
-    except SideError as error:
+        if arguments.html is not None:
+            check_html(arguments.html, "--html")
+        report = _report(arguments, directory)
+        if arguments.html is not None:
+            write_file("--html", arguments.html, render_history_page(report))
+    except (OutputError, SideError) as error:
         raise UsageError(str(error)) from None
+    print_text(render_history(report))
     return Exit.NOTHING_SLOWER
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.sides.cache import Entry
 
 
-_FORMATS = ("text", "github")
+_FORMATS = ("text", "markdown", "github")
 
 
 # --------------------------------------------------------------------------- show
@@ -60,8 +60,8 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=_FORMATS,
         default=_FORMATS[0],
-        help="of a run: the table (text, the default), or the job summary in Markdown, short enough for a comment "
-        "(github)",
+        help="of a run: the table (text, the default), the table for a README or an issue (markdown), or the job "
+        "summary, short enough for a comment (github)",
     )
     parser.add_argument("--html", action="store_true", help="open a run's report in a browser, as --rlperf-html writes")
 
@@ -78,7 +78,7 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         title = "" if path == arguments.file else f"{shown(path)}:\n\n"
         print_text(title + _rendered(recorded, keys, verbose=arguments.verbose or test is not None))
     else:
-        print_text(_for_github(recorded, keys, path))
+        print_text(_formatted(recorded, keys, arguments.format, path))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
     return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
 
@@ -134,14 +134,18 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
     return render_html(outcomes, summary, tolerances={}, command=command, provenance=run.provenance)
 
 
-def _for_github(recorded: Recorded, keys: list[str], path: str) -> str:
-    """Return the job summary of a run's tests; UsageError where there are no verdicts."""
+def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
+    """Return verdicts in Markdown; UsageError where there are none."""
     from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, render_summary_markdown
+    from pytest_rlperf.report.markdown import grid
     from pytest_rlperf.report.run_json import RunFile
+    from pytest_rlperf.report.tables import verdict_table
 
     if not isinstance(recorded, RunFile):
-        raise UsageError(f"--format=github shows verdicts, which {path} has none of: leave it out, or give a run")
+        raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")
     outcomes = [recorded.tests[key] for key in keys]
+    if form == "markdown":
+        return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
     run = GitHubRun(
         summary=summary_of(recorded, outcomes),
         command="",

@@ -12,7 +12,7 @@ from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Segme
 from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.printable import harmless, shown
 
-_CONFIDENCE_Z = 2.5758  # of a normal 99 % interval
+CONFIDENCE_Z = 2.5758  # of a normal 99 % interval
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _COLUMNS = 60  # of a course; neighbours share a block where there are more points
 _LEAST_SPAN = math.log(1.05)  # from the lowest block to the highest: noise stays low
@@ -50,7 +50,7 @@ def line_facts(line: Line) -> str:
 def _product(segment: Segment) -> str:
     """Return the product along a chain with its interval."""
     last, links = segment.points[-1], len(segment.points) - 1
-    factor = math.exp(_CONFIDENCE_Z * last.error)
+    factor = math.exp(CONFIDENCE_Z * last.error)
     low, high = (units.change(bound, last.value) for bound in (last.value / factor, last.value * factor))
     ends = f"{_short(segment.points[0].commit)}..{_short(last.commit)}"
     return f"{units.change(last.value)} [{low}, {high}] over {units.counted(links, 'link')}, {ends}"
@@ -66,6 +66,11 @@ def step_text(step: Step, machines: Mapping[Machine, str]) -> str:
     if step.before.commit and ends[0] == ends[1]:
         between = "the commit is the same"
     return f"{'slower' if step.is_slower else 'faster'} {interval} {how}, from {ends[0]} to {ends[1]}: {between}"
+
+
+def since_text(step: Step) -> str:
+    """Return the commit with which a change was first measured and its day, or the day alone."""
+    return " of ".join(filter(None, [_short(step.after.commit), step.after.created[:10]]))
 
 
 def step_command(course: Course, step: Step) -> str:

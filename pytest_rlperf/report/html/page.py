@@ -179,7 +179,7 @@ def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple
         span = f"{live.base_commit[:_DIGITS]}..{head[:_DIGITS]}"
         yield "Find the commit that made it slower", f"pytest --rlperf-bisect={span} {name}"
     if outcome.baseline is not None:
-        yield "Show its course over commits", f"rlperf history {name}"
+        yield "Show its course over commits", f"rlperf history --html history.html {name}"
 
 
 def _change(outcome: Outcome) -> str:
