@@ -32,7 +32,7 @@ from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.report.github import COMMENT_BYTES
 from pytest_rlperf.report.history import HistoryReport, render_history
 from pytest_rlperf.report.run_json import RunFile
-from pytest_rlperf.report.tree import render_diff, render_tree
+from pytest_rlperf.report.tree import render_tree
 from pytest_rlperf.sides import git
 from pytest_rlperf.sides.spec import parse_spec
 
@@ -146,7 +146,6 @@ def use_trace(trees: list[TimerTree]) -> None:
     for tree in trees[:5]:
         text = render_tree(tree, width=80)
         assert all(line.isprintable() for line in text.split("\n")), text
-    render_diff(trees[:3], trees[1:4], width=None)
     for form in traces.WRITERS:
         text = traces.write(trees[:5], form)
         if form == "json":

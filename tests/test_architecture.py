@@ -57,7 +57,6 @@ HOSTS = (
     "fixtures",
     "pytest_benchmark",
     "workers.session",
-    "workers.no_coverage",
     "run",
     "plugin",
 )

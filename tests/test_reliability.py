@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import re
 import shutil
@@ -14,19 +13,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
-from _pytest.capture import CaptureIO
-from _pytest.logging import LogCaptureHandler, LoggingPlugin
 from builders import ONE_CALL, scratch_left, source, write
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
 from pytest_rlperf.measure.worker import wait_all
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers import process, session
+from pytest_rlperf.workers import process
 from pytest_rlperf.workers.guardian import VARIABLE, Guardian
 from pytest_rlperf.workers.process import Process, Stem, WorkerLostError, connected, popen
 
@@ -351,52 +347,15 @@ def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path, args: tupl
     assert args or "at import" not in run.text
 
 
-def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:
-    """Calls that print more than a megabyte keep the first one, with a note in the output and one of the run."""
+def test_much_output_of_calls_is_an_error(tmp_path: Path) -> None:
+    """Calls that print more than 16 MiB fail their test, and what they printed is gone."""
     tests = """
-        import os
-
-        line = "x" * 599_999
-
-        def work():
-            print(line)
-            os.write(1, line.encode())
-
         def test_loud(rlperf):
-            print("the beginning")
-            rlperf(work)
-            print("the end")
+            rlperf(lambda: print("x" * (17 << 20)))
     """
-    run = measure(tmp_path, tests, "-rP", "--rlperf-findings=counts=off", code=OK)
-    assert 1_000_000 < len(run.out) < 1_200_000
-    assert "the beginning" in run.out
-    assert re.findall(r"x\n(.*)\nthe end", run.out) == wording
-    (note,) = re.findall(r"test_it.py::test_loud: .* [\d.]+ MB .*", run.out)
-    assert without_figures(note) == wording
-
-
-def test_streams_in_memory_and_logs_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams that --capture=sys keeps in memory are cut, and so are logs; the user's own files are left alone."""
-    logs = LoggingPlugin.__new__(LoggingPlugin)
-    logs.caplog_handler, logs.report_handler = LogCaptureHandler(), LogCaptureHandler()
-    logs.report_handler.handle(logging.LogRecord("name", logging.WARNING, "file", 1, "y" * 5000, (), None))
-    config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: logs))
-    captured, own = CaptureIO(), (tmp_path / "own").open("w+")
-    monkeypatch.setattr("sys.stdout", captured)
-    monkeypatch.setattr("sys.stderr", own)
-    for stream in (captured, own):
-        stream.write("x" * 5000)
-    (tmp_path / "scratch").mkdir()
-    limit = session.OutputLimit(tmp_path / "scratch", most=1000)
-    for _ in range(2):
-        limit.apply(config)
-    monkeypatch.undo()
-    note = "\n[rlperf: output of measured calls over 0 MB is dropped]\n"
-    assert captured.getvalue() == "x" * 1000 + note
-    assert own.tell() == 5000
-    assert logs.report_handler.stream.getvalue().endswith(note)
-    assert limit.dropped >= 2 * (4000 - len(note))
-    own.close()
+    run = measure(tmp_path, tests, "--rlperf-findings=counts=off", code=FAILED)
+    assert "over 16 MiB" in run.error("test_loud")
+    assert len(run.out) < 100_000
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from rich.cells import cell_len
 
 from pytest_rlperf.report.markdown import escape, grid
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
-from pytest_rlperf.report.text import blocks, kept_columns, print_facts, rendered, table_lines, table_text
+from pytest_rlperf.report.text import kept_columns, print_facts, rendered, table_lines, table_text
 
 NAME = Column("name", "name", "left", overflow="fold")
 COLUMNS = (NAME, Column("a", "A", priority=2), Column("b", "B", priority=1), Column("word", "word", "left"))
@@ -71,12 +71,6 @@ def test_colours_are_those_of_statuses() -> None:
     assert [span.style for span in line.spans] == ["bold red"]
     text = rendered(lambda console: print_facts(console, [("fit", Cell("no", "SLOWER"))]), width=40, color=False)
     assert text == "fit       no\n"
-
-
-def test_a_wide_table_is_split_into_blocks() -> None:
-    """Each has the first column, and as many others as fit beside it."""
-    found = list(blocks(figures("x" * 10), 20))
-    assert [[column.key for column in block.columns] for block in found] == [["name", "a"], ["name", "b", "word"]]
 
 
 def test_markdown_has_nothing_but_text_in_its_cells() -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sysconfig
 import time
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,6 @@ import pytest
 from builders import FIRST_CALLS, ONE_CALL, source
 from example import FAILED, INTERRUPTED, OK, Example, Run
 from wording import Wording
-
-from pytest_rlperf.workers import no_coverage
 
 CONFTEST = source("workers/conftest.py")
 AUTOLOAD: dict[str, Any] = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}  # with all plugins that are installed
@@ -109,11 +104,6 @@ def test_death_is_an_error_of_its_test(
     assert [word for word in words if word not in deaths.failure(test)] == []
 
 
-def test_death_in_teardown_is_reported_once(deaths: Run) -> None:
-    """A test that passed before its worker died in teardown is an error of teardown, not a second call."""
-    assert [outcome for test, outcome in deaths.results if test == "test_teardown"] == ["PASSED", "ERROR"]
-
-
 def test_other_tests_are_measured_after_a_death(deaths: Run) -> None:
     """The tests after one that killed its workers run in fresh ones."""
     passed = {test for test, outcome in deaths.outcomes.items() if outcome == "PASSED"}
@@ -196,11 +186,6 @@ def test_reporter_decides_before_the_call(hangs: Run, wording: Wording) -> None:
     assert hangs.outcomes["test_reporter_skips"] == "SKIPPED"
     assert "skipped here" in hangs.out
     assert hangs.outcomes["test_broad_except"] == "PASSED"
-
-
-def test_exit_by_a_test_shows_its_reason(hangs: Run) -> None:
-    """`pytest.exit` in a test shows its reason."""
-    assert "enough of this" in hangs.out
 
 
 def pids(example: Example, what: str) -> set[int]:
@@ -325,52 +310,6 @@ SIMPLE = """
 """
 
 
-def environment_without(directory: Path, *left_out: str) -> Path:
-    """Make an environment of this one's packages less those whose files begin so; return its interpreter."""
-    venv.create(directory, symlinks=True)
-    (packages,) = directory.glob("lib/python*/site-packages")
-    for place in Path(sysconfig.get_path("purelib")).iterdir():
-        if not place.name.startswith(("_virtualenv", *left_out)):
-            (packages / place.name).symlink_to(place)
-    return directory / "bin" / "python"
-
-
-@pytest.mark.slow
-def test_another_interpreter_needs_no_coverage(tmp_path: Path) -> None:
-    """A run under pytest-cov is compared with an interpreter that has none, whose workers take its options as given."""
-    have("pytest_cov")
-    python = environment_without(tmp_path / "other", "pytest_cov")
-    lacking = subprocess.run([python, "-c", "import pytest, pytest_cov"], capture_output=True, text=True, check=False)
-    assert "pytest_cov" in lacking.stderr
-    files = {
-        "test_it.py": "def test_it(rlperf):\n    rlperf(int)\n",
-        "pytest.ini": "[pytest]\naddopts = --cov=test_it --cov-report=term\n",
-    }
-    against = (f"--rlperf-against=python:{python}", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
-    result = Example(tmp_path, files).pytest("-v", *against, "--cov-branch", "test_it.py", code=OK, **AUTOLOAD)
-    assert result.outcomes == {"test_it": "PASSED"}
-    assert f"({python}),live" in "".join(result.out.split())
-
-
-def test_options_of_pytest_cov_are_taken_with_and_without_it(tmp_path: Path) -> None:
-    """The stand-in for a missing pytest-cov leaves an installed one alone."""
-    flags = ("--cov", "--cov-append", "--cov-branch", "--cov-report=term", "--cov-config=none", "--no-cov-on-fail")
-    plugin = ("-p", "pytest_rlperf.workers.no_coverage", "--no-cov", "--cov=test_it")
-    result = project(tmp_path, SIMPLE).pytest(*plugin, *flags, code=OK, **AUTOLOAD)
-    assert "TOTAL" not in result.out
-
-
-def test_options_of_a_missing_pytest_cov_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter without pytest-cov takes the options of the run's command line, and does nothing with them."""
-    monkeypatch.setattr(no_coverage, "find_spec", lambda name: None)
-    parser = pytest.Parser(_ispytest=True)
-    no_coverage.pytest_addoption(parser)
-    flags = ["--cov=one", "--cov", "--cov-append", "--cov-report=term", "--cov-fail-under=90", "--no-cov"]
-    found = vars(parser.parse_known_args([*flags, "test_it.py"]))
-    assert (found["cov"], found["cov_branch"], found["cov_report"]) == (["one", None], False, ["term"])
-    assert found["cov_append"]
-
-
 def test_without_other_plugins(tmp_path: Path) -> None:
     """Measuring needs no plugin that can be switched off, under --strict-config too."""
     names = (
@@ -381,14 +320,6 @@ def test_without_other_plugins(tmp_path: Path) -> None:
     switched_off = [argument for name in names for argument in ("-p", f"no:{name}")]
     result = project(tmp_path, SIMPLE).pytest(*ONE_CALL, "--strict-config", "-v", *switched_off, code=OK, **AUTOLOAD)
     assert result.outcomes == {"test_simple": "PASSED"}
-
-
-def test_without_a_terminal_reporter(tmp_path: Path) -> None:
-    """A run without terminal output measures all the same, and its exit code shows the result."""
-    example = project(tmp_path, SIMPLE)
-    example.pytest(*ONE_CALL, "-p", "no:terminal", "--junitxml=out.xml", code=OK)
-    assert 'name="rlperf_verdict" value="NEW"' in (example.root / "out.xml").read_text()
-    assert example.left_over() == []
 
 
 def test_workers_end_with_what_was_registered_for_their_end(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pytest_rlperf.cli.command import Command, Exit, Parser
 from pytest_rlperf.cli.history import ANCHOR, HISTORY
 from pytest_rlperf.cli.init import INIT
-from pytest_rlperf.cli.show import CACHE, MACHINE, MERGE, SHOW
+from pytest_rlperf.cli.show import CACHE, MERGE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
 from pytest_rlperf.errors import did_you_mean, see
 
@@ -23,7 +23,6 @@ for example:
   rlperf show                               the latest run again; --html opens its page
   rlperf show tests/test_perf.py::test_gae  one test of it, with all that is known
   rlperf show run.json                      an older run, kept by --rlperf-json
-  rlperf show baselines run.json            the times in both, side by side
   rlperf COMMAND -h                         what a command takes
 
 exit codes: 0 nothing is slower, 1 something is SLOWER, 4 the command cannot be followed, 5 nothing was measured
@@ -86,4 +85,4 @@ SUITE = Command(
     passes_on=True,
 )
 
-COMMANDS = (INIT, SHOW, MERGE, HISTORY, TREE, SUITE, MACHINE, CACHE, ANCHOR)
+COMMANDS = (INIT, SHOW, MERGE, HISTORY, TREE, SUITE, CACHE, ANCHOR)

@@ -153,38 +153,22 @@ if TYPE_CHECKING:
 
     Recorded: TypeAlias = RunFile | SelfcheckFile | Baseline
 
-DIRECTORY = "a directory that holds one of them"
 LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 3.4 MB
 _WRITERS = "--rlperf-json writes runs, --rlperf-save-baseline writes baselines; `rlperf tree` shows files of timers"
 _TITLES = {"run": "a run", "selfcheck": "a self-check"}
 
 
 def read(path: str) -> tuple[str, Recorded]:
-    """Return a file's path and content, fit to be shown; ``-`` is standard input. UsageError where it cannot be read.
+    """Return a file's path and its content, fit to be shown; ``-`` is standard input.
 
-    A directory stands for the one run or baseline in it or in a directory in it, as ``baselines/`` holds directories
-    of baselines; the path is then that file's. UsageError where there is none, or more than one.
+    A directory stands for the one file of JSON in it. UsageError where there is none that can be read.
     """
-    # Unlike Path.is_dir and Path.is_file these raise for no path, however long.
-    if path == "-" or not os.path.isdir(path):  # noqa: PTH112
-        return path, parse(content_of(path), source_of(path))
-    names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
-    # Pipes and devices are left out. A file that several links lead to counts once, by the first of its names.
-    files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
-    if len(files) == 1:  # where it is no run, the error names its fault
-        return files[0], parse(content_of(files[0]), files[0])
-    found: dict[str, Recorded] = {}
-    for file in files:
-        with suppress(UsageError):
-            found[file] = parse(content_of(file), file)
-    if not found:
-        raise UsageError(
-            f"{path} is a directory without a run or a baseline that can be read; --rlperf-json=FILE writes a run, "
-            "--rlperf-save-baseline a baseline"
-        )
-    if len(found) > 1:
-        raise UsageError(f"{path} is a directory of {len(found)} runs and baselines; name one of {listed(list(found))}")
-    return found.popitem()
+    if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir this raises for no path, however long
+        files = sorted(map(str, Path(path).rglob("*.json")))
+        if len(files) != 1:
+            raise UsageError(f"{path} has {len(files)} files of JSON; name one: {listed(files) or 'there is none'}")
+        path = files[0]
+    return path, parse(content_of(path), source_of(path))
 
 
 def parse(data: bytes, source: str) -> Recorded:
@@ -204,18 +188,17 @@ def parse(data: bytes, source: str) -> Recorded:
     if title is None or "schema" not in known:
         raise UsageError(f"{source} is JSON, but no run and no baseline; {_WRITERS}")
     try:
-        return _baseline(data, known) if is_baseline else read_document(known)
+        return _baseline(known) if is_baseline else read_document(known)
     except (NewerError, NewerFormatError) as error:
         raise UsageError(f"{source} {error}") from None
     except (ReadingError, FormatError, RecursionError) as error:
         raise UsageError(f"{source} is not {title}: {error}; write it anew") from None
 
 
-def _baseline(data: bytes, document: Any) -> Baseline:
+def _baseline(document: Any) -> Baseline:
     from pytest_rlperf.baseline.schema import decode
 
-    is_printable = data.isascii() and not any(character in data for character in (b"\\", b"\x7f"))
-    return decode(data if is_printable else json.dumps(_printable(document)).encode())
+    return decode(json.dumps(_printable(document)).encode())
 
 
 def _printable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Commands that show files: ``rlperf show``, ``machine``, ``merge`` of a run's shards, and ``cache``."""
+"""Commands that show files: ``rlperf show``, ``merge`` of a run's shards, and ``cache``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import (
-    DIRECTORY,
     Command,
     Exit,
     UsageError,
@@ -31,7 +30,6 @@ from pytest_rlperf.cli.command import (
     table_width,
 )
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.stored import Machine
 
 if TYPE_CHECKING:
     from pytest_rlperf.cli.command import Recorded
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
 
 
 _FORMATS = ("text", "markdown", "github")
-_DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
-_EQUAL = "They are of one class: times stored on one are compared with times of the other."
 
 
 # --------------------------------------------------------------------------- show
@@ -53,11 +49,8 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         nargs="?",
         metavar="FILE or TEST",
-        help=f"what --rlperf-json wrote, a baseline, {DIRECTORY}, or - for standard input; a test's id shows that test "
-        "of the latest run in this project, nothing shows all of its tests",
-    )
-    parser.add_argument(
-        "other", nargs="?", metavar="FILE", help="a second one: shows the times in both, side by side, and no verdicts"
+        help="what --rlperf-json wrote, a baseline, its directory, or - for standard input; a test's id shows it "
+        "in the latest run of this project, nothing shows all tests of that",
     )
     add_choice(parser)
     parser.add_argument(
@@ -67,8 +60,8 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=_FORMATS,
         default=_FORMATS[0],
-        help="of a run: the table (text, the default), the table for a README or an issue "
-        "(markdown), or the job summary, short enough for a comment (github)",
+        help="of a run: the table (text, the default), the table for a README or an issue (markdown), or the job "
+        "summary, short enough for a comment (github)",
     )
     parser.add_argument("--html", action="store_true", help="open a run's report in a browser, as --rlperf-html writes")
 
@@ -76,10 +69,6 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.printable import shown
 
-    if arguments.other is not None:
-        if arguments.verbose or arguments.html or arguments.format != _FORMATS[0]:
-            parser.error("-v, --html and --format are for one file: leave them out, or name one")
-        return _show_both([arguments.file, arguments.other], arguments.patterns)
     test = arguments.file if arguments.file is not None and _names_test(arguments.file) else None
     path, recorded = read(_latest(test) if arguments.file is None or test is not None else arguments.file)
     keys = chosen(results_of(recorded), [*(arguments.patterns or ()), *([] if test is None else [test])])
@@ -145,18 +134,6 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
     return render_html(outcomes, summary, tolerances={}, command=command, provenance=run.provenance)
 
 
-def _show_both(paths: list[str], patterns: list[str] | None) -> int:
-    from pytest_rlperf.report.printable import shown
-    from pytest_rlperf.report.recorded import render_both
-
-    (path_a, a), (path_b, b) = map(read, paths)
-    ones, others = results_of(a), results_of(b)
-    keys = chosen({**ones, **others}, patterns)
-    legend = f"A  {shown(path_a)}\nB  {shown(path_b)}\n\n"
-    print_text(legend + render_both(keys, ones, others, width=table_width()))
-    return exit_code([], [found[key] for found in (ones, others) for key in keys if key in found])
-
-
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
     """Return verdicts in Markdown; UsageError where there are none."""
     from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, render_summary_markdown
@@ -213,57 +190,6 @@ def summary_of(run: RunFile, outcomes: Sequence[Outcome]) -> Summary:
 
 
 SHOW = Command("show", "Show a run or a baseline as pytest showed it.", _add_show_arguments, _run_show)
-
-
-# --------------------------------------------------------------------------- machine
-
-
-def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="a run's JSON or a baseline: its machine beside this one, or beside that of a second file",
-    )
-
-
-def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.baseline.machine import differences, slug, this_machine
-    from pytest_rlperf.report.recorded import render_machines
-
-    if len(arguments.files) > 2:
-        parser.error("name two files at most: a machine is compared with one other")
-    files = dict(zip("AB", map(read, arguments.files), strict=False))
-    found = [each for name, (path, recorded) in files.items() for each in _machines(name, path, recorded)]
-    machines = {name: machine for name, _, machine in found}
-    if len(files) < 2:
-        machines["this machine"] = this_machine()
-    legend = [f"{name}  {source}\n" for name, source, _ in found]
-    text = render_machines(machines, width=table_width())
-    classes = [f"class of {name}: {slug(machine)}\n" for name, machine in machines.items()]
-    comparison = ""
-    if len(machines) == 2:
-        names = [difference.field for difference in differences(*machines.values())]
-        comparison = f"\nThey differ ({', '.join(names)}): {_DIFFER}\n" if names else f"\n{_EQUAL}\n"
-    print_text("\n".join([*(["".join(legend)] if legend else []), text, "".join(classes)]) + comparison)
-    return Exit.NOTHING_SLOWER
-
-
-def _machines(name: str, path: str, recorded: Recorded) -> list[tuple[str, str, Machine]]:
-    """Return a file's machine classes, each with a name and its source: a merged run may have several."""
-    from pytest_rlperf.report.printable import shown
-    from pytest_rlperf.report.run_json import RunFile
-
-    parts = recorded.parts if isinstance(recorded, RunFile) else ()
-    machines = list(dict.fromkeys(part.machine for part in parts)) or [recorded.machine]
-    if len(machines) == 1:
-        return [(name, shown(path), machines[0])]
-    return [(f"{name}{number}", shown(path), machine) for number, machine in enumerate(machines, 1)]
-
-
-MACHINE = Command(
-    "machine", "Show what identifies this machine, or how two machines differ.", _add_machine_arguments, _run_machine
-)
 
 
 # --------------------------------------------------------------------------- rlperf merge

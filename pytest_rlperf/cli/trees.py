@@ -1,4 +1,4 @@
-"""``rlperf tree``: timer trees from files, compared and converted."""
+"""``rlperf tree``: timer trees from files, shown and converted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ _FORMATS = ("json", "chrome")  # those that traces writes
 
 
 def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="*", metavar="FILE", help="a file of timer trees, or - for standard input")
-    parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="compare two files path by path")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file of timer trees, or - for standard input")
     parser.add_argument("--tree", metavar="NAME", help="only trees of this name, where a file holds several")
-    parser.add_argument(
-        "--workers", action="store_true", help="also the trees that were merged into each, as they came"
-    )
     parser.add_argument(
         "--format",
         choices=[_TEXT, *_FORMATS],
@@ -30,11 +26,7 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    if arguments.diff and (arguments.files or arguments.format != _TEXT):
-        parser.error("--diff takes two files, and shows them as text: drop other files and --format")
-    if not arguments.diff and not arguments.files:
-        parser.error("name a file, or two after --diff")
-    paths: list[str] = arguments.diff or arguments.files
+    paths: list[str] = arguments.files
     read: dict[int, list[TimerTree]] = {}
     for number, path in enumerate(paths):
         try:
@@ -42,10 +34,7 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         except (TimerFileError, UsageError) as error:
             complain(error)
     complete = len(read) == len(paths)
-    if arguments.diff:
-        if complete:
-            _print_diff(paths, read[0], read[1])
-    elif arguments.format == _TEXT:
+    if arguments.format == _TEXT:
         _print_trees(paths, read)
     elif complete:  # a document that lacks something looks like one that has it all
         from pytest_rlperf import traces
@@ -62,8 +51,6 @@ def _read(path: str) -> list[TimerTree]:
 
 def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) -> list[TimerTree]:
     """Return the trees that the arguments ask for."""
-    if arguments.workers:
-        trees = _with_workers(trees)
     chosen = [tree for tree in trees if arguments.tree in {None, tree.name}]
     if not chosen:
         if not trees:
@@ -71,13 +58,6 @@ def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) ->
         names = ", ".join(repr(tree.name) for tree in trees)
         raise TimerFileError(f"{path} has no tree {arguments.tree!r}: choose one of {names}")
     return chosen
-
-
-def _with_workers(trees: Sequence[TimerTree]) -> list[TimerTree]:
-    found: list[TimerTree] = []
-    for tree in trees:
-        found += [tree, *_with_workers(tree.workers)]
-    return found
 
 
 def _print_trees(paths: Sequence[str], read: dict[int, list[TimerTree]]) -> None:
@@ -93,12 +73,4 @@ def _print_trees(paths: Sequence[str], read: dict[int, list[TimerTree]]) -> None
     print_text("\n".join(parts))
 
 
-def _print_diff(paths: Sequence[str], one: list[TimerTree], other: list[TimerTree]) -> None:
-    from pytest_rlperf.report.printable import shown
-    from pytest_rlperf.report.tree import render_diff
-
-    legend = "".join(f"{side}  {shown(path)}\n" for side, path in zip("AB", paths, strict=True))
-    print_text(f"{legend}\n{render_diff(one, other, width=width())}")
-
-
-COMMAND = Command("tree", "Show timer trees from files, compare two, or convert them.", _add_tree_arguments, _run_tree)
+COMMAND = Command("tree", "Show timer trees from files, or convert them.", _add_tree_arguments, _run_tree)

@@ -43,12 +43,6 @@ def cgroup_limits(name: str, cgroup: Path = CGROUP) -> list[str]:
     return [read_system_file(directory / name) for directory in directories]
 
 
-def usable_memory() -> int:
-    """Return the bytes of memory that this process may use with all others of its cgroup, or of the machine."""
-    limits = [int(text) for text in cgroup_limits("memory.max") if text.isdigit()]
-    return min([psutil.virtual_memory().total, *limits])
-
-
 def usable_cpus() -> tuple[int, ...]:
     """Return the CPUs this process may run on; none where the system does not list them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()

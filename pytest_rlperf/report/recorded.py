@@ -1,33 +1,17 @@
-"""Baselines, machines, and the times in two files: the tables that ``rlperf`` shows beside a run's summary."""
+"""Baselines as tables, which ``rlperf show`` shows beside a run's summary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from itertools import zip_longest
+from collections.abc import Sequence
 
 from pytest_rlperf import units
 from pytest_rlperf.model.measured import Result, test_name
-from pytest_rlperf.model.stored import Baseline, Machine, StoredResult
+from pytest_rlperf.model.stored import Baseline, StoredResult
 from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.tree import render_tree
 from pytest_rlperf.report.wording import phases_note
-
-_CAVEAT = (
-    "Times of two files decide nothing: the machine's pace, its load and its packages change between runs.\n"
-    "To compare the code itself, side by side: pytest --rlperf-against=REF"
-)
-_FIELDS = {
-    "system": "operating system",
-    "arch": "architecture",
-    "cpu": "processor",
-    "cores": "cores it may use",
-    "python": "Python",
-    "kernel": "reference kernels' version",
-    "accelerators": "accelerators",
-}
 
 
 def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int, verbose: bool) -> str:
@@ -96,34 +80,3 @@ def phases_table(result: Result, *, width: int | None) -> str:
     )
     note = phases_note(result)
     return render_tree(TimerTree(whole), width=width) + (f"{note}\n" if note else "")
-
-
-def render_machines(machines: Mapping[str, Machine], *, width: int) -> str:
-    """Return the fields that identify one machine or several, a column each, with a mark where they differ."""
-    fields = {name: asdict(machine) for name, machine in machines.items()}
-    columns = [Column("field", "machine", "left", overflow="fold")]
-    columns += [Column(f"machine {name}", name, "left") for name in machines]
-    columns += [Column("differs", "", "left")]
-    rows = []
-    for field in next(iter(fields.values())):
-        cells = [_machine_lines(found[field]) for found in fields.values()]
-        # A field of several lines, as of several accelerators, takes as many rows.
-        for number, texts in enumerate(zip_longest(*cells, fillvalue="")):
-            differs = "≠" if not number and len(set(map(tuple, cells))) > 1 else ""
-            rows.append(["" if number else _FIELDS.get(field, field), *texts, differs])
-    return "".join(f"{line}\n" for line in table_text(make_table(columns, rows).without_empty(), width))
-
-
-def _machine_lines(value: object) -> list[str]:
-    return [str(part) for part in value] or ["none"] if isinstance(value, (tuple, list)) else [str(value)]
-
-
-def render_both(keys: Sequence[str], ones: Mapping[str, Result], others: Mapping[str, Result], *, width: int) -> str:
-    """Return the times of tests in two files, a column each, and that no verdict is made of them."""
-    columns = (Column("test", "test", "left", overflow="fold"), Column("a", "A"), Column("b", "B"))
-    rows = [(test_name(key), _call(ones.get(key)), _call(others.get(key))) for key in keys]
-    return "".join(f"{line}\n" for line in [*table_text(make_table(columns, rows), width), "", _CAVEAT])
-
-
-def _call(result: Result | None) -> str:
-    return units.seconds(result.call_s) if result is not None and result.measured else ""

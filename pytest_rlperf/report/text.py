@@ -84,21 +84,6 @@ def kept_columns(table: Table, width: int) -> list[Column]:
     return [part.column for part in _laid_out([_Part.of(table, n, True) for n in range(len(table.columns))], width)]
 
 
-def blocks(table: Table, width: int) -> Iterator[Table]:
-    """Yield as many of a table's columns at a time as fit beside its first, one at least."""
-    first, *others = [_Part.of(table, place, True) for place in range(len(table.columns))]
-    block: list[str] = []
-    room = left = width - first.most
-    for part in others:
-        if block and part.most + _GAP > left:
-            yield table.only([first.column.key, *block])
-            block, left = [], room
-        block.append(part.column.key)
-        left -= part.most + _GAP
-    if block:
-        yield table.only([first.column.key, *block])
-
-
 @dataclass
 class _Part:
     """A column with its cells; ``most`` is what its widest text takes, ``width`` what it is given."""

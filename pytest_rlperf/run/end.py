@@ -27,7 +27,6 @@ from pytest_rlperf.report.files import (
     write_traces,
 )
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
-from pytest_rlperf.report.matrix import render_matrix
 from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
@@ -175,14 +174,10 @@ class EndOfRun:
         if not (outcomes or run.notes):
             return  # the run ended before anything was measured, with its own message
         verbose = self._config.get_verbosity() > 0
-        summary, skipped = self._summary(verbose=verbose, kept=self._kept), self._skipped(reporter)
+        summary = self._summary(verbose=verbose, kept=self._kept)
         reporter.section("rlperf")
         reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
-        matrix = render_matrix(outcomes, skipped, width=width)
-        if matrix:
-            reporter.section("rlperf suite")
-            reporter.write(matrix)
-        for command in self._write_github(summary, skipped, failed):
+        for command in self._write_github(summary, self._skipped(reporter), failed):
             reporter.write_line(command)
 
     def _write_github(self, summary: Summary, skipped: dict[str, str], failed: Collection[str]) -> list[str]:

@@ -357,9 +357,6 @@ class TestLoop:
             run.note(MeasuredFresh(key, test.doubt))
         if done is not None:
             run.outcomes.modules.update(done.modules)
-            if done.dropped:
-                size = f"{done.dropped / 1e6:.1f} MB"
-                run.note(TextNote(f"{key}: its calls printed too much, and {size} of it were dropped"))
 
     def _compare(self, solo: Stems, base_sides: BaseSides, against: Stems | None, test: Measuring) -> Judged:
         """Measure a test and compare it with the base side or the baseline."""
@@ -427,7 +424,8 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
         rootdir=config.rootpath,
         directory=config.invocation_params.dir,
         inipath=config.inipath,
-        args=(*_no_coverage(config, settings), *map(str, config.invocation_params.args)),
+        # Workers measure no coverage.
+        args=(*["--no-cov"] * config.pluginmanager.hasplugin("pytest_cov"), *map(str, config.invocation_params.args)),
         path=tuple(path),
         files=tuple(dict.fromkeys(item.path for item in session.items)),
         conftests=tuple(sorted(Path(name) for name in conftests if name is not None)),
@@ -435,15 +433,6 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
         packages=settings.packages,
         baseline_dir=settings.baseline_dir,
     )
-
-
-def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
-    """Return the arguments that keep workers from measuring coverage too, where this run might."""
-    if not config.pluginmanager.hasplugin("pytest_cov"):
-        return []
-    # Another interpreter may lack pytest-cov, and then accepts neither this flag nor those of the run.
-    other = ["-p", "pytest_rlperf.workers.no_coverage"] if _uses_other_python(settings) else []
-    return [*other, "--no-cov"]
 
 
 def _uses_other_python(settings: Config) -> bool:

@@ -159,7 +159,6 @@ Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
-    ``dropped`` are the bytes of output that were cut off.
     ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
     ``collision`` is the name of the error number with which the test ended, where another process that runs it at the
     same time may be the cause.
@@ -170,7 +169,6 @@ class Done(Message, frozen=True):
     modules: list[str]
     name_missing: bool
     collision: Collision | None = None
-    dropped: int = 0
 
 
 FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called | Answer | Done

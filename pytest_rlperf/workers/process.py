@@ -202,14 +202,6 @@ class Process:
                     total_s += times.user + times.system
         return total_s
 
-    def memory(self) -> int:
-        """Return the bytes of memory that the process has and shares with no other."""
-        try:
-            found = psutil.Process(self.pid).memory_info()
-        except psutil.Error:
-            return 0
-        return int(found.rss - getattr(found, "shared", 0)) if self.is_forked else int(found.rss)
-
     def interrupt_call(self, limit_s: float) -> None:
         """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
         if not self._wait_ended(limit_s):

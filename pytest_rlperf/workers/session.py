@@ -13,14 +13,12 @@ import contextlib
 import errno
 import functools
 import gc
-import io
 import itertools
 import json
 import logging
 import os
 import random
 import signal
-import stat
 import sys
 import threading
 import time
@@ -60,6 +58,7 @@ _DROPPED = {
 }
 # Dropped after they have configured themselves: a user's time limit is for the test, not for measuring it.
 _SILENCED = ("timeout",)
+_OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 
@@ -74,52 +73,17 @@ class Unwound(Failed):
         super().__init__("the run has ended this measurement", pytrace=False)
 
 
-class OutputLimit:
-    """Cuts off the output of measured calls: those of one test may print gigabytes.
-
-    ``most`` bytes are kept of each stream that pytest captures, or that goes to a file below ``scratch``, and of the
-    log. The user's own terminal and files are left alone.
-    """
-
-    def __init__(self, scratch: Path, most: int = 1 << 20) -> None:
-        self.dropped = 0
-        self._scratch = scratch
-        self._most = most
-        self._note = f"\n[rlperf: output of measured calls over {most / 1e6:.0f} MB is dropped]\n"
-
-    def apply(self, config: pytest.Config) -> None:
-        """Cut off what is too long by now."""
-        for stream in (sys.stdout, sys.stderr):
-            # Any object may stand there, or a closed file.
-            with contextlib.suppress(AttributeError, OSError, ValueError):
-                stream.flush()
-                if stream.buffer.tell() > self._most and self._is_captured(stream.buffer):
-                    self._cut(stream.buffer, self._note.encode())
-        logs = config.pluginmanager.get_plugin("logging-plugin")
-        for name in ("caplog_handler", "report_handler"):
-            handler = getattr(logs, name, None)
-            if handler is not None and self._cut(handler.stream, self._note):
-                del handler.records[self._most // 100 :]
-
-    def _is_captured(self, file: Any) -> bool:
-        """Whether a stream's bytes are kept for a report, not written to the user."""
-        if isinstance(file, io.BytesIO):
-            return True
-        status = os.fstat(file.fileno())
-        return stat.S_ISREG(status.st_mode) and any(
-            os.path.samestat(status, path.stat()) for path in self._scratch.iterdir()
-        )
-
-    def _cut(self, file: Any, note: bytes | str) -> bool:
-        """Cut a file after ``most`` bytes or characters, and write a note there; return whether that was too short."""
-        excess = file.tell() - self._most - len(note)
-        if excess <= 0:
-            return False
-        self.dropped += excess
-        file.seek(self._most)
-        file.truncate()
-        file.write(note)
-        return True
+def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
+    """Drop what measured calls print and log, and raise MeasurementError, where it fills the memory or the disk."""
+    capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
+    logged = 0 if logs is None else logs.report_handler.stream.tell()
+    if logged + sum(path.stat().st_size for path in scratch.glob("captured*")) <= _OUTPUT_MOST:
+        return
+    if capturing is not None and capturing.is_globally_capturing():
+        capturing.read_global_capture()
+    if logs is not None:
+        logs.report_handler.reset()
+    raise MeasurementError(f"measured calls have printed or logged over {_OUTPUT_MOST >> 20} MiB: have them write less")
 
 
 class Collector:
@@ -158,7 +122,7 @@ class RemoteEngine:
         self._cpus = usable_cpus()
         self._seed = 0
         self._seeded: set[str] = set()
-        self._output = OutputLimit(Path(start.scratch))
+        self._scratch = Path(start.scratch)
         self._known = frozenset(sys.modules)
         self._owner = os.getpid()
         os.register_at_fork(after_in_child=self._leave_copies)
@@ -168,18 +132,12 @@ class RemoteEngine:
         self.connection.close()
         self.connection = connection
         self._owner = os.getpid()
-        self._output = OutputLimit(scratch)
+        self._scratch = scratch
 
     def _leave_copies(self) -> None:
         """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
         if not self.connection.closed and os.getpid() != self._owner:
             self.connection.close()
-
-    @property
-    def dropped(self) -> int:
-        """The bytes of output that were cut off since this was last read."""
-        dropped, self._output.dropped = self._output.dropped, 0
-        return dropped
 
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every random generator that is loaded."""
@@ -204,7 +162,7 @@ class RemoteEngine:
                 if not isinstance(order, m.Order):
                     raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
                 answer = self._answer(order, meter, ended)
-                self._output.apply(item.config)
+                _refuse_much_output(item.config, self._scratch)
                 self.send(m.Answer(order.number, answer))
         finally:
             meter.thaw()
@@ -429,7 +387,7 @@ class Session:
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
         collision = getattr(self._last, "rlperf_collision", None)
-        self._engine.send(m.Done(outcome, _encodable(text), modules, name_missing, collision, self._engine.dropped))
+        self._engine.send(m.Done(outcome, _encodable(text), modules, name_missing, collision))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""

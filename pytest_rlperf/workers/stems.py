@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from pytest_rlperf.errors import MeasurementError, SideError, see
-from pytest_rlperf.measure.placement import usable_memory
 from pytest_rlperf.measure.worker import wait_all
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
@@ -31,8 +30,7 @@ PAIR_NAMES = ("base worker", "head worker")
 QUIT_LIMIT_S = 10.0
 TERMINATING_LIMIT_S = 2.0
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
-KEPT_LEAST = 3  # pairs of stems that are kept from test to test; more of them while memory allows
-KEPT_SHARE = 0.5  # of the memory that this process may use, for all the stems
+KEPT_MOST = 6  # pairs of stems that are kept from test to test
 LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
 _ASKED_FOR = "new interpreters are asked for"
@@ -457,12 +455,10 @@ class Stems:
         worker.end(QUIT_LIMIT_S)
 
     def trim(self) -> None:
-        """End stems of high numbers, which no test has claimed, where memory gets scarce."""
+        """End stems of high numbers, which no test has claimed and few tests need: each takes its memory."""
         with self._lock:
-            most = int(KEPT_SHARE * usable_memory())
-            spare = sorted(key for key in self._stems if key[0] >= KEPT_LEAST and not self._claims[key[0]])
-            while spare and sum(stem.memory() for stems in self._stems.values() for stem in stems) > most:
-                self._retire(self._stems.pop(spare.pop()))
+            for key in [key for key in self._stems if key[0] >= KEPT_MOST and not self._claims[key[0]]]:
+                self._retire(self._stems.pop(key))
 
     def all(self) -> list[Process]:
         """Return every process that may be alive: workers before stems, and those before loaders."""

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from library_checks import builder
 
@@ -20,7 +19,6 @@ from pytest_rlperf.components.libraries import libraries, libraries_known
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.measure.counting_pass import count
-from pytest_rlperf.report.matrix import render_matrix
 
 NINTH = Path(__file__).parent / "ninth"
 SUITE = "pytest_rlperf.suite.libraries"
@@ -82,16 +80,6 @@ def test_it_has_first_tests(gridlab: Any, pytester: pytest.Pytester) -> None:
     assert "def gridlab_gae(" in text
     assert "rlperf_gae(gridlab_gae(128, 8), " in text
     assert "rlperf_replay_sample(gridlab_replay(transitions), " in text
-
-
-def test_it_has_a_column() -> None:
-    """In the suite's table, beside the others."""
-    outcomes = [
-        builders.outcome(builders.result(nodeid=f"{SUITE}.test_{name}::test_{name}_gae[128-8]"))
-        for name in ("gridlab", "sb3")
-    ]
-    heading = render_matrix(outcomes, {}, width=80).splitlines()[0]
-    assert heading.split()[1:] == ["gridlab", "sb3"]
 
 
 @pytest.mark.usefixtures("alone")

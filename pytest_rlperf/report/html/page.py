@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,18 +54,15 @@ def render_html(
     ordered = by_gravity(outcomes, strict=False)
     counts = Counter(outcome.verdict.status for outcome in ordered)
     tests = [_test(outcome, tolerances.get(outcome.result.nodeid), command, provenance) for outcome in ordered]
-    facts, common = _run_facts(summary, provenance), _common(tests)
     return (
         environment()
         .get_template("page.html")
         .render(
             headline=headline(ordered, counts[Status.ERROR], strict=False),
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
-            facts=facts,
+            facts=_run_facts(summary, provenance),
             verdicts=verdict_table(ordered).leading("test", "verdict", "change"),
             tests=tests,
-            common=common,
-            legends=_legends(chart for test in tests for chart in test.charts),
             any_ungated=not all(outcome.verdict.gated for outcome in ordered),
             commands=[(f"{step.effect}:", "\n".join(step.lines)) for step in summary.steps],
         )
@@ -90,7 +87,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals["looks"] = LOOKS
-    environment.filters |= {"zip": zip, "lines": _lines, "place": _place, "css_string": _css_string}
+    environment.filters |= {"zip": zip, "lines": _lines, "place": _place}
     return environment
 
 
@@ -104,14 +101,6 @@ def _lines(text: str) -> Markup:
 def _place(value: float) -> str:
     """Return a place in per cent with one decimal, half a pixel of a chart, and without a zero behind the point."""
     return f"{value:.1f}".removesuffix(".0")
-
-
-def _css_string(text: str) -> Markup:
-    """Return a text as a string of a style sheet; characters that could end the string or the sheet are escaped."""
-    from markupsafe import Markup
-
-    plain = "".join(char if char.isprintable() and char not in '"\\<>&' else f"\\{ord(char):x} " for char in text)
-    return Markup('"') + Markup(plain) + Markup('"')  # noqa: S704 - escaped above
 
 
 def _visible(value: object) -> object:
@@ -134,19 +123,6 @@ def _run_facts(summary: Summary, provenance: Provenance | None) -> list[tuple[st
         *(("compared", origin) for origin in summary.origins),
         *(("note", note) for note in summary.notes),
     ]
-
-
-def _legends(charts: Iterable[Chart]) -> dict[str, str]:
-    """Return the legend that most charts of each kind share: it stands once on the page, in the style sheet."""
-    found: dict[str, Counter[str]] = {}
-    for chart in charts:
-        found.setdefault(chart.kind, Counter())[chart.legend] += 1
-    return {kind: legends.most_common(1)[0][0] for kind, legends in found.items()}
-
-
-def _common(tests: Sequence[Test]) -> list[tuple[str, str]]:
-    """Return the facts that all of several tests share, which stand once above them."""
-    return [fact for fact in tests[0].facts if all(fact in test.facts for test in tests)] if len(tests) > 1 else []
 
 
 # --------------------------------------------------------------------------- one test

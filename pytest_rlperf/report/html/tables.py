@@ -1,4 +1,4 @@
-"""The tables under a test's charts: phases, counts, where the time goes, the device, the conditions."""
+"""The tables under a test's charts: phases, counts, where the time goes, the device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pytest_rlperf import units
 from pytest_rlperf.model.counting import PhaseCounts
 from pytest_rlperf.model.judged import Outcome
-from pytest_rlperf.model.live import PairRecord
-from pytest_rlperf.model.measured import Result, WorkerRecord
+from pytest_rlperf.model.measured import Result
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.tables import device_tables, phase_table, share_table, sides
 from pytest_rlperf.report.wording import disturbances_text, phases_note
@@ -29,7 +28,7 @@ class Block:
 
 def all_of(outcome: Outcome) -> list[Block]:
     """Return the tables of a test that there is something in; :func:`changed_counts` stands by itself."""
-    found = [_phases(outcome), _shares(outcome), _all_counts(outcome), *_device(outcome), _conditions(outcome)]
+    found = [_phases(outcome), _shares(outcome), _all_counts(outcome), *_device(outcome)]
     return [block for block in found if block is not None]
 
 
@@ -112,72 +111,3 @@ def _device(outcome: Outcome) -> list[Block]:
     devices = [worker.device for _, result in sides(outcome) for worker in result.workers if worker.device is not None]
     texts = [text for device in devices for text in (disturbances_text(device.disturbances), *device.notes) if text]
     return [Block(table, list(dict.fromkeys(texts)) if not number else ()) for number, table in enumerate(tables)]
-
-
-# --------------------------------------------------------------------------- the conditions
-
-
-_WORKER_COLUMNS = (
-    "call, wall",
-    "call, CPU",
-    "cpu/wall",
-    "idle CPU",
-    "threads",
-    "seed",
-    "slices",
-    "calls",
-    "collections",
-)
-
-
-def _conditions(outcome: Outcome) -> Block | None:
-    """Return the figures and conditions of every process."""
-    if outcome.live is not None and outcome.live.pairs:
-        figures = (*_WORKER_COLUMNS, "kept on CPU", "ended on", "set up in")
-        rows = [
-            [f"{number} {name}", *_worker_cells(worker), *_pair_cells(pair)]
-            for number, pair in enumerate(outcome.live.pairs, 1)
-            for name, worker in (("base", pair.base), ("head", pair.head))
-        ]
-        return _differing(_made("Conditions of every pair", ["pair"], figures, rows))
-    if not outcome.result.measured:
-        return None
-    rows = [
-        [f"{number} {name}", *_worker_cells(worker)]
-        for name, result in sides(outcome)
-        for number, worker in enumerate(result.workers, 1)
-    ]
-    return _differing(_made("Conditions of every process", ["process"], _WORKER_COLUMNS, rows))
-
-
-def _differing(table: Table) -> Block:
-    """Return a table, folded up, of the columns in which rows differ; a note states what all of several rows share."""
-    if len(table.rows) < 2:
-        return Block(table, summary=table.title)
-    first, *others = table.rows
-    shared = [place for place in range(1, len(first)) if all(row[place].text == first[place].text for row in others)]
-    text = "; ".join(f"{table.columns[place].title} {first[place].text}" for place in shared)
-    kept = [column.key for place, column in enumerate(table.columns) if place not in shared]
-    return Block(table.only(kept), [f"the same in all: {text}"] if shared else [], table.title)
-
-
-def _worker_cells(worker: WorkerRecord) -> list[str]:
-    return [
-        units.seconds(worker.wall.call_s),
-        units.seconds(worker.cpu.call_s),
-        f"{worker.cpu_share:.2f}",
-        units.percent(worker.idle_cpu_share, signed=False),
-        str(worker.threads),
-        str(worker.seed) if worker.seed else _NONE,
-        str(worker.slices),
-        f"{worker.calls:,}",
-        str(worker.collections),
-    ]
-
-
-def _pair_cells(pair: PairRecord) -> list[str]:
-    return [
-        "any" if pair.placed is None else str(pair.placed),
-        ", ".join(map(str, pair.cpus)) or _NONE,
-        units.seconds(pair.setup_s),
-    ]
