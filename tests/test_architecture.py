@@ -374,67 +374,6 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
     assert not findings, f"{rule.__doc__}\n" + "\n".join(findings)
 
 
-@pytest.mark.parametrize(
-    ("rule", "path", "source"),
-    [
-        (model_and_units_stand_alone, "units.py", "import numpy"),
-        (model_and_units_stand_alone, "model/measured.py", "from pytest_rlperf import timers"),
-        (libraries_stay_in_their_places, "model/measured.py", "def read():\n    import msgspec"),
-        (every_module_has_a_room, "helpers.py", ""),
-        (every_module_has_a_room, "attic/boxes.py", ""),
-        (rooms_stand_on_lower_ones, "timers/tree.py", "from pytest_rlperf.measure import slices"),
-        (rooms_stand_on_lower_ones, "measure/slices.py", "from pytest_rlperf.run import loop"),
-        (rooms_stand_on_lower_ones, "report/tables.py", "from pytest_rlperf.measure import slices"),
-        (rooms_stand_on_lower_ones, "components/gae.py", "from pytest_rlperf.compat import rlox"),
-        (rooms_stand_on_lower_ones, "judge/verdict.py", "from ..report import rows"),
-        (rooms_stand_on_lower_ones, "fixtures.py", "def late():\n    from pytest_rlperf.run import loop"),
-        (libraries_stay_in_their_places, "judge/verdict.py", "from _pytest.config import Config"),
-        (libraries_stay_in_their_places, "cli.py", "def main():\n    import pytest"),
-        (rooms_stand_on_lower_ones, "run/loop.py", "from pytest_rlperf import plugin"),
-        (torch_stays_in_its_places, "workers/session.py", "def seed():\n    import torch.random"),
-        (torch_stays_in_its_places, "devices/torch.py", "import torch"),
-        (torch_stays_in_its_places, "fixtures.py", "from gymnasium.vector import VectorEnv"),
-        (libraries_stay_in_their_places, "judge/verdict.py", "from scipy.stats import t"),
-        (libraries_stay_in_their_places, "baseline/store.py", "from pytest_rlperf.judge import verdict"),
-        (libraries_stay_in_their_places, "report/tables.py", "from pytest_rlperf.judge.verdict import WORKERS"),
-        (reports_compute_no_verdict, "report/tables.py", "verdict = model.Verdict(status)"),
-        (reports_compute_no_verdict, "report/html.py", "slower = outcome.verdict.estimate.ratio > 1.03"),
-        (adapters_are_alone, "components/libraries/rlox.py", "from pytest_rlperf.components.libraries import skrl"),
-        (adapters_are_alone, "components/libraries/rlox.py", "import rlox"),
-        (libraries_are_named_in_their_modules, "components/vecenv.py", 'KNOWN = ("stable_baselines3",)'),
-        (no_utils, "measure/utils.py", ""),
-        (state_lives_in_timers, "run/loop.py", "def start():\n    global running"),
-        (state_lives_in_timers, "options.py", "_seen: dict[str, int] = {}"),
-        (functions_are_short, "run/loop.py", "def run():\n" + "    pass\n" * LONGEST_FUNCTION),
-    ],
-)
-def test_rule_finds_a_breach(rule: Rule, path: str, source: str) -> None:
-    """Every rule finds what it forbids, in a package that is otherwise laid out like this one."""
-    places = (place.relative_to(ROOT / PACKAGE).as_posix() for place in (ROOT / PACKAGE).rglob("*.py"))
-    empty = dict.fromkeys(places, "")
-    findings = rule(parse_modules({**empty, path: source}))
-    assert len(findings) == 1
-    assert findings[0].startswith(f"{PACKAGE}/{path}:")
-
-
-def test_imports_for_the_type_checker_are_told_apart() -> None:
-    """An import under TYPE_CHECKING loads nothing, one beside it or in a function does."""
-    source = (
-        "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    import pytest\n"
-        "else:\n    import torch\n"
-        "def main():\n    import rich.table\n"
-    )
-    (module,) = parse_modules({"cli.py": source})
-    assert module.imports == (
-        Import("typing", 1, in_function=False, typing_only=False),
-        Import("pytest", 3, in_function=False, typing_only=True),
-        Import("torch", 5, in_function=False, typing_only=False),
-        Import("rich.table", 7, in_function=True, typing_only=False),
-    )
-    assert not libraries_stay_in_their_places([module])
-
-
 def loaded_by(statements: str) -> set[str]:
     """Return the top-level modules in a fresh interpreter after ``statements``."""
     code = f"{statements}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"

@@ -19,7 +19,7 @@ from unittest.mock import MagicMock
 import builders
 import pytest
 from builders import git, write
-from example import OK, USAGE, Example, Run
+from example import OK, Example, Run
 from hypothesis import given
 from hypothesis import strategies as st
 from wording import Wording
@@ -204,13 +204,6 @@ def test_uncommitted_files_that_tests_may_load_block_a_search(tree: Path, name: 
         find(tree, "HEAD~3")
 
 
-def test_shallow_clone_says_how_to_deepen_it(tree: Path, tmp_path: Path) -> None:
-    """The good commit is not there, and git can bring it."""
-    git(tmp_path, "clone", "--quiet", "--depth=1", tree.as_uri(), "clone")
-    with pytest.raises(SideError, match=r"git fetch --unshallow"):
-        find(tmp_path / "clone", git(tree, "rev-parse", "HEAD~3"))
-
-
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pip find releases of two distributions in a directory, and no others."""
@@ -342,19 +335,3 @@ def test_search_stops_where_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch)
         "stopped: the first slower one is among 4 candidates, up to commit c4",
         "go on: pytest --rlperf-bisect=c0..c4 a.py::test_a",
     ]
-
-
-@pytest.mark.parametrize(
-    ("back", "shown"),
-    [
-        ((4, 3), "good commit {bad}: .*: SAME"),
-        pytest.param((2, 1), "skip commit {bad}: .*collected on {good}", marks=pytest.mark.slow),
-    ],
-)
-def test_range_without_a_slowdown_is_an_error(slowing: Example, back: tuple[int, int], shown: str) -> None:
-    """The verdict is shown, or why there is none."""
-    refs = [f"HEAD~{number}" for number in back]
-    good, bad = shas(slowing.root, *refs)
-    run = bisect(slowing, f"--rlperf-bisect={'..'.join(refs)}", *QUICK, code=USAGE)
-    assert re.search(rf"(?m)^ERROR: --rlperf-bisect={'..'.join(refs)}: .*{bad}.*{good}", run.err)
-    assert re.search(rf"(?m)^{shown.format(good=good, bad=bad)}", run.out)

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_rlperf import fixtures
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import DOCS as DOCS_ADDRESS
 from pytest_rlperf.model.judged import Status
-from pytest_rlperf.options import OPTIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -92,11 +90,6 @@ def test_the_page_of_a_package_index_links_to_the_repository() -> None:
     assert [target for is_picture, target in targets if is_picture]
 
 
-def test_readme_is_short() -> None:
-    """It fits one screen and a half; the rest has pages."""
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
-
-
 @pytest.fixture(scope="module")
 def generate() -> Any:
     spec = spec_from_file_location("generate", DOCS / "generate.py")
@@ -116,29 +109,6 @@ def test_the_reference_is_current(generate: Any) -> None:
         mark for page in generate.PAGES for mark in re.findall(r"<!-- (\w+) -->", page.read_text(encoding="utf-8"))
     ]
     assert sorted(marks) == sorted(generate.PARTS)
-
-
-def test_every_option_is_documented(generate: Any) -> None:
-    """The table has each option of the plugin's own table once, with all places to set it."""
-    rows = list(generate.option_rows())
-    assert len(rows) == len(OPTIONS)
-    for option, (name, places, meaning) in zip(OPTIONS, rows, strict=True):
-        assert name.startswith(f"`{option.flag}" if option.flag else "`")
-        assert places.split(", ") == [
-            place for place in ("flag", "ini", "marker") if (getattr(option, place) not in (None, False))
-        ]
-        assert meaning
-        assert "%%" not in meaning
-    table = generate.options()
-    assert table.count("\n") == len(OPTIONS) + 2
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table.splitlines())
-
-
-def test_every_fixture_is_documented(generate: Any) -> None:
-    """Each has the signature of its call."""
-    rows = generate.fixture_calls()
-    assert set(re.findall(r"(?m)^\| `(\w+)\(", rows)) == fixtures.CALLS.keys()
-    assert "rlperf_gae(function, n_steps=128, n_envs=8, backend='numpy', *, device='cpu', phases=None)" in rows
 
 
 @pytest.mark.slow

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from pytest_rlperf.report.github import (
     SUMMARY_BYTES,
     GitHubRun,
     annotation_commands,
-    check_github,
     place_of,
     render_summary_markdown,
     step_outputs,
@@ -189,16 +187,6 @@ def test_annotations_name_file_and_line_in_one_command(wording: Wording) -> None
     assert "%250A::error::%0A::warning::y" in message
 
 
-def test_which_tests_are_annotated_first_and_which_only_in_a_strict_run() -> None:
-    """A test without a verdict is an error in a strict run alone; GitHub shows the first ten of a step."""
-    outcomes = [compared("a", Status.NEW, None), compared("b", Status.INVALID, None)]
-    assert [line.split(" ")[0] for line in annotation_commands(outcomes, {}, strict=True)] == ["::error", "::error"]
-    assert annotation_commands(outcomes, {}, strict=False) == []
-    outcomes = [compared(f"test_{number}", Status.SLOWER, 1.1 + number / 100) for number in range(15)]
-    commands = annotation_commands(outcomes, {}, strict=False)
-    assert [re.findall(r"test_\d+", command)[0] for command in commands] == [f"test_{n}" for n in range(14, -1, -1)]
-
-
 COMMANDS = (
     "::error file=a::x",
     "::set-output name=verdict::SAME",
@@ -246,35 +234,12 @@ def environ(directory: Path) -> dict[str, str]:
 def test_github_is_written_to_what_it_reads(tmp_path: Path) -> None:
     """The summary is appended to what other commands wrote, outputs stand between delimiters."""
     variables = environ(tmp_path)
-    assert check_github(variables) == []
     commands = write_github(variables, [SLOWER], github_run(json=Path("a\nslower=0")))
     assert [command.partition(" ")[0] for command in commands] == ["::error"]
     assert (tmp_path / "summary.md").read_text(encoding="utf-8").startswith("before\n## ❌ 1 of 1 ")
     output = (tmp_path / "output").read_text(encoding="utf-8")
     assert re.search(r"(?m)^slower<<(\S+)\n1\n\1\n", output)
     assert re.search(r"(?m)^json<<(\S+)\na\nslower=0\n\1\n", output)
-
-
-def test_the_summary_leaves_others_their_room(tmp_path: Path) -> None:
-    """GitHub's limit is for the whole step: an almost full file gets little; elsewhere nothing is told."""
-    variables = environ(tmp_path) | {"GITHUB_ACTIONS": ""}
-    assert check_github(variables) == []
-    assert write_github(variables, [SLOWER], github_run()) == []
-    assert (tmp_path / "summary.md").read_text(encoding="utf-8") == "before\n"
-    variables = environ(tmp_path)
-    (tmp_path / "summary.md").write_text("x" * (SUMMARY_BYTES - 1000), encoding="utf-8")
-    write_github(variables, [SLOWER] * 100, github_run())
-    assert SUMMARY_BYTES - 1000 < (tmp_path / "summary.md").stat().st_size <= SUMMARY_BYTES
-
-
-def test_what_cannot_be_written_is_said_before_and_after(tmp_path: Path, wording: Wording) -> None:
-    """A summary that is missing or cannot be written is noted before measuring; the run ends all the same."""
-    variables = environ(tmp_path) | {"GITHUB_STEP_SUMMARY": str(tmp_path)}
-    del variables["GITHUB_OUTPUT"]
-    troubles = check_github(variables)
-    assert troubles == wording
-    commands = write_github(variables, [SAME], github_run())
-    assert commands == [f"::warning title=pytest-rlperf::{trouble}" for trouble in troubles]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
@@ -284,7 +249,6 @@ def test_a_disk_that_fills_up_is_said(tmp_path: Path, name: str, wording: Wordin
     variables = environ(tmp_path)
     other = ({"GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"} - {name}).pop()
     variables[name] = "/dev/full"
-    assert check_github(variables) == []
     assert write_github(variables, [SAME], github_run())[:1] == wording
     assert Path(variables[other]).stat().st_size > 20
 
@@ -340,23 +304,3 @@ def test_a_document_that_no_run_writes_is_refused(
     assert [name for name in names if name not in error] == []
     assert error.rstrip("\n").isprintable()
     assert not error.startswith("::")
-
-
-def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the path to every value in a document; of a list only the first."""
-    yield path
-    parts = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
-    for name, part in parts:
-        yield from places(part, (*path, name))
-
-
-def test_no_value_in_a_document_does_more_than_refuse_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever stands in a place, there is a comment or the one error; test_fuzz has any value in any place."""
-    values = cycle([None, -1, 1e18, "x\n\x1b", True, [1], {"a": 1}])
-    for path, value in zip([path for path in places(document(SLOWER)) if path], values, strict=False):
-        found = here = document(SLOWER)
-        for name in path[:-1]:
-            here = here[name]  # type: ignore[index]
-        here[path[-1]] = value  # type: ignore[index]
-        code, text, error = comment(tmp_path, capsys, found)
-        assert text.startswith("## ") == (code != Exit.USAGE) == (not error)

@@ -22,7 +22,6 @@ from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.files import OutputError, write_file
 from pytest_rlperf.report.html import check_html, render_html
 from pytest_rlperf.report.html.charts import Chart, Plot, charts
-from pytest_rlperf.report.html.tables import all_of
 from pytest_rlperf.report.statuses import LOOKS
 from pytest_rlperf.report.summary import NextStep, Summary
 
@@ -166,23 +165,6 @@ def test_sixty_tests_are_all_there_the_slower_ones_first() -> None:
     assert sorted(page.texts["h3"]) == sorted(test.result.nodeid for test in some)
     assert [attributes["href"] for attributes in page.all("a")][1:] == [f"#{name}" for name in ids]
     assert page.texts["figcaption"] == 60 * page.texts["figcaption"][:2]
-
-
-def test_counts_that_did_not_change_stand_once() -> None:
-    """A row a count, a column a phase; one that changed has both figures."""
-    test = compared("t.py::test_a")
-    assert test.live is not None
-    base, head = (
-        Counting((PhaseCounts("", {"ops": 7, "calls": calls}, inexact), PhaseCounts("update", more, {})), 3, 2, ())
-        for calls, more, inexact in ((1, {"ops": 3}, {}), (2, {"calls": 4}, {"bytes": (1, 9)}))
-    )
-    live = replace(test.live, base=replace(test.live.base, counting=base))
-    (block,) = [block for block in all_of(replace(test, result=replace(test.result, counting=head), live=live))
-                if block.summary.startswith("All ")]  # fmt: skip
-    assert block.table is not None
-    assert [column.title for column in block.table.columns] == ["count", "(whole call)", "update"]
-    cells = [[cell.text for cell in row] for row in block.table.rows]
-    assert cells == [["ops", "7", "3 → –"], ["calls", "1 → 2", "– → 4"], ["bytes", "– → 1 to 9", ""]]
 
 
 @pytest.mark.parametrize(

@@ -239,17 +239,6 @@ def test_code_from_elsewhere_is_not_measured(
     assert not Path("tests").exists()
 
 
-def test_a_test_that_does_not_end(
-    project: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The trial has a time limit."""
-    monkeypatch.setattr(init, "_LIMIT_S", 3.0)
-    monkeypatch.setattr(init, "_TEST_LIMIT_S", 0.0)
-    project.write({"mine.py": f"import time\ntime.sleep(60)\n{GAE}"})
-    assert main(["init"]) == 5
-    assert "did not end within 3 s" in capsys.readouterr().out
-
-
 @pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("code", "expected"),
@@ -319,39 +308,6 @@ def test_of_a_project_in_torch(project: Example) -> None:
     text = Path("test_perf.py").read_text(encoding="utf-8")
     assert 'rlperf_gae(compute_gae, backend="torch")' in text
     assert text.count("import torch\n") == text.count("    torch.set_num_threads(1)") == 1
-
-
-@pytest.mark.usefixtures("untried")
-@pytest.mark.parametrize(
-    ("code", "line"),
-    [
-        ("class E(gym.Env):\n    def reset(self): ...\n    def step(self, a): ...", "envs = [lambda: E()] * 8"),
-        ("def make_env(env_id, idx):\n    def thunk(): ...\n    return thunk", 'make_env(env_id="Pendulum-v1", idx=0)'),
-        (ENVS, "Walks(num_envs=8, episode_length=episode_steps)"),
-        (ENVS, '@pytest.mark.parametrize("episode_steps", [10, 1_000])'),
-        (BUFFER, '@pytest.mark.parametrize("stored", [1_000, 10_000, 100_000])'),
-        (BUFFER, "buffer.push(state=obs, action=action, reward=1.0, next_state=obs, done=step % 10 == 9)"),
-        (BUFFER + SAC, "buffer = Memory(capacity=10_000)"),
-        (BUFFER + SAC, "rlperf_sac_update(lambda: agent.train(replay_buffer=buffer))"),
-        (PPO, "rlperf_ppo_collect(lambda: agent.collect_rollout(n_steps=128), items=128)"),
-        (f"class A(B): ...\n{BUFFER.replace('Memory', 'B')}class B2(B): ...", "from mine import B\n"),
-    ],
-)
-def test_what_tests_are_made_of(project: Example, code: str, line: str) -> None:
-    """Sizes are those that regressions showed at: full buffers of several sizes, and episodes that end."""
-    project.write({"mine.py": code})
-    assert main(["init"]) == 0
-    assert line in Path("test_perf.py").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("untried")
-def test_code_with_a_very_long_expression(project: Example) -> None:
-    """A module that Python's parser refuses is left out; in one that it takes, the other components are found."""
-    envs = "class Envs:\n    def reset(self): ...\n    def step(self, num_envs):\n        return "
-    long = {"mine/a.py": "A = " + "1 + " * 20_000 + "1\n", "mine/b.py": envs + "1 + " * 600 + "1\n"}
-    project.write({"mine/__init__.py": "", **long, "mine/code.py": GAE})
-    assert main(["init"]) == 0
-    assert "from mine.code import" in Path("test_perf.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("untried")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from pathlib import Path
@@ -70,12 +69,6 @@ def test_warnings_summary_is_plain_pytests(reports: Both) -> None:
     assert measured == plain
 
 
-def test_no_frame_of_the_plugin_shows(reports: Both) -> None:
-    """A traceback ends in the user's code."""
-    for title in ("ERRORS", "FAILURES"):
-        assert "pytest_rlperf/" not in reports.measured.section(title)
-
-
 def test_junit_is_plain_pytests_with_verdicts(reports: Both) -> None:
     """JUnit XML has every case, failure, skip and property, and the verdict of each test that was measured."""
     plain = _cases(reports.example.root / "plain.xml")
@@ -134,11 +127,6 @@ def strange(strange_project: Example) -> Run:
 def test_warning_of_a_module_loaded_in_workers_only_keeps_its_category(strange: Run) -> None:
     """A warning's category is shown though this process has not imported it."""
     assert "LazyWarning: known here only" in strange.out
-
-
-def test_warning_of_a_nested_class_keeps_its_category(strange: Run) -> None:
-    """A warning's category is shown though it is an attribute of a class."""
-    assert "NestedWarning: in a class" in strange.out
 
 
 def test_property_of_any_size_is_reported(strange_project: Example, strange: Run) -> None:
@@ -217,15 +205,6 @@ def test_no_capture_shows_output_as_it_comes(tmp_path: Path) -> None:
     assert result.err.count("loud error") == 1
 
 
-@pytest.mark.slow
-def test_tee_shows_output_and_keeps_it(tmp_path: Path) -> None:
-    """With `--capture=tee-sys` output is both seen and kept for the report."""
-    result = Example(tmp_path, {"test_loud.py": SHOUTING}).pytest(*ONE_CALL, "--capture=tee-sys", "-rP", code=OK)
-    assert "Captured stdout call" in result.section("PASSES")
-    assert result.out.count("loud before") == 2
-    assert result.out.count("loud descriptor") == 1
-
-
 SELECTION = source("lifecycle/selection.py")
 
 
@@ -258,64 +237,6 @@ def test_tests_are_selected_as_usual(selection: Example) -> None:
     assert result.outcomes == {**dict.fromkeys(passed, "PASSED"), "test_fifth_fails": "FAILED"}, result.text
     assert "4 deselected" in result.counts
     assert "stopping after 1 failures" in result.out
-
-
-def layout(directory: Path) -> Example:
-    """Return two packages with a test file of one name, a library on `pythonpath`, and settings in pyproject.toml."""
-    settings = """
-        [tool.pytest.ini_options]
-        testpaths = ["checks"]
-        pythonpath = ["lib"]
-        markers = ["mine"]
-        addopts = ["--strict-config", "--strict-markers"]
-    """
-    test = """
-        import component
-
-        def test_name(rlperf, size, rootsize):
-            result = rlperf(lambda: component.work(size), items=size)
-            assert result.items == size
-            assert (__name__, rootsize) == ({name!r}, 7)
-    """
-    conftest = """
-        import pytest
-
-        @pytest.fixture
-        def size():
-            return {size}
-    """
-    rootsize = "import pytest\n\n@pytest.fixture(scope='session')\ndef rootsize(): return 7\n"
-    files = {
-        "pyproject.toml": settings,
-        "lib/component.py": "def work(size): return sum(range(size))\n",
-        "checks/__init__.py": "",
-        "checks/conftest.py": rootsize,
-        "elsewhere/test_ignored.py": "def test_ignored(rlperf): raise AssertionError('not in testpaths')\n",
-    }
-    for name, size in {"one": 100, "two": 200}.items():
-        files[f"checks/{name}/__init__.py"] = ""
-        files[f"checks/{name}/conftest.py"] = conftest.format(size=size)
-        files[f"checks/{name}/test_same.py"] = test.format(name=f"checks.{name}.test_same")
-    return Example(directory, files)
-
-
-@pytest.mark.parametrize(
-    ("where", "args"),
-    [
-        pytest.param(".", ("--import-mode=importlib",), id="testpaths and importlib", marks=pytest.mark.slow),
-        pytest.param("checks/two", (".", "../one/test_same.py"), id="subdirectory", marks=pytest.mark.slow),
-        pytest.param(".", ("--pyargs", "checks.one", "checks.two.test_same"), id="pyargs"),
-        pytest.param("elsewhere", ("--rootdir=..", "-c", "../pyproject.toml", "../checks/one"), id="rootdir"),
-    ],
-)
-def test_layouts_are_plain_pytests(tmp_path: Path, where: str, args: tuple[str, ...]) -> None:
-    """Files of one name, conftests, ini settings and ways to name tests work as they do without measuring."""
-    example = layout(tmp_path)
-    example.root /= where
-    plain = example.pytest("-v", *args, code=OK)
-    measured = example.pytest("-v", *args, *ONE_CALL, code=OK)
-    assert lines(measured) == lines(plain) != []
-    assert measured.counts == plain.counts
 
 
 @pytest.mark.slow
@@ -399,32 +320,6 @@ def test_a_debugger_takes_tests_unmeasured(tmp_path: Path, debugger: str, stdin:
         assert "(Pdb) 1\n" in result.out
 
 
-TRACED = "import sys\nsys.settrace(lambda *_: None)\n"
-MONITORED = "import sys\nsys.monitoring.use_tool_id(sys.monitoring.DEBUGGER_ID, 'a debugger')\n"
-needs_monitoring = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="sys.monitoring is of Python 3.12")
-
-
-@pytest.mark.parametrize(
-    ("conftest", "named"), [(TRACED, "conftest"), pytest.param(MONITORED, "a debugger", marks=needs_monitoring)]
-)
-def test_a_debugger_from_outside_takes_tests_unmeasured(tmp_path: Path, conftest: str, named: str) -> None:
-    """So does one that an editor has attached to pytest."""
-    example = Example(tmp_path, {"conftest.py": conftest, "test_it.py": DEBUGGED})
-    result = example.pytest("--rlperf", "-k", "not wrong", code=OK)
-    assert "2 passed" in result.counts
-    (line,) = (line for line in result.out.splitlines() if line.startswith("rlperf: "))
-    assert named in line
-
-
-@pytest.mark.parametrize("core", ["ctrace", pytest.param("sysmon", marks=needs_monitoring)])
-def test_coverage_is_no_debugger(tmp_path: Path, core: str) -> None:
-    """A run beside coverage measures, whatever coverage traces with."""
-    test = "def test_sum(rlperf): assert rlperf(lambda: sum(range(9))).measured\n"
-    flags = (*ONE_CALL, "-p", "pytest_cov", "--cov=.")
-    result = Example(tmp_path, {"test_it.py": test}).pytest(*flags, code=OK, COVERAGE_CORE=core)
-    assert "1 passed" in result.counts
-
-
 def test_without_the_option_components_run_once(tmp_path: Path, wording: Wording) -> None:
     """In an ordinary run each fixture runs its component once, unmeasured and checked, in this process."""
     files = {"conftest.py": source("lifecycle/audit.py"), "test_once.py": source("lifecycle/once.py")}
@@ -459,15 +354,6 @@ def test_a_test_that_never_calls_its_fixture_is_a_warning(pytester: pytest.Pytes
         assert nodeid in str(warned[nodeid].message)
         assert f" {call}" in str(warned[nodeid].message)
         assert Path(warned[nodeid].filename).name == path.name
-
-
-@pytest.mark.usefixtures("alone")
-def test_warnings_as_errors_fail_a_test_that_never_calls_its_fixture(pytester: pytest.Pytester) -> None:
-    """With `-W error` the test fails as for any warning that it causes, and no other does."""
-    pytester.makepyfile(test_it=CALLED_OR_NOT)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "error", "-k", "not test_failed")
-    result.assert_outcomes(passed=4, failed=3, skipped=1, xfailed=1, deselected=2)
-    result.stdout.fnmatch_lines(["*PytestWarning: *test_it.py::test_uncalled*rlperf_gae(*"])
 
 
 def _lines(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from builders import ONE_CALL, PROVENANCE, result, source, stored
 from example import FAILED, OK, USAGE, Example, Run
-from wording import Wording, without_figures
+from wording import Wording
 
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.machine import this_machine
@@ -323,11 +323,6 @@ BROKEN = {  # tests, and the errors that they end with
     "names": "ComponentError: .*'x'",
     "rollout": "ComponentError: ",
 }
-TORCH_BROKEN = {
-    "idle": "ComponentError: ",
-    "nan": "ComponentError: .*weight.* NaN",
-    "no_size": "ComponentError: .*batch_size=",
-}
 
 
 def assert_each_broken_alone(example: Example, file: str, broken: dict[str, str], *args: str) -> list[str]:
@@ -349,15 +344,6 @@ def test_broken_components(tmp_path: Path, args: tuple[str, ...], wording: Wordi
     assert assert_each_broken_alone(example, "test_it.py", BROKEN, *args) == wording
 
 
-@pytest.mark.torch
-@pytest.mark.slow  # test_components: test_a_sac_update_that_does_nothing, _that_diverges
-def test_broken_agents(tmp_path: Path, wording: Wording) -> None:
-    """Likewise for an agent that learns nothing, or diverges."""
-    pytest.importorskip("torch")
-    example = Example(tmp_path, "main_job/broken")
-    assert assert_each_broken_alone(example, "test_torch.py", TORCH_BROKEN, *ONE_CALL) == wording
-
-
 def test_one_test_measures_one_component(tmp_path: Path, wording: Wording) -> None:
     """A second call, of the same fixture or of another, fails where it stands; the first was measured all the same."""
     example = Example(tmp_path, "main_job/twice")
@@ -372,25 +358,6 @@ def test_one_test_measures_one_component(tmp_path: Path, wording: Wording) -> No
             assert run.error(test) == wording
     assert run.notes("3 results") == wording
     assert not list((example.root / "baselines").glob("*/*.json"))
-
-
-@pytest.mark.slow
-def test_long_and_short_calls(tmp_path: Path, wording: Wording) -> None:
-    """A call too long for the time is measured once, or in few workers, and says so; rounds of short calls grow."""
-    example = Example(tmp_path, "main_job/busy")
-    run = example.pytest("test_calls.py", "--rlperf-save-baseline", "--rlperf-max-time=0.5", code=OK)
-    assert run.counts == "3 passed"
-    notes = [note for name in ("test_too_long", "test_long") for note in run.tests[name]["result"]["notes"]]
-    assert [without_figures(note).replace(" ms", " s") for note in notes] == wording
-    assert "--rlperf-max-time" in "".join(run.notes("2 results"))
-    assert list(json.loads(baseline_file(example).read_bytes())["results"]) == ["test_calls.py::test_short"]
-
-
-@pytest.mark.slow
-def test_a_marker_gives_a_test_more_time(tmp_path: Path) -> None:
-    """A marker beats the command line for the time as for all else, in both directions."""
-    run = Example(tmp_path, "main_job/busy").pytest("test_marker.py", "--rlperf", "--rlperf-max-time=0.5", code=OK)
-    assert run.counts == "2 passed"
 
 
 @pytest.mark.slow

@@ -305,21 +305,6 @@ def test_a_node_that_dies_has_its_shard_measured_elsewhere(make_cluster: Callabl
 
 
 @pytest.mark.slow
-def test_without_a_node_left_its_tests_have_an_error(make_cluster: Callable[[int, int], OnCluster]) -> None:
-    """The run ends with a failure of each test that no node can measure any more."""
-    project = make_cluster(1, 0)
-    write(project.root, {"tests/test_it.py": WAITING})
-    with project.start(*ONE_CALL, project.address) as process:
-        wait_for(lambda: list(project.waiting.iterdir()))
-        project.cluster.remove_node(project.nodes[0], allow_graceful=False)
-        code, out = ended(process)
-    assert code == FAILED, out
-    assert lines_of(out) == {"tests/test_it.py::test_waits ERROR"}
-    assert "INTERNALERROR" not in out
-    assert "shard 1 of 1: TaskCancelledError" in out
-
-
-@pytest.mark.slow
 def test_an_interrupt_ends_the_tasks(make_cluster: Callable[[int, int], OnCluster]) -> None:
     """Ctrl-C leaves no process of the run behind."""
     project = make_cluster(0, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import signal
 import sys
 import threading
@@ -27,7 +26,6 @@ from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
-from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.statuses import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
@@ -67,7 +65,7 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._began = began
-        notes: list[Note] = [TextNote(text) for text in [*_platform_notes(sys.platform), *check_github(os.environ)]]
+        notes: list[Note] = [TextNote(text) for text in _platform_notes(sys.platform)]
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
