@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -73,12 +72,6 @@ PLACES = {
 }
 TORCH_PLACES = ("components", "probes", "devices", "counters", "attribution", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)
-# The libraries that have adapters, but for gymnasium, whose interface users' own envs have too.
-LIBRARIES = re.compile(
-    r"stable.?baselines|\bsb3\b|torchrl|tianshou|\brlox\b|\bskrl\b|envpool|sample.factory", re.IGNORECASE
-)
-VERDICT_TYPES = {"Verdict", "Estimate", "Reason"}
-VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "stored_failing", "alpha"}
 HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "ray", "rich"}
 
 
@@ -252,22 +245,6 @@ def torch_stays_in_its_places(modules: list[Module]) -> list[str]:
     ]
 
 
-def reports_compute_no_verdict(modules: list[Module]) -> list[str]:
-    """Rule 5: `report` makes no verdict or part of one, and compares none of the figures a verdict rests on."""
-    findings = []
-    for module in modules:
-        if not module.within("report"):
-            continue
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in VERDICT_TYPES:
-                findings.append(module.at(node.lineno, f"makes a {ast.unparse(node.func)}"))
-            if isinstance(node, ast.Compare):
-                figures = {sub.attr for sub in ast.walk(node) if isinstance(sub, ast.Attribute)} & VERDICT_FIGURES
-                if figures and not any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
-                    findings.append(module.at(node.lineno, f"compares {', '.join(sorted(figures))}"))
-    return findings
-
-
 def adapters_are_alone(modules: list[Module]) -> list[str]:
     """Adapters import no other library's, and load their library, and PyTorch, within functions alone."""
     registry = "components.libraries"
@@ -285,27 +262,6 @@ def adapters_are_alone(modules: list[Module]) -> list[str]:
             if is_other or not (is_light or is_later):
                 findings.append(module.at(found.line, f"imports {found.target}"))
     return findings
-
-
-def libraries_are_named_in_their_modules(modules: list[Module]) -> list[str]:
-    """Name a library in its own module and its tests, and its timers in `probes`, `compat` and `traces`."""
-    findings = []
-    for module in modules:
-        if module.within("components.libraries", "suite.libraries", "probes", "compat", "traces"):
-            continue
-        texts = [(found.line, found.target) for found in module.imports if found.inside is None]
-        texts += [(node.lineno, str(node.value)) for node in ast.walk(module.tree) if isinstance(node, ast.Constant)]
-        findings += [
-            module.at(line, f"names {found[0]}")
-            for line, text in texts
-            if (found := LIBRARIES.search(text)) is not None
-        ]
-    return findings
-
-
-def no_utils(modules: list[Module]) -> list[str]:
-    """Rule 7: no module is a drawer."""
-    return [module.at(1, "is called utils") for module in modules if module.name.rpartition(".")[2] == "utils"]
 
 
 def state_lives_in_timers(modules: list[Module]) -> list[str]:
@@ -351,10 +307,7 @@ RULES: tuple[Rule, ...] = (
     rooms_stand_on_lower_ones,
     libraries_stay_in_their_places,
     torch_stays_in_its_places,
-    reports_compute_no_verdict,
     adapters_are_alone,
-    libraries_are_named_in_their_modules,
-    no_utils,
     state_lives_in_timers,
     functions_are_short,
 )

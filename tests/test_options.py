@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from wording import Wording
 
 from pytest_rlperf.options import (
     MARKER,
-    OPTIONS,
     Config,
     parse_duration,
     parse_flag,
@@ -54,70 +51,6 @@ def test_values_are_read(parse: Callable[[object], object], values: dict[object,
     """In each of the forms that the documentation shows, from the command line, ini files and Python code."""
     for value, expected in values.items():
         assert parse(value) == (pytest.approx(expected) if isinstance(expected, float) else expected), value
-
-
-REFUSED: list[tuple[Callable[[object], object], str, list[object]]] = [
-    (
-        parse_tolerance,
-        "3%",
-        [
-            *("0", "0%", "-3%", "+3%", "abc", "3", "0.03", "", "%", "3%%", "3 percent", "1e2%", "1001%", "nan", "inf"),
-            *(0, 0.0, -0.03, 11.0, math.nan, math.inf, True, None, [3]),
-            *(3, 3.0, 5, 1),  # 3 % to who wrote it: as 300 % it would silently fail for nothing
-        ],
-    ),
-    (
-        parse_duration,
-        "seconds",
-        ["0", "0s", "-1", "abc", "", "s", "1h", "1e3", "nan", "inf", "9" * 400, 0, -1, math.nan, math.inf, True, None],
-    ),
-    (parse_flag, "expected true or false", ["", "maybe", "2", None, 7]),
-    (
-        parse_name,  # leads nowhere else, and is no longer than a directory's may be
-        "--rlperf-baseline-dir",
-        [
-            *("", " ", "a/b", "/a", "a\\b", "..", ".", ".hidden", "../up", "-a", "a b", "a\n", "a\0", "ü", "C:", "~"),
-            *(None, 3, "a" * 256, "a" * 5000),
-        ],
-    ),
-    (parse_reason, "must not be empty", ["", "  ", "\n"]),
-    (parse_path, "expected a path", ["", "  "]),
-    (parse_spec, "expected a git ref, pip:REQUIREMENT, dir:PATH or python:PATH", ["", "  ", "\n"]),
-    (
-        parse_pairs,
-        r"3\.\.10",
-        [
-            *("", "3", "3-10", "3..", "..10", "3.10", "3...10", "10..3", "1..5", "0..0", "-3..10", "3..x", "3.5..10"),
-            *("3..10..12", None),
-        ],
-    ),
-    (parse_packages, "import packages", ["", " ", "my-library", "a/b", "a.b", "1st", "a,", "a;b"]),
-]
-
-
-@pytest.mark.parametrize(("parse", "words", "values"), REFUSED)
-def test_other_values_are_refused(parse: Callable[[object], object], words: str, values: list[object]) -> None:
-    """With what the value should look like."""
-    for value in values:
-        with pytest.raises(ValueError, match=words):
-            parse(value)
-
-
-def test_help_shows_every_flag_and_ini_option(pytester: pytest.Pytester) -> None:
-    """``pytest --help`` tells what each is for, and ``--markers`` what the marker takes."""
-    shown = " ".join(pytester.runpytest_subprocess("--help").stdout.str().split())
-    for option in OPTIONS:
-        text = option.help.replace("%%", "%")
-        if option.flag is not None:
-            value = option.metavar if option.bare is None else f"[{option.metavar}]"
-            start = option.flag if option.metavar is None else f"{option.flag}={value}"
-            assert f"{start} {text}" in shown
-        if option.ini:
-            assert f"rlperf_{option.name.removesuffix('_s')} (string): {text}" in shown
-    markers = pytester.runpytest_subprocess("--markers").stdout.str()
-    for option in OPTIONS:
-        if option.marker:
-            assert re.search(rf"@pytest\.mark\.rlperf\(.*\b{option.name.removesuffix('_s')}=", markers)
 
 
 def settings_of(
@@ -277,20 +210,6 @@ def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], 
     """A bad flag, or a bad combination, is a usage error that says which and what is allowed."""
     with wording.raises(pytest.UsageError):
         pytester.parseconfigure(*args)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("rlperf_tolerance = 3", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
-        *("rlperf_strict = 7", "rlperf_pairs = 3", "rlperf_packages = a-b"),
-    ],
-)
-def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) -> None:
-    """A bad value in the ini file is named as such."""
-    pytester.makeini(f"[pytest]\n{line}")
-    with pytest.raises(pytest.UsageError, match=re.escape(f"ini option {line.replace(' ', '')}: ")):
-        pytester.parseconfigure("--rlperf")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from wording import Wording
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import parse
-from pytest_rlperf.judge.verdict import allow
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
@@ -50,7 +49,6 @@ HOSTILE = (
 KEY = "tests/test_sac.py::test_update[256]"
 HERE = builders.MACHINE
 ORIGIN = Provenance("c" * 40, "7" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
-MORE = CounterChange("update/critic", "ops:aten::mm", 12, 18)
 
 
 def outcome(status: Status, ratio: float, name: str = KEY, **changes: Any) -> Outcome:
@@ -314,41 +312,6 @@ def test_a_hostile_name_commands_nobody(report: Report, tmp_path: Path) -> None:
         assert not set(text) & set("\x7f\u202e\u2028")
 
 
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, junit, failures])
-def test_counts_that_decide_are_told(report: Report, tmp_path: Path) -> None:
-    """A test that does more in a call is SLOWER though its time is the same: every report says what is more."""
-    found = outcome(Status.SLOWER, 1.001)
-    decided = replace(
-        found,
-        verdict=replace(
-            found.verdict,
-            counters=(MORE,),
-            reason=WrittenReason("counters", "update/critic: aten::mm 12 → 18\ntime alone: SAME"),
-        ),
-        result=replace(found.result, counting=Counting((PhaseCounts("update/critic", {MORE.name: 18}, {}),), 3, 2, ())),
-    )
-    text = report([decided], tmp_path)
-    assert re.search(r"aten::mm (12 → 18|.*12.*18)|aten::mm.*12.*18", text, flags=re.DOTALL)
-    assert "SLOWER +0.1 %" not in text
-
-
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, junit])
-def test_a_test_that_failed_is_an_error_with_its_reason(report: Report, tmp_path: Path) -> None:
-    """Every report has it, with figures or without, gated or not, and counts it where it counts anything."""
-    why = reasons.TestFailed("call", "ComponentError: 2 advantages differ")
-    found = outcome(Status.SAME, 1.0)
-    broken = [error_of(KEY, why, 1.0, replace(found, verdict=replace(found.verdict, gated=False)))]
-    broken += [error_of(f"{KEY}2", why, 1.0, None)]
-    text = report([*broken, outcome(Status.SAME, 1.0, f"{KEY}3")], tmp_path)
-    for name in ("test_update[256]", "test_update[256]2"):
-        assert report is junit or name in text
-    assert text.count("ERROR") >= 2
-    assert "ERROR *" not in text
-    assert "2 advantages differ" in text
-    headlines: dict[Report, str] = {job_summary: r"(?m)^## ❌ 2 tests failed\b", page: r"<h1>2 tests failed\b"}
-    assert re.search(headlines.get(report, ""), text)
-
-
 TRAILER, STORE = "Rlperf-Accept:", '--rlperf-save-baseline --rlperf-accept="why"'
 
 
@@ -369,26 +332,6 @@ def test_a_slowdown_has_one_remedy(report: Report, base: str, tmp_path: Path) ->
     remedies = [remedy for remedy in (TRAILER, STORE) if remedy in text]
     assert remedies == {"a branch": [TRAILER], "a release": []}.get(base, [STORE])
     assert ("is intended" in text) == bool(remedies)
-
-
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, run_json, junit])
-def test_what_is_accepted_has_its_reason(report: Report, tmp_path: Path) -> None:
-    """A report names the commit that accepts a slowdown, its limit and its reason."""
-    found = outcome(Status.SLOWER, 1.08, live=True)
-    meant = Allowance("test_update*", 0.09, "larger networks", "1a2b3c4d5e6f")
-    accepted = replace(found, verdict=allow(found.verdict, KEY, [meant]))
-    text = report([accepted], tmp_path)
-    assert re.search(r"accepted .*\b9 %(25)? .*1a2b3c4d5e6f: larger networks", text)
-    assert report is not page or re.search(r"<h1>.*\b1 accepted</h1>", text)
-
-
-@pytest.mark.parametrize("report", [terminal, page, job_summary, shown_run])
-def test_the_device_and_where_the_time_goes_are_told(report: Report, tmp_path: Path) -> None:
-    """Paces, clocks, what held the device back, its phases, and the shares of a call."""
-    found = outcome(Status.SLOWER, 1.1)
-    text = report([replace(found, result=on_a_device(found.result))], tmp_path)
-    for words in ("virtual:0", "1.20 ms", "1980 MHz", "61 °C", "power cap", "launch", "native: torch", "75.0 %"):
-        assert words in text, words
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import builders
 import pytest
 from wording import Wording
 
-from pytest_rlperf.model.judged import Creep, Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.tables import phase_rows
@@ -67,14 +67,6 @@ def test_a_verdict_that_does_not_fit_goes_on_below(width: int, name: str) -> Non
     assert all(len(line) <= width for line in table)
 
 
-def grown(base: Outcome, ratio: float, *, accepted: bool = False, gated: bool = True) -> Outcome:
-    """Return the outcome as that of a baseline which was stored twice, so many times as slow as the first time."""
-    verdict = replace(base.verdict, accepted=accepted, gated=gated)
-    return replace(
-        base, verdict=verdict, creep=Creep(ratio, ratio - 0.02, ratio + 0.02, "2026-01-02T03:04:05", "0123456789abcdef")
-    )
-
-
 def table_of(outcomes: list[Outcome], width: int) -> list[str]:
     """Return the lines of the table and of what is told right below it."""
     return render_summary(outcomes, SUMMARY, width=width, color=False, verbose=False).partition("\n\n")[0].splitlines()
@@ -102,18 +94,6 @@ def test_more_than_one_cpu_has_a_column(base: float, head: float, alone: bool, e
     assert ("cpu/wall" in title) is (expected is not None)
     assert any(f" {expected}  " in row for row in rows) is (expected is not None)
     assert all(len(line) <= 80 for line in rows)
-
-
-def test_changes_since_the_first_are_told_where_their_column_is_not() -> None:
-    """Below the table those that have grown the most, under -v every test's, with where it began."""
-    ratios = {"test_a": 1.02, "test_b": 2.5, "test_c": 0.9, "test_d": 1.3}
-    outcomes = [grown(builders.compared(name, Status.SAME, 1.0), ratio) for name, ratio in ratios.items()]
-    told = "since first: test_b ×2.5, test_d +30.0 %, test_a +2.0 %, 1 more with -v"
-    assert told in table_of(outcomes, 72)
-    assert told not in table_of(outcomes, 132)
-    verbose = render_summary(outcomes, SUMMARY, width=72, color=False, verbose=True)
-    assert "since first: -10.0 % [-12, -8] since 2026-01-02, commit 0123456789ab" in verbose
-    assert told not in verbose
 
 
 def test_same_code_at_another_time_says_why() -> None:

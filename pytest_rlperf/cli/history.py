@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, content_of, listed, parse, print_text
-from pytest_rlperf.errors import closest
+from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, content_of, parse, print_text
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
@@ -74,7 +71,7 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
     times = _add_runs(sessions, runs)
     if not sessions.tests and not sessions.links:
         raise UsageError(_nothing(repository, directory, sessions, has_runs=bool(runs)))
-    tests = _chosen(dict.fromkeys((*sessions.tests, *sessions.links)), arguments.tests)
+    tests = chosen(sorted({*sessions.tests, *sessions.links}), arguments.tests)
     commits = [] if repository is None else [LoggedCommit(*fields) for fields in repository.course()]
     found = courses(
         {test: list(sessions.tests.get(test, {}).values()) for test in tests},
@@ -98,22 +95,6 @@ def _nothing(repository: Repository | None, directory: Path, sessions: Sessions,
     if repository is None:
         return f"{Path().absolute()} is in no git repository, and {runs}: --run FILE names one"
     return f"no commit of {repository.top} has a baseline in {directory}, and {runs}: {_STORE}"
-
-
-def _chosen(known: Iterable[str], patterns: list[str]) -> list[str]:
-    """Return the tests that match the patterns; UsageError, with the nearest one, where none does."""
-    keys = sorted(known)
-    for pattern in patterns:
-        with suppress(UsageError):
-            chosen(keys, [pattern])
-            continue
-        names = {name: key for key in keys for name in (key, *re.findall(r"[^\W_]+", key.rpartition("::")[2]))}
-        near = closest(pattern, names)
-        raise UsageError(
-            f"{pattern!r} is no test of this history; "
-            + (f"did you mean {names[near]}?" if near else f"there is: {listed(keys)}")
-        )
-    return chosen(keys, patterns)
 
 
 def _free(sessions: Sessions, repository: Repository | None) -> set[str]:
