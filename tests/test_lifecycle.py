@@ -111,86 +111,33 @@ def _cases(path: Path) -> dict[tuple[str, str], dict[str, list[tuple[str, str]]]
     return cases
 
 
-@pytest.fixture(scope="module")
-def strange_project(tmp_path_factory: pytest.TempPathFactory) -> Example:
-    """Return a project of tests whose reports hold what is hard to send to another process, or are not captured."""
+def test_strange_reports_and_output_arrive(tmp_path: Path) -> None:
+    """What is hard to send to another process, or is not captured, is shown as plain pytest shows it."""
     tests = {"test_strange.py": source("lifecycle/strange.py"), "lazy.py": "class LazyWarning(UserWarning): pass\n"}
-    return Example(tmp_path_factory.mktemp("strange"), tests)
-
-
-@pytest.fixture(scope="module")
-def strange(strange_project: Example) -> Run:
-    flags = ("--junitxml=out.xml", "-o", "log_cli=true", f"--log-file={strange_project.root}/log.txt")
-    return strange_project.pytest(*ONE_CALL, "-v", *flags)
-
-
-def test_warning_of_a_module_loaded_in_workers_only_keeps_its_category(strange: Run) -> None:
-    """A warning's category is shown though this process has not imported it."""
-    assert "LazyWarning: known here only" in strange.out
-
-
-def test_property_of_any_size_is_reported(strange_project: Example, strange: Run) -> None:
-    """An integer of more than 64 bits does not end the worker."""
-    assert strange.outcomes["test_big_property"] == "PASSED"
-    assert ("big", str(2**70)) in _cases(strange_project.root / "out.xml")["test_strange", "test_big_property"][
-        "properties"
-    ]
-
-
-def test_property_reads_as_in_plain_pytest(strange_project: Example, strange: Run) -> None:
-    """A property that is no plain data is written as its text, in full."""
-    properties = _cases(strange_project.root / "out.xml")["test_strange", "test_path_property"]["properties"]
-    assert ("path", "/a/long/way/down/to/some/file/or/other/at/the/end") in properties
-
-
-def test_undecodable_text_is_reported(strange: Run) -> None:
-    """A message with a lone surrogate is the test's failure, not its worker's end."""
-    assert strange.outcomes["test_surrogate"] == "FAILED"
-    assert "undecodable" in strange.section("FAILURES")
-    assert "exited with code" not in strange.section("FAILURES")
-    assert strange.outcomes["test_after_surrogate"] == "PASSED"
-
-
-def test_subtests_are_reported(strange: Run) -> None:
-    """Subtests of a measured test are told as such."""
-    if "subtests" not in strange.out:
-        pytest.skip("this pytest has no subtests")
-    assert re.search(r"test_subtests SUBFAILED.*\[?part", strange.out)
-    assert "1 failed subtest" in strange.out
-
-
-def test_test_that_workers_do_not_collect_is_an_error(strange_project: Example, strange: Run) -> None:
-    """A test whose id differs from process to process does not vanish from the report."""
-    name = next(name for name in _case_names(strange_project) if name.startswith("test_unstable_id"))
-    assert strange.outcomes.get(name) in {"ERROR", "FAILED"}
-    assert "not collected" in strange.out
-
-
-def _case_names(example: Example) -> list[str]:
-    return [name for _, name in _cases(example.root / "out.xml")]
-
-
-def test_output_past_the_capture_is_shown(strange: Run) -> None:
-    """Output under `capsys.disabled()` reaches the terminal, once."""
-    assert strange.out.count("seen at once") == 1
-
-
-def test_live_log_is_shown(strange: Run) -> None:
-    """With `log_cli` a test's log records reach the terminal, once."""
-    assert len(re.findall(r"WARNING +component:test_strange\.py:\d+ logged live by 0\n", strange.out)) == 1
-
-
-def test_log_file_holds_each_record_once(strange_project: Example, strange: Run) -> None:
-    """With `--log-file` the reporting worker's records are in the file, and no others."""
-    (line,) = (strange_project.root / "log.txt").read_text().splitlines()
-    assert line.endswith("logged live by 0")
-
-
-def test_ids_of_opaque_parameters_are_found(strange: Run) -> None:
-    """Parameters without a text of their own are matched between the processes."""
-    assert all(
-        strange.outcomes[f"test_opaque[{name}]"] == "PASSED" for name in ("value0", "2.5", "None", "True", "int")
+    example = Example(tmp_path, tests)
+    flags = ("--junitxml=out.xml", "-o", "log_cli=true", f"--log-file={example.root}/log.txt")
+    run, out = example.pytest(*ONE_CALL, "-v", *flags), example.root / "out.xml"
+    cases = {name: children.get("properties", []) for (_, name), children in _cases(out).items()}
+    assert "LazyWarning: known here only" in run.out, "a category that this process has not imported"
+    assert ("big", str(2**70)) in cases["test_big_property"]
+    assert ("path", "/a/long/way/down/to/some/file/or/other/at/the/end") in cases["test_path_property"]
+    assert "undecodable" in run.section("FAILURES")
+    assert "exited with code" not in run.section("FAILURES")
+    unstable = next(name for name in cases if name.startswith("test_unstable_id"))
+    assert "not collected" in run.out
+    passed = (
+        "test_big_property",
+        "test_after_surrogate",
+        *(f"test_opaque[{name}]" for name in ("value0", "2.5", "int")),
     )
+    assert {name: run.outcomes[name] for name in passed} == dict.fromkeys(passed, "PASSED")
+    assert run.outcomes["test_surrogate"] == "FAILED"
+    assert run.outcomes.get(unstable) in {"ERROR", "FAILED"}
+    assert "subtests" not in run.out or re.search(r"test_subtests SUBFAILED.*\[?part", run.out)
+    assert run.out.count("seen at once") == 1, "output under capsys.disabled()"
+    assert len(re.findall(r"WARNING +component:test_strange\.py:\d+ logged live by 0\n", run.out)) == 1
+    (line,) = (example.root / "log.txt").read_text().splitlines()
+    assert line.endswith("logged live by 0"), "the reporting worker's records, and no others"
 
 
 SHOUTING = source("lifecycle/loud.py")
