@@ -72,26 +72,6 @@ def test_a_line_that_git_takes_for_no_trailer_accepts_nothing_and_is_named(
     assert note.replace(sha[:12], "COMMIT") == wording
 
 
-ODD_REASON = "für dich\u2028Rlperf-Accept: * <= +900% hidden \x01 more"
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("test_sac*  counts the loss is\n  logged", Allowance("test_sac*", 0.0, "the loss is logged", "")),
-        ("test_sac* counts one op, time stays <= +1%", Allowance("test_sac*", 0.0, "one op, time stays <= +1%", "")),
-        (f"test_ü <= +9% {ODD_REASON}", Allowance("test_ü", 0.09, ODD_REASON, "")),
-    ],
-    ids=["a word for counts", "a reason that speaks of percentages", "text whatever git writes messages in"],
-)
-def test_reasons_are_text(repository: Example, said: str, expected: Allowance) -> None:
-    """The word that makes a line accept counts stands first; nothing in a reason is more than text, read as UTF-8."""
-    base = repository.git("rev-parse", "HEAD")
-    repository.git("config", "i18n.logOutputEncoding", "latin1")
-    sha = repository.commit(f"Slower\n\nRlperf-Accept: {said}")
-    assert read_allowances(repository.root, base) == ([replace(expected, commit=sha[:12])], [])
-
-
 UNREADABLE = (
     "test_gae",
     "test_gae <= 9% ",
@@ -280,18 +260,6 @@ def test_small_steps_add_up(store: Store) -> None:
     change = builders.estimate(1.06)
     found = creep(change, "1" * 40, third.first)
     assert found == Creep(change.ratio, change.low, change.high, "2026-01-01", "1" * 40)
-
-
-def test_pairs_with_another_commit_show_nothing_since_the_first(store: Store) -> None:
-    """Neither do stored figures of several sessions, nor pairs with code outside git."""
-    stored_in(store, "1", 10.0)
-    second = stored_in(store, "2", 11.0)
-    change = builders.estimate(1.1)
-    assert creep(change, "2" * 40, second.first) is None
-    assert creep(None, "1" * 40, second.first) is None
-    assert creep(change, "1" * 40, None) is None
-    assert second.first is not None
-    assert creep(change, None, replace(second.first, commit=None)) is None
 
 
 def test_another_workload_begins_anew(store: Store) -> None:

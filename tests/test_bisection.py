@@ -61,14 +61,6 @@ def test_each_probe_halves_the_range(data: st.DataObject, last: int) -> None:
     assert len(verdicts) <= 1 + math.ceil(math.log2(last))
 
 
-@pytest.mark.parametrize("first", [3, 1500, 3300])
-def test_row_of_skipped_ones_is_left_behind(first: int) -> None:
-    """A thousand in a row around the middle that do not build cost few probes where the first bad one is elsewhere."""
-    verdicts, good, bad = search(4000, first, range(1600, 2600))
-    assert (good, bad) == (first - 1, first)
-    assert len(verdicts) <= 30
-
-
 @pytest.mark.parametrize(
     ("statuses", "verdict"),
     [

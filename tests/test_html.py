@@ -269,32 +269,6 @@ def test_everything_is_drawn_within_the_picture() -> None:
             assert 2 <= len(found.ticks) <= 7
 
 
-def test_every_process_has_its_time(wording: Wording) -> None:
-    """The distributions of both sides, in a unit one can read."""
-    test = compared("t.py::test_a")
-    assert test.live is not None
-    then, now = (tuple(builders.worker(call_s + 1e-5 * number) for number in range(3)) for call_s in (10e-3, 11e-3))
-    live = replace(test.live, base=replace(test.live.base, workers=then))
-    found = plot(replace(test, result=replace(test.result, workers=now), live=live), "times")
-    assert found.axis == wording
-    assert [mark.text for mark in found.marks] == [
-        "base 1: 10 ms", "base 2: 10.01 ms", "base 3: 10.02 ms", "head 1: 11 ms", "head 2: 11.01 ms", "head 3: 11.02 ms"
-    ]  # fmt: skip
-    base, head = found.marks[:3], found.marks[3:]
-    assert [(line.x1, line.x2) for line in found.lines] == [(a.x, b.x) for a, b in zip(base, head, strict=True)]
-    assert value_at(found, head[0].x) == pytest.approx(11)
-
-
-def test_what_has_no_pairs_or_no_change_has_its_figures() -> None:
-    """A comparison with a baseline has its interval and both sessions' processes, a new test its own figures."""
-    stored = builders.compared("t.py::test_a", ratio=1.1)
-    assert plot(stored, "change").names == ["estimate"]
-    assert plot(stored, "times").names == ["baseline", "now"]
-    assert plot(stored, "times").lines == []
-    test = compared("t.py::test_a", status=Status.NEW)
-    assert set(drawn(replace(test, live=None, verdict=replace(test.verdict, estimate=None)))) == {"times"}
-
-
 def test_a_test_that_could_not_be_measured_has_its_reason() -> None:
     """No figure, no chart; the reason is what there is to say."""
     test = compared("t.py::test_a", status=Status.NEW)

@@ -192,14 +192,6 @@ def test_the_message_helps(tmp_path: Path, mistake: Mistake) -> None:
     assert re.search(rf"{re.escape(f'see {DOCS}/{mistake.place}')}\s", run.text)
 
 
-def test_a_misspelt_command_gets_a_suggestion(tmp_path: Path) -> None:
-    """It is that of `rlperf`, too."""
-    run = Example(tmp_path).rlperf("inti", code=USAGE)
-    assert "there is no command 'inti'" in run.err
-    assert "did you mean init?" in run.err
-    assert f"see {DOCS}/cli.md\n" in run.err
-
-
 @pytest.mark.parametrize("status", [Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE])
 def test_what_is_not_settled_leads_to_what_helps(status: Status) -> None:
     """The last of the next steps is the part of the docs on this verdict."""

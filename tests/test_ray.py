@@ -82,12 +82,6 @@ def test_a_node_of_another_commit_or_other_options(found: Found) -> None:
     assert "commit (None, not abc)" in answer.fault.splitlines()[0]
 
 
-def test_a_usage_error_of_a_node_is_one_of_the_run(measure: Callable[..., Found]) -> None:
-    """All other nodes would end with the same one, whose text it has."""
-    with pytest.raises(pytest.UsageError, match="no-such-option"):
-        read_answer(measure("--no-such-option"), Shard(1, 2, (), {}))
-
-
 @pytest.mark.parametrize(
     "data",
     [

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pytest_rlperf.report.github import step_outputs
-
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 TESTS = ROOT / ".github" / "workflows" / "tests.yml"
@@ -140,17 +138,6 @@ def test_action_is_safe(lint: Lint) -> None:
     assert lint(load(ACTION), ACTION.read_text(encoding="utf-8"), ACTION.name) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "job"),
-    [(GATE, "gate"), (BASELINE, "measure"), (ANCHOR, "measure")],
-    ids=["gate", "baseline", "anchor"],
-)
-def test_the_history_is_there_where_it_is_measured(path: Path, job: str) -> None:
-    """Without the history there is no merge base, and no commit that a baseline remembers."""
-    checkout = load(path)["jobs"][job]["steps"][0]
-    assert checkout["with"]["fetch-depth"] == 0
-
-
 def test_the_comment_follows_the_gate() -> None:
     """The comment waits for the gate by its name, and reads the artifact that the action uploads for it."""
     comment, gate, action = load(COMMENT), load(GATE), load(ACTION)
@@ -159,12 +146,6 @@ def test_the_comment_follows_the_gate() -> None:
     assert f"--name {action['inputs']['artifact']['default']} " in render
     assert f"/run/{Path(steps(action)[-1]['with']['path']).name}" in render
     assert not [step for step in steps(gate) if "artifact" in step.get("with", {})]
-
-
-def test_the_action_gives_what_the_run_tells() -> None:
-    """The action has an output for each of the step's, and hands that on."""
-    told = {name: f"${{{{ steps.measure.outputs.{name} }}}}" for name in step_outputs([], None, strict=False)}
-    assert {name: output["value"] for name, output in load(ACTION)["outputs"].items()} == told
 
 
 def test_only_what_runs_nobodys_code_may_write() -> None:
