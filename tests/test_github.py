@@ -52,7 +52,6 @@ def github_run(**changes: Any) -> GitHubRun:
         summary=SUMMARY,
         command="pytest --rlperf-against=main",
         lines={SLOWER.result.nodeid: ("tests/test_perf.py", 6)},
-        environment=["numpy 1 → 2"],
         skipped={},
         failed=(),
         against=True,
@@ -123,7 +122,7 @@ def test_hostile_text_is_only_text(tmp_path: Path, capsys: pytest.CaptureFixture
     named = (Contribution(HOSTILE, 2e-5),)
     evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
     summary = Summary([HOSTILE], [HOSTILE], [HOSTILE], [])
-    run = github_run(summary=summary, environment=[HOSTILE], skipped={HOSTILE: HOSTILE})
+    run = github_run(summary=summary, skipped={HOSTILE: HOSTILE})
     for text in (render_summary_markdown([evil], run), comment(tmp_path, capsys, document(evil))[1]):
         outside = re.sub(r"(?s)```.*?```", "", text)
         assert not re.search(r"[`@$\x1b\u202e]|<img|www\.|https?:", outside)
@@ -164,7 +163,7 @@ def test_the_worst_text_still_fits(tmp_path: Path, capsys: pytest.CaptureFixture
     name = "|" * 5000
     outcomes = [compared(f"{number}{name}", Status.SLOWER, 1.1, message=name) for number in range(60)]
     summary = Summary([name], [name] * 60, [name] * 60, [])
-    run = github_run(summary=summary, environment=[name] * 60, failed=[f"{n}{name}" for n in range(60)])
+    run = github_run(summary=summary, failed=[f"{n}{name}" for n in range(60)])
     text = render_summary_markdown(outcomes, run)
     assert 1000 < len(text.encode()) <= SUMMARY_BYTES
     untrusted = document(*outcomes) | dict.fromkeys(("compared", "notes", "failed"), [name] * 60)
@@ -266,7 +265,7 @@ def test_comment_is_the_summary_by_the_json_alone(tmp_path: Path, capsys: pytest
     """`rlperf show --format=github` says what the job's summary says, and knows of tests that failed otherwise."""
     code, text, _ = comment(tmp_path, capsys, document(SAME, SLOWER) | {"failed": ["tests/test_perf.py::test_other"]})
     assert code == Exit.SLOWER
-    expected = github_run(failed=["tests/test_perf.py::test_other"], environment=(), command="")
+    expected = github_run(failed=["tests/test_perf.py::test_other"], command="")
     summary = render_summary_markdown([SAME, SLOWER], expected)
     assert text.partition("<sub>")[0] == summary.partition("<sub>")[0]
     assert MACHINE.cpu in text.partition("<sub>")[2]

@@ -43,15 +43,14 @@ class GitHubRun:
     """The parts of GitHub's reports beside the outcomes.
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
-    its key. ``environment`` is what differs between then and now. ``skipped`` has the reasons of skipped tests by their
-    keys, ``failed`` the ids of tests and files that failed. ``against`` marks a run whose base the user named. ``json``
-    is where the run's JSON lies, if anywhere. The run of a shard never ``summarizes``.
+    its key. ``skipped`` has the reasons of skipped tests by their keys, ``failed`` the ids of tests and files that
+    failed. ``against`` marks a run whose base the user named. ``json`` is where the run's JSON lies, if anywhere. The
+    run of a shard never ``summarizes``.
     """
 
     summary: Summary
     command: str
     lines: Mapping[str, tuple[str, int]]
-    environment: Sequence[str]
     skipped: Mapping[str, str]
     failed: Collection[str]
     against: bool
@@ -243,7 +242,6 @@ def _rest(outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     small = [escape(fact) for fact in facts[:MOST_LINES]]
     return [
         listed("Not judged", unjudged),
-        listed("What differs from then", [escape(line) for line in run.environment]),
         f"Run it again:\n\n{fenced('console', [run.command])}" if run.command else "",
         f"<sub>{' · '.join(small)}</sub>" if small else "",
     ]

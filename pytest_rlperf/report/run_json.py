@@ -141,11 +141,6 @@ class RunFile:
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
 
-    def machines(self) -> dict[str, Machine]:
-        """Return the machine class that measured each test: of a merged run that of the test's part."""
-        merged = {key: part.machine for part in self.parts for key in part.tests}
-        return {key: merged.get(key, self.machine) for key in self.tests}
-
     def machine_lines(self) -> list[str]:
         """Return a line a machine class, of a merged run with the number of tests that were measured there."""
         counts = Counter(part.machine for part in self.parts for _ in part.tests)

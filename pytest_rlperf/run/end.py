@@ -186,7 +186,6 @@ class EndOfRun:
             summary=summary,
             command=self._command(self._paths, "--rlperf"),
             lines=self._places,
-            environment=[] if self._run.merged else self._run.baselines.changes_since(self._outcomes),
             skipped=skipped,
             failed=failed,
             against=self._settings.against is not None,
