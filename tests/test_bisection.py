@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import itertools
 import math
 import os
 import re
@@ -12,9 +11,6 @@ import sys
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import MagicMock
 
 import builders
 import pytest
@@ -27,7 +23,7 @@ from wording import Wording
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, BisectRun, ends, next_probe, verdict_on
+from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
 from pytest_rlperf.sides.history import Candidate, compared, find_candidates
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -297,33 +293,3 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     assert look.endswith(f"git show {three}")
     assert again.endswith(f"--rlperf-bisect={one}..{three} tests/test_x.py::test_x")
     assert git_files(slowing.root) == before
-
-
-def test_search_stops_where_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No probe begins after it, and the end has the command that searches what is left by the same tests."""
-    candidates = [Candidate(f"c{number}", f"commit c{number}") for number in range(9)]
-    slower = builders.outcome(judged=builders.verdict(Status.SLOWER))
-
-    class Search(BisectRun):
-        def __init__(self) -> None:
-            self._range, self._verdicts, self._compared = "c0..c8", {}, None
-            self._settings: Any = SimpleNamespace(bisect="c0..c8", budget_s=3.0)
-            self._began: Any = SimpleNamespace(path=())
-
-        def _compare(self, session: Any, progress: Any, base: int, head: int) -> None:
-            self._found, self._compared = {"a.py::test_a": slower}, (base, head)
-
-        def _show(self, verdict: str, candidate: Candidate) -> None:
-            """Show nothing."""
-
-    monkeypatch.setattr("pytest_rlperf.run.bisect.make_project", lambda *given: None)
-    monkeypatch.setattr("pytest_rlperf.run.bisect.find_candidates", lambda *given: candidates)
-    monkeypatch.setattr("pytest_rlperf.run.bisect.time.monotonic", itertools.count(0, 2).__next__)
-    search, terminal = Search(), MagicMock()
-    search._measure(MagicMock(items=[]), MagicMock())
-    search.pytest_terminal_summary(terminal)
-    assert search._verdicts == {8: BAD, 4: BAD}
-    assert [call.args[0] for call in terminal.write_line.call_args_list] == [
-        "stopped: the first slower one is among 4 candidates, up to commit c4",
-        "go on: pytest --rlperf-bisect=c0..c4 a.py::test_a",
-    ]

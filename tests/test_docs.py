@@ -19,7 +19,6 @@ from pytest_rlperf.model.judged import Status
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
-README = ROOT / "README.md"
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -69,25 +68,6 @@ def test_python_is_python(page: Path) -> None:
     """Every block of Python compiles."""
     for block in blocks(page, "python"):
         ast.parse(block)
-
-
-def test_the_page_of_a_package_index_links_to_the_repository() -> None:
-    """The built metadata have the README with absolute links to files that there are, and pictures as they are."""
-    core = pytest.importorskip("hatchling.metadata.core")
-    plugins = pytest.importorskip("hatchling.plugin.manager")
-    pytest.importorskip("hatch_fancy_pypi_readme")
-    metadata = core.ProjectMetadata(str(ROOT), plugins.PluginManager()).core
-    source = metadata.urls["Source"]
-    raw = source.replace("github.com", "raw.githubusercontent.com") + "/main/"
-    link = r"(!?)\[[^\]]*\]\(([^)\s]+)\)"
-    elsewhere = [target for _, target in re.findall(link, text_of(README)) if target.startswith("https://")]
-    targets = [found for found in re.findall(link, metadata.readme) if found[1] not in elsewhere]
-    assert len(targets) + len(elsewhere) == len(re.findall(link, text_of(README)))
-    for is_picture, target in targets:
-        place = raw if is_picture else f"{source}/blob/main/"
-        assert target.startswith(place)
-        assert (ROOT / target.removeprefix(place)).exists()
-    assert [target for is_picture, target in targets if is_picture]
 
 
 @pytest.fixture(scope="module")

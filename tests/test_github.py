@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -269,37 +268,3 @@ def test_comment_is_the_summary_by_the_json_alone(tmp_path: Path, capsys: pytest
     summary = render_summary_markdown([SAME, SLOWER], expected)
     assert text.partition("<sub>")[0] == summary.partition("<sub>")[0]
     assert MACHINE.cpu in text.partition("<sub>")[2]
-
-
-def changed(*path: str, value: object) -> dict[str, Any]:
-    found = here = document(SLOWER)
-    for name in path[:-1]:
-        here = here[name]
-    here[path[-1]] = value
-    return found
-
-
-KEY = SLOWER.result.nodeid
-
-
-@pytest.mark.parametrize(
-    ("value", "names"),
-    [
-        ([], ()),
-        (changed("schema", value=99), ("99",)),
-        (changed("kind", value="other"), ()),
-        (changed("tests", value={"\n::error::": 1}), ("$.tests",)),
-        (changed("notes", value="a"), ("$.notes",)),
-        (changed("tests", KEY, "verdict", "status", value="FINE\n"), ("status",)),
-        (changed("tests", KEY, "seconds", value=10**400), ("1e+18",)),
-    ],
-)
-def test_a_document_that_no_run_writes_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object, names: Sequence[str]
-) -> None:
-    """There is no half of a comment, and the one line of the error commands no runner."""
-    code, text, error = comment(tmp_path, capsys, value)
-    assert (code, text) == (Exit.USAGE, "")
-    assert [name for name in names if name not in error] == []
-    assert error.rstrip("\n").isprintable()
-    assert not error.startswith("::")

@@ -135,14 +135,6 @@ def test_the_headline_says_what_happened(wording: Wording) -> None:
     assert parsed(compared("t.py::test_a", status=Status.NEW)).texts["h1"] == wording
 
 
-def test_a_run_that_measured_nothing_has_a_page(wording: Wording) -> None:
-    """Its notes say why."""
-    page = parsed()
-    assert page.texts["h1"] == wording
-    assert "a note" in page.texts["dd"]
-    assert page.all("svg") == []
-
-
 @pytest.mark.parametrize("status", Status)
 def test_a_status_is_told_by_a_word(status: Status) -> None:
     """In the table, and at the test; colours and signs come on top."""

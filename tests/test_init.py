@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -299,16 +298,6 @@ def test_a_library_is_tried(project: Example) -> None:
 
 
 @pytest.mark.usefixtures("untried")
-def test_of_a_project_in_torch(project: Example) -> None:
-    """A function of tensors gets tensors, on one thread."""
-    project.write({"advantages.py": f"import torch\n{GAE.replace('rewards.copy()', 'torch.zeros_like(rewards)')}"})
-    assert main(["init"]) == 0
-    text = Path("test_perf.py").read_text(encoding="utf-8")
-    assert 'rlperf_gae(compute_gae, backend="torch")' in text
-    assert text.count("import torch\n") == text.count("    torch.set_num_threads(1)") == 1
-
-
-@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("settings", "directory"),
     [
@@ -378,16 +367,6 @@ def test_the_workflow_installs_what_is_measured(project: Example, files: dict[st
 
 
 @pytest.mark.usefixtures("untried")
-@pytest.mark.parametrize("place", ["perf/test_perf.py", "my checks/test it.py", "a: b #c/test_perf.py"])
-def test_the_workflow_measures_the_written_file(project: Example, place: str) -> None:
-    """Also where pytest by itself would not collect it."""
-    project.write({"mine.py": GAE})
-    assert main(["init", "--github", f"--output={project.root / place}"]) == 0
-    assert check(GATE).returncode == 0
-    assert shlex.split(commands(GATE)[1])[:5] == ["python", "-m", "pytest", place, "--rlperf-against=$GITHUB_BASE_REF"]
-
-
-@pytest.mark.usefixtures("untried")
 def test_the_workflow_compares_each_dependency(project: Example) -> None:
     """Those that the project declares, and libraries that it uses; without any there is no such workflow."""
     project.write({"mine.py": GAE})
@@ -400,28 +379,6 @@ def test_the_workflow_compares_each_dependency(project: Example) -> None:
     assert f" -r requirements.txt {PACKAGE} gymnasium" in install
     assert "\nfor name in gymnasium numpy scipy; do\n" in measure
     assert '\n  python -m pytest test_perf.py "--rlperf-against=pip:$name==$before"' in measure
-
-
-@pytest.mark.usefixtures("untried")
-def test_the_workflow_of_a_project_below_the_repositorys_top(
-    project: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wording: Wording
-) -> None:
-    """It stands where GitHub reads it, and names places from there."""
-    project.write({"projects/mine/setup.py": "", "projects/mine/mine.py": GAE})
-    (project.root / ".git").mkdir()
-    monkeypatch.chdir(project.root / "projects" / "mine")
-    assert main(["init", "--github"]) == 0
-    assert "../../.github/workflows/gate.yml" in capsys.readouterr().out
-    assert not Path(".github").exists()
-    install, measure = commands(project.root / GATE)
-    assert install == f"pip install -e ./projects/mine {PACKAGE}"
-    assert "pytest projects/mine/test_perf.py " in measure
-    outside = project.root.parent / "test_perf.py"
-    assert main(["init", "--github", f"--output={outside}"]) == 4
-    error = capsys.readouterr().err
-    assert str(outside) in error
-    assert error.replace(str(outside), "OUTSIDE") == wording
-    assert not outside.exists()
 
 
 @pytest.mark.usefixtures("untried")

@@ -236,12 +236,6 @@ def test_nothing_measured_is_no_success(tmp_path: Path, wording: Wording) -> Non
     assert "PytestWarning" not in result.text
 
 
-def test_no_measured_tests_is_no_success(tmp_path: Path) -> None:
-    """Where no test uses a fixture everything is deselected, and the run exits with 5."""
-    result = Example(tmp_path, {"test_plain.py": "def test_plain(): pass\n"}).pytest(*ONE_CALL, code=NOTHING)
-    assert "1 deselected" in result.counts
-
-
 def test_collection_errors_stop_the_run(tmp_path: Path) -> None:
     """A file that cannot be imported stops the run before measuring; on request the other files' tests are measured."""
     example = Example(tmp_path, {"test_bad.py": "import no_such_module\n", "test_select.py": SELECTION})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 import runpy
 import subprocess
@@ -31,7 +30,7 @@ from pytest_rlperf.devices.clocks import EventClock
 from pytest_rlperf.devices.tape import HostTape, Tape, trace_call
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange
-from pytest_rlperf.model.judged import Allowance, Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.model.stored import Provenance
@@ -88,17 +87,6 @@ def test_every_entry_is_a_span() -> None:
         ("update", 3, 6, "host"),
         ("update/critic", 4, 6, "host"),
     ]
-
-
-def test_recursion_and_entries_without_length_are_spans() -> None:
-    """A scope within itself lies a level deeper, even where the clock stands still."""
-
-    def call(clock: FakeClock, depth: int = 3) -> None:
-        with hierarchical_timer("tree"):
-            if depth:
-                call(clock, depth - 1)
-
-    assert spans_of(call) == [("tree" + "/tree" * level, 0, 0, "host") for level in range(4)]
 
 
 @pytest.mark.filterwarnings("ignore:timers left out of order")
@@ -344,31 +332,6 @@ def test_runs_read_back_as_they_were() -> None:
 def as_read(test: Outcome) -> Outcome:
     reason = reasons.FullReason(test.verdict.reason.code, message(test))
     return replace(test, verdict=replace(test.verdict, reason=reason))
-
-
-def test_reasons_are_read_back_in_the_same_words() -> None:
-    """The accepting commit and the stored figures stand in the text once, as written."""
-    one = slower()
-    allowance = Allowance("t*", 0.09, "larger networks", "1a2b3c4d5e6f")
-    accepted = replace(one.verdict, reason=reasons.StoredSlower(0.2), accepted=True, allowance=allowance)
-    new = replace(one.verdict, status=Status.NEW, reason=reasons.NoBaseline(stores=False))
-    stored = replace(one, verdict=new, stored=True)
-    tests = {"a::b": replace(one, verdict=accepted), "a::c": stored}
-    recorded = parse(written(builders.run_document(HERE, tests, [], [])).encode(), "x")
-    assert isinstance(recorded, RunFile)
-    assert len(message(tests["a::b"]).split("\n")) == 2
-    assert message(stored).endswith("stored now")
-    assert [message(test) for test in recorded.tests.values()] == [message(test) for test in tests.values()]
-
-
-def test_a_bound_that_is_infinite_is_read_back() -> None:
-    """JSON has null for it, and the run can be shown all the same."""
-    one = slower()
-    assert one.verdict.estimate is not None
-    wide = replace(one, verdict=replace(one.verdict, estimate=replace(one.verdict.estimate, high=math.inf)))
-    recorded = parse(written(builders.run_document(HERE, {"a::b": wide}, [], [])).encode(), "x")
-    assert isinstance(recorded, RunFile)
-    assert recorded.tests["a::b"].verdict.estimate == wide.verdict.estimate
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,13 @@ from typing import Any, ClassVar
 import pytest
 from wording import Wording
 
-from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.model.sides import PROTOCOL, Project, Sides
-from pytest_rlperf.sides import prepare
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import stems as module
 from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import WorkerLostError
 from pytest_rlperf.workers.stems import (
-    BaseSides,
     DoubtfulError,
     Processes,
     Stems,
@@ -306,18 +303,6 @@ def test_a_worker_is_kept_for_what_it_has_set_up(stems: Any, setup_s: float, fre
     assert (used.workers(0)[0] is worker) is (did == [])
 
 
-def test_processes_end_together(stems: Any, processes: Processes, wording: Wording) -> None:
-    """All that live get the order to quit before the first is waited for, workers first; none starts any more."""
-    (worker, dead), (base, head) = stems.workers(0), stems.ready(0)
-    dead.alive = False
-    processes.close()
-    living, all_of_them = [worker, base, head], [worker, dead, base, head, *loaders()]
-    steps = {"cancel": all_of_them, "start_quitting": living, "interrupt_call": living, "end": all_of_them}
-    assert Fake.orders == [(step, process) for step, concerned in steps.items() for process in concerned]
-    with wording.raises(MeasurementError):
-        stems.ready(0, 1)
-
-
 def new_group() -> WorkerGroup:
     return WorkerGroup("test", None, lambda message: None, setup_s=1.0, patience_s=1.0)
 
@@ -330,32 +315,6 @@ def test_a_lost_worker_ends_those_on_their_way(stems: Any, lost: str, did: list[
     with pytest.raises(WorkerLostError):
         group.open([first, second, third])
     assert [worker.did for worker in (first, second, third)] == [[], did, did]
-
-
-def test_a_base_that_cannot_be_had_is_an_error_every_time(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """It is prepared once; a base that is given up later answers with that error."""
-    asked = []
-
-    def commit_sides(sha: str, project: Project, show: object) -> Sides:
-        asked.append(sha)
-        if sha == "gone":
-            raise SideError("no such commit")
-        return SIDES
-
-    monkeypatch.setattr(prepare, "commit_sides", commit_sides)
-    bases = BaseSides(PROJECT, processes)
-    for _ in range(2):
-        with wording.raises(SideError):
-            bases.of_commit("gone", print)
-    found = bases.of_commit("here", print)
-    assert bases.of_commit("here", print) is found
-    assert asked == ["gone", "here"]
-    bases.give_up(found, SideError("it loads other code"))
-    for sha in ("here", "gone"):
-        with wording.raises(SideError):
-            bases.of_commit(sha, print)
 
 
 def test_tests_that_expected_copies_share_no_new_interpreter(stems: Stems, monkeypatch: pytest.MonkeyPatch) -> None:

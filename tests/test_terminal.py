@@ -52,50 +52,6 @@ def test_colour_says_nothing_that_words_do_not() -> None:
     assert stripped == plain.splitlines()
 
 
-@pytest.mark.parametrize("width", [78, 80, 81])
-@pytest.mark.parametrize("name", ["test_meant[params0-128]", "test_meant_" + "very_" * 8 + "long"])
-def test_a_verdict_that_does_not_fit_goes_on_below(width: int, name: str) -> None:
-    """An accepted slowdown never loses a letter of its verdict."""
-    base = builders.compared(name, Status.SLOWER, 1.5, 21.4e-3, margin=0.06)
-    text = render_summary(
-        [replace(base, verdict=replace(base.verdict, accepted=True))], SUMMARY, width=width, color=False, verbose=False
-    )
-    table = text.partition("\n\n")[0].splitlines()[2:]
-    assert " SLOWER" in table[0]
-    assert "(accepted)" in " ".join(table)
-    assert "[+44, +56]" in table[0]
-    assert all(len(line) <= width for line in table)
-
-
-def table_of(outcomes: list[Outcome], width: int) -> list[str]:
-    """Return the lines of the table and of what is told right below it."""
-    return render_summary(outcomes, SUMMARY, width=width, color=False, verbose=False).partition("\n\n")[0].splitlines()
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "alone", "expected"),
-    [
-        (1.0, 1.2, False, None),
-        (0.4, 0.4, True, None),  # CPU time decides: others took the rest of the wall's
-        (1.0, 3.91, False, "1.0→3.9"),
-        (3.9, 1.0, False, "3.9→1.0"),
-        (3.9, 4.1, False, "4.1"),
-        (0.041, 0.5, False, None),  # others may have taken the rest
-    ],
-)
-def test_more_than_one_cpu_has_a_column(base: float, head: float, alone: bool, expected: str | None) -> None:
-    """CPU seconds a wall second stand in the table where they are clearly over one, in 80 columns, too."""
-    outcome = builders.compared("test_step[64]", Status.SLOWER, 1.5, live=True)
-    assert outcome.live is not None
-    of_base, of_head = ((builders.worker(cpu_share=share, alone=alone),) for share in (base, head))
-    live = replace(outcome.live, base=replace(outcome.live.base, workers=of_base))
-    outcome = replace(outcome, result=replace(outcome.result, workers=of_head), live=live)
-    title, _, *rows = table_of([outcome], 80)
-    assert ("cpu/wall" in title) is (expected is not None)
-    assert any(f" {expected}  " in row for row in rows) is (expected is not None)
-    assert all(len(line) <= 80 for line in rows)
-
-
 def test_same_code_at_another_time_says_why() -> None:
     """A SAME beside figures that differ is explained, in short; any other needs no word."""
     for code, is_shown in (("environment", True), ("stored", False)):
