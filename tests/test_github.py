@@ -51,7 +51,6 @@ def github_run(**changes: Any) -> GitHubRun:
         summary=SUMMARY,
         command="pytest --rlperf-against=main",
         lines={SLOWER.result.nodeid: ("tests/test_perf.py", 6)},
-        skipped={},
         failed=(),
         against=True,
         strict=False,
@@ -85,7 +84,6 @@ def comment(directory: Path, capsys: pytest.CaptureFixture[str], run: object) ->
         ([SAME, compared("a", Status.SLOWER, 1.0, code="counters")], {}, "❌"),
         ([SAME, ERROR], {"failed": ["tests/b.py"]}, "❌"),
         ([SAME, ERROR], {"failed": [ERROR.result.nodeid]}, "❌"),
-        ([SAME], {"skipped": {"tests/b": "no GPU"}}, "✅"),
         ([SLOWER, ERROR], {"failed": [SLOWER.result.nodeid]}, "❌"),
         ([compared("a", Status.NEW, None)], {"strict": True}, "❌"),
     ],
@@ -100,9 +98,9 @@ def test_headline_is_the_run_in_a_sentence(
 
 
 def test_what_was_not_judged_is_said() -> None:
-    """Skips and failures without a verdict are listed with the reason."""
-    text = render_summary_markdown([SAME], github_run(skipped={"t::b": "no *GPU*"}, failed=["t.py"]))
-    assert "\n- <code>t&#58;&#58;b</code>: skipped: no &#42;GPU&#42;\n- <code>t.py</code>: failed" in text
+    """Failures without a verdict are listed."""
+    text = render_summary_markdown([SAME], github_run(failed=["t*.py"]))
+    assert "\n- <code>t&#42;.py</code>: failed" in text
 
 
 def shown(markdown: str) -> str:
@@ -121,7 +119,7 @@ def test_hostile_text_is_only_text(tmp_path: Path, capsys: pytest.CaptureFixture
     named = (Contribution(HOSTILE, 2e-5),)
     evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
     summary = Summary([HOSTILE], [HOSTILE], [HOSTILE], [])
-    run = github_run(summary=summary, skipped={HOSTILE: HOSTILE})
+    run = github_run(summary=summary, failed=[HOSTILE])
     for text in (render_summary_markdown([evil], run), comment(tmp_path, capsys, document(evil))[1]):
         outside = re.sub(r"(?s)```.*?```", "", text)
         assert not re.search(r"[`@$\x1b\u202e]|<img|www\.|https?:", outside)

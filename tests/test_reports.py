@@ -85,7 +85,7 @@ def github_run(outcomes: Sequence[Outcome]) -> GitHubRun:
     """Return what GitHub is told beside the outcomes, the first test's name in each."""
     key = outcomes[0].result.nodeid
     named = against(outcomes) is not None
-    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, {f"{key}2": key}, (), named, False, None)
+    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [f"{key}2"], named, False, None)
 
 
 def job_summary(outcomes: Sequence[Outcome], directory: Path) -> str:

@@ -146,7 +146,6 @@ def _for_github(recorded: Recorded, keys: list[str], path: str) -> str:
         summary=summary_of(recorded, outcomes),
         command="",
         lines={},
-        skipped={},
         failed=recorded.failed,
         against=recorded.against is not None,
         strict=recorded.strict,

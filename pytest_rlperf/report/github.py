@@ -43,15 +43,13 @@ class GitHubRun:
     """The parts of GitHub's reports beside the outcomes.
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
-    its key. ``skipped`` has the reasons of skipped tests by their keys, ``failed`` the ids of tests and files that
-    failed. ``against`` marks a run whose base the user named. ``json`` is where the run's JSON lies, if anywhere. The
+    its key. ``failed`` has the ids of tests and files that failed. ``against`` marks a run whose base the user named. ``json`` is where the run's JSON lies, if anywhere. The
     run of a shard never ``summarizes``.
     """
 
     summary: Summary
     command: str
     lines: Mapping[str, tuple[str, int]]
-    skipped: Mapping[str, str]
     failed: Collection[str]
     against: bool
     strict: bool
@@ -234,14 +232,10 @@ def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int,
 
 def _rest(outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Return the blocks about the run rather than its tests' verdicts."""
-    unjudged = [
-        *(f"{code(key)}: skipped: {escape(why)}" for key, why in run.skipped.items()),
-        *(f"{code(key)}: failed" for key in run.other_failures(outcomes)),
-    ]
     facts = [*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines]
     small = [escape(fact) for fact in facts[:MOST_LINES]]
     return [
-        listed("Not judged", unjudged),
+        listed("Not judged", [f"{code(key)}: failed" for key in run.other_failures(outcomes)]),
         f"Run it again:\n\n{fenced('console', [run.command])}" if run.command else "",
         f"<sub>{' · '.join(small)}</sub>" if small else "",
     ]
