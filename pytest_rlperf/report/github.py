@@ -43,8 +43,8 @@ class GitHubRun:
     """The parts of GitHub's reports beside the outcomes.
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
-    its key. ``failed`` has the ids of tests and files that failed. ``against`` marks a run whose base the user named. ``json`` is where the run's JSON lies, if anywhere. The
-    run of a shard never ``summarizes``.
+    its key. ``failed`` has the ids of tests and files that failed. ``against`` marks a run whose base the user named.
+    ``json`` is where the run's JSON lies, if anywhere. The run of a shard never ``summarizes``.
     """
 
     summary: Summary
