@@ -95,18 +95,6 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def _debugger(config: pytest.Config) -> str | None:
-    """Return the debugger or tracer that is at work in this process, None where there is none.
-
-    Its breakpoints and its terminal are here, and workers have neither. Coverage's tracer does not count.
-    """
-    for name, flag in (("usepdb", "--pdb"), ("trace", "--trace")):
-        if getattr(config.option, name, False):
-            return flag
-    tracer = sys.gettrace()
-    module = getattr(tracer, "__module__", None) or type(tracer).__module__
-    if tracer is not None and module.partition(".")[0] != "coverage":
-        return f"the tracer of {module}"
-    tool: str | None = None
-    if sys.version_info >= (3, 12):
-        tool = sys.monitoring.get_tool(sys.monitoring.DEBUGGER_ID)
-    return tool
+    """Return the option by which a debugger is at work in this process, where workers' breakpoints are not."""
+    flags = {"usepdb": "--pdb", "trace": "--trace"}
+    return next((flag for name, flag in flags.items() if getattr(config.option, name, False)), None)

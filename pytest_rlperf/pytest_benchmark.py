@@ -73,14 +73,9 @@ def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
         kwargs: Mapping[str, Any] | None = None,
         setup: Callable[[], Any] | None = None,
         teardown: Callable[..., Any] | None = None,
-        rounds: int = 1,
-        warmup_rounds: int = 0,
-        iterations: int = 1,
+        **counts: int,  # of rounds and calls, which this plugin chooses itself
     ) -> Any:
         __tracebackhide__ = True
-        _check_counts(rounds=rounds, iterations=iterations, warmup_rounds=warmup_rounds + 1)
-        if iterations > 1 and setup is not None:
-            raise ValueError("Can't use more than 1 `iterations` with a `setup` function.")
         rounds_ = _Rounds(target, tuple(args), dict(kwargs or {}), setup, teardown)
         if setup is None and teardown is None:
             _measure(item, rounds_.call)
@@ -94,13 +89,6 @@ def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
 
     fixture._raw = raw
     fixture._raw_pedantic = raw_pedantic
-
-
-def _check_counts(**counts: int) -> None:
-    """Raise ValueError for a count that pytest-benchmark would refuse; this plugin chooses the number itself."""
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"Must have positive int for `{name}`.")
 
 
 class _Rounds:
@@ -125,8 +113,6 @@ class _Rounds:
         """End the round before, and set the next one up."""
         self.end()
         made = None if self._setup is None else self._setup()
-        if made and any(self._given):
-            raise TypeError("Can't use `args` or `kwargs` if `setup` returns the arguments.")
         self._args, self._kwargs = made or self._given
         self._open = True
 

@@ -22,15 +22,12 @@ from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import allow, unmatched
 from pytest_rlperf.model.counting import Counting, PhaseCounts
-from pytest_rlperf.model.judged import TRAILER, Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
+from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import UnmatchedAllowance
 from pytest_rlperf.model.stored import StoredResult
 from pytest_rlperf.options import read_config
-from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
-from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.wording import note_lines, trailer, verdict_message
-from pytest_rlperf.run.hooks import names_tests
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.sides.git import parse_allowance, read_allowances
@@ -75,40 +72,6 @@ def test_a_line_that_git_takes_for_no_trailer_accepts_nothing_and_is_named(
     assert note.replace(sha[:12], "COMMIT") == wording
 
 
-def test_settings_of_git_change_nothing(repository: Example) -> None:
-    """Git's other output is not taken for a part of a commit's message."""
-    repository.git("config", "log.showSignature", "true")
-    repository.git("config", "color.ui", "always")
-    base = repository.git("rev-parse", "HEAD")
-    sha = repository.commit("Slower\n\nRlperf-Accept: * <= +50% one thing\nCo-authored-by: Bo <bo@example.org>")
-    assert read_allowances(repository.root, base) == ([Allowance("*", 0.5, "one thing", sha[:12])], [])
-
-
-ODD_REASON = "für dich\u2028Rlperf-Accept: * <= +900% hidden \x01 more"
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("test_sac*  counts the loss is\n  logged", Allowance("test_sac*", 0.0, "the loss is logged", "")),
-        ("test_sac* counts one op, time stays <= +1%", Allowance("test_sac*", 0.0, "one op, time stays <= +1%", "")),
-        (f"test_ü <= +9% {ODD_REASON}", Allowance("test_ü", 0.09, ODD_REASON, "")),
-    ],
-    ids=["a word for counts", "a reason that speaks of percentages", "text whatever git writes messages in"],
-)
-def test_reasons_are_text(repository: Example, said: str, expected: Allowance) -> None:
-    """The word that makes a line accept counts stands first; nothing in a reason is more than text, read as UTF-8."""
-    base = repository.git("rev-parse", "HEAD")
-    repository.git("config", "i18n.logOutputEncoding", "latin1")
-    sha = repository.commit(f"Slower\n\nRlperf-Accept: {said}")
-    assert read_allowances(repository.root, base) == ([replace(expected, commit=sha[:12])], [])
-
-
-def test_a_number_beyond_all_numbers_is_none() -> None:
-    """It accepts nothing."""
-    assert parse_allowance(f"test_a <= +{'9' * 400}% why", "1a2b3c4d5e6f") is None
-
-
 UNREADABLE = (
     "test_gae",
     "test_gae <= 9% ",
@@ -131,11 +94,6 @@ def test_trailers_that_cannot_be_read_accept_nothing_and_are_named(repository: E
     assert not found
     assert len(notes) == len(UNREADABLE)
     assert [note.replace(sha[:12], "COMMIT") for note in notes] == wording
-
-
-def test_nothing_is_allowed_where_git_tells_nothing(tmp_path: Path) -> None:
-    """A directory without a repository, or a base it does not have, allows nothing."""
-    assert read_allowances(tmp_path, "0" * 40) == ([], [])
 
 
 def allowance(pattern: str, percent: float = 9) -> Allowance:
@@ -216,33 +174,6 @@ def counts_allowance(pattern: str) -> Allowance:
     return found
 
 
-def test_counts_that_are_meant_are_listed_with_their_reason(wording: Wording) -> None:
-    """GitHub's summary lists the accepted counts, with the commit and the reason."""
-    accepted = allow(by_counts(SAME_TIME), KEY, [counts_allowance("test_gae*")])
-    run = GitHubRun(
-        summary=Summary(machines=["here"], origins=(), notes=(), steps=()),
-        command="pytest --rlperf",
-        lines={},
-        environment=(),
-        skipped={},
-        failed=(),
-        against=True,
-        strict=False,
-        json=None,
-    )
-    lines = unescape(render_summary_markdown([Outcome(measured(10.0), None, None, accepted, 1.0)], run)).splitlines()
-    (listed,) = (line for line in lines if line.startswith("- <code>test_gae[128-8]</code>: "))
-    assert [lines[0], lines[lines.index(listed) - 2], listed] == wording
-
-
-@pytest.mark.parametrize(
-    ("ratio", "high", "extent"), [(1.08, 1.1, "<= +10%"), (1.5, float("inf"), "<= +50%"), (None, None, "counts")]
-)
-def test_the_line_to_copy_has_the_test_and_its_limit(ratio: float | None, high: float | None, extent: str) -> None:
-    """The limit is the whole percentage that the change surely stays under."""
-    assert trailer(KEY, ratio, high) == f"{TRAILER}: {KEY} {extent}"
-
-
 ODD = st.text("[]*?!% <=,:-abü\u00a0\u2028\n\\", max_size=40) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=40
 )
@@ -269,20 +200,6 @@ def test_the_line_to_copy_accepts_its_test_alone(key: str, other: str, by_time: 
     slower = SLOWER if by_time else by_counts(SAME_TIME)
     assert allow(slower, key, [read]).accepted
     assert allow(slower, other, [read]).accepted == (other == key)
-
-
-def test_lines_to_copy_go_through_git(repository: Example) -> None:
-    """As trailers of one message each accepts its own test, up to its own limit."""
-    keys = [
-        f"tests/a b.py::test_gae[{odd}]" for odd in ("8", "16", "x y", "*", "[a-b]", "50%", "a <= 9% b", "für, dich")
-    ]
-    base = repository.git("rev-parse", "HEAD")
-    lines = [f"{trailer(key, 1 + percent / 100, None)} why" for percent, key in enumerate(keys, 10)]
-    repository.commit("\n".join(["Slower", "", *lines]))
-    found, notes = read_allowances(repository.root, base)
-    assert not notes
-    accepted = {key: [round(100 * each.most) for each in found if allow(SLOWER, key, [each]).accepted] for key in keys}
-    assert accepted == {key: [percent] for percent, key in enumerate(keys, 10)}
 
 
 KEYS = [
@@ -345,18 +262,6 @@ def test_small_steps_add_up(store: Store) -> None:
     assert found == Creep(change.ratio, change.low, change.high, "2026-01-01", "1" * 40)
 
 
-def test_pairs_with_another_commit_show_nothing_since_the_first(store: Store) -> None:
-    """Neither do stored figures of several sessions, nor pairs with code outside git."""
-    stored_in(store, "1", 10.0)
-    second = stored_in(store, "2", 11.0)
-    change = builders.estimate(1.1)
-    assert creep(change, "2" * 40, second.first) is None
-    assert creep(None, "1" * 40, second.first) is None
-    assert creep(change, "1" * 40, None) is None
-    assert second.first is not None
-    assert creep(change, None, replace(second.first, commit=None)) is None
-
-
 def test_another_workload_begins_anew(store: Store) -> None:
     """Figures of calls of another size are the first of their kind; storing one session twice makes no step."""
     stored_in(store, "1", 10.0)
@@ -377,26 +282,6 @@ def test_a_trailer_that_fits_no_test_is_told_whatever_the_verdict(tmp_path: Path
     run = example.pytest("--rlperf-against=HEAD~1", "-k", "meant", "--rlperf-pairs=2..2", *MEASURED)
     (note,) = run.notes("Rlperf-Accept")
     assert note.replace(sha[:12], "COMMIT") == wording
-
-
-@pytest.mark.parametrize(
-    ("args", "are_named"),
-    [
-        ([], False),
-        (["tests"], False),
-        (["-k", "sac"], False),
-        (["test_it.py"], True),
-        (["test_it.py::test_a"], True),
-        (["--lf"], True),
-    ],
-)
-def test_tests_that_were_chosen_by_name_are_not_all(
-    pytester: pytest.Pytester, args: list[str], are_named: bool
-) -> None:
-    """Files beside the named ones are not collected, so a pattern may fit their tests."""
-    pytester.makepyfile(test_it="")
-    pytester.mkdir("tests")
-    assert names_tests(pytester.parseconfig(*args)) is are_named
 
 
 @pytest.mark.parametrize("suspect", [False, True])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import itertools
 import math
 import os
 import re
@@ -12,14 +11,11 @@ import sys
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import MagicMock
 
 import builders
 import pytest
 from builders import git, write
-from example import OK, USAGE, Example, Run
+from example import OK, Example, Run
 from hypothesis import given
 from hypothesis import strategies as st
 from wording import Wording
@@ -27,7 +23,7 @@ from wording import Wording
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, BisectRun, ends, next_probe, verdict_on
+from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
 from pytest_rlperf.sides.history import Candidate, compared, find_candidates
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -59,14 +55,6 @@ def test_each_probe_halves_the_range(data: st.DataObject, last: int) -> None:
     """Without skipped ones there are no more probes than the logarithm, beside that of the last."""
     verdicts, _, _ = search(last, data.draw(st.integers(1, last)))
     assert len(verdicts) <= 1 + math.ceil(math.log2(last))
-
-
-@pytest.mark.parametrize("first", [3, 1500, 3300])
-def test_row_of_skipped_ones_is_left_behind(first: int) -> None:
-    """A thousand in a row around the middle that do not build cost few probes where the first bad one is elsewhere."""
-    verdicts, good, bad = search(4000, first, range(1600, 2600))
-    assert (good, bad) == (first - 1, first)
-    assert len(verdicts) <= 30
 
 
 @pytest.mark.parametrize(
@@ -204,13 +192,6 @@ def test_uncommitted_files_that_tests_may_load_block_a_search(tree: Path, name: 
         find(tree, "HEAD~3")
 
 
-def test_shallow_clone_says_how_to_deepen_it(tree: Path, tmp_path: Path) -> None:
-    """The good commit is not there, and git can bring it."""
-    git(tmp_path, "clone", "--quiet", "--depth=1", tree.as_uri(), "clone")
-    with pytest.raises(SideError, match=r"git fetch --unshallow"):
-        find(tmp_path / "clone", git(tree, "rev-parse", "HEAD~3"))
-
-
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pip find releases of two distributions in a directory, and no others."""
@@ -312,49 +293,3 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     assert look.endswith(f"git show {three}")
     assert again.endswith(f"--rlperf-bisect={one}..{three} tests/test_x.py::test_x")
     assert git_files(slowing.root) == before
-
-
-def test_search_stops_where_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No probe begins after it, and the end has the command that searches what is left by the same tests."""
-    candidates = [Candidate(f"c{number}", f"commit c{number}") for number in range(9)]
-    slower = builders.outcome(judged=builders.verdict(Status.SLOWER))
-
-    class Search(BisectRun):
-        def __init__(self) -> None:
-            self._range, self._verdicts, self._compared = "c0..c8", {}, None
-            self._settings: Any = SimpleNamespace(bisect="c0..c8", budget_s=3.0)
-            self._began: Any = SimpleNamespace(path=())
-
-        def _compare(self, session: Any, progress: Any, base: int, head: int) -> None:
-            self._found, self._compared = {"a.py::test_a": slower}, (base, head)
-
-        def _show(self, verdict: str, candidate: Candidate) -> None:
-            """Show nothing."""
-
-    monkeypatch.setattr("pytest_rlperf.run.bisect.make_project", lambda *given: None)
-    monkeypatch.setattr("pytest_rlperf.run.bisect.find_candidates", lambda *given: candidates)
-    monkeypatch.setattr("pytest_rlperf.run.bisect.time.monotonic", itertools.count(0, 2).__next__)
-    search, terminal = Search(), MagicMock()
-    search._measure(MagicMock(items=[]), MagicMock())
-    search.pytest_terminal_summary(terminal)
-    assert search._verdicts == {8: BAD, 4: BAD}
-    assert [call.args[0] for call in terminal.write_line.call_args_list] == [
-        "stopped: the first slower one is among 4 candidates, up to commit c4",
-        "go on: pytest --rlperf-bisect=c0..c4 a.py::test_a",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("back", "shown"),
-    [
-        ((4, 3), "good commit {bad}: .*: SAME"),
-        pytest.param((2, 1), "skip commit {bad}: .*collected on {good}", marks=pytest.mark.slow),
-    ],
-)
-def test_range_without_a_slowdown_is_an_error(slowing: Example, back: tuple[int, int], shown: str) -> None:
-    """The verdict is shown, or why there is none."""
-    refs = [f"HEAD~{number}" for number in back]
-    good, bad = shas(slowing.root, *refs)
-    run = bisect(slowing, f"--rlperf-bisect={'..'.join(refs)}", *QUICK, code=USAGE)
-    assert re.search(rf"(?m)^ERROR: --rlperf-bisect={'..'.join(refs)}: .*{bad}.*{good}", run.err)
-    assert re.search(rf"(?m)^{shown.format(good=good, bad=bad)}", run.out)

@@ -255,9 +255,9 @@ def test_accepted_and_ungated_slowness_is_no_failure(save: Save) -> None:
 
 
 def test_a_baseline_and_a_selfcheck_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Figures, day and commit, and phases with -v, by the file or the directory that it is in; a table of its own."""
+    """Figures, day and commit, by the file or the directory that it is in; a self-check has a table of its own."""
     store = stored(tmp_path / "baselines")
-    assert main(["show", str(tmp_path / "baselines"), "-v"]) == Exit.NOTHING_SLOWER
+    assert main(["show", str(tmp_path / "baselines")]) == Exit.NOTHING_SLOWER
     out = capsys.readouterr().out
     assert out.startswith(f"{store.path}:\n")
     rows = [line.split() for line in out.splitlines() if line and "─" not in line]
@@ -266,7 +266,6 @@ def test_a_baseline_and_a_selfcheck_are_shown(tmp_path: Path, capsys: pytest.Cap
         ["test_sample", "12.0", "µs", "83.3k", "5", "2026-01-02,", "commit", "aaaaaaaaaaaa"],
         ["test_update[256]", "1.20", "ms", "213k", "5", "2026-01-02,", "commit", "aaaaaaaaaaaa"],
     ]
-    assert rows[6][0] == "sac_update"
     assert main(["show", str(store.path), "--format=github"]) == Exit.USAGE
     fitness = Fitness(0.03, is_fit=True, false_alarms=0)
     document = selfcheck_document(builders.MACHINE, {UPDATE: Selfcheck(SLOWER.result, ())}, fitness)
@@ -326,7 +325,12 @@ def test_a_path_that_is_no_file_ends_no_command(
 
 @pytest.mark.parametrize(
     ("arguments", "value"),
-    [(["grow"], "'grow'"), (["tree"], "FILE"), (["tree", "a", "--format", "xml"], "'xml'"), (["tree", "-n"], "-n")],
+    [
+        (["grow"], "'grow'"),
+        (["tree"], "FILE"),
+        (["tree", "a", "--format", "xml"], "'xml'"),
+        (["tree", "a", "-n"], "-n"),
+    ],
 )
 def test_usage_errors(arguments: list[str], value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong command ends with its reason and with exit code 4, as pytest's does."""

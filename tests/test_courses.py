@@ -15,7 +15,7 @@ from typing import Any
 
 import builders
 import pytest
-from builders import git, run_document
+from builders import git
 from wording import Wording
 
 from pytest_rlperf.baseline.history import Sessions, read_sessions
@@ -24,18 +24,17 @@ from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.judge.history import chains, change_points, courses, link_of
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Session
-from pytest_rlperf.model.judged import Outcome, Part, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Baseline, Link, Machine, Provenance, session_figures
 from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
 from pytest_rlperf.report.html import render_history_page
-from pytest_rlperf.report.run_json import RunFile, document_of, written
 from pytest_rlperf.sides.git import find_repository
 
 TEST = "tests/test_gae.py::test_gae[128-8]"
-OTHER = replace(builders.MACHINE, cpu="Made Up 8000")
 HEADLINE = re.compile("<h1>(.*?)</h1>", re.DOTALL)
+OTHER = replace(builders.MACHINE, cpu="Made Up 8000")
 WIDE = builders.estimate(1.0, low=1e-300, high=1e18, confidence=0.5)  # as a file may have it
 
 
@@ -469,54 +468,6 @@ def test_without_ruptures_the_courses_are_shown(
     assert "by stored" not in text
 
 
-def run_file(path: Path, commit: str, base: str | None, number: int, ratio: float = 1.0) -> Path:
-    """Write the JSON of a run that compared a commit live with another."""
-    result = builders.result(TEST)
-    live = Live("base", "HEAD", result, (builders.pair(math.log(ratio)),) * 3, (), base_commit=base)
-    outcome = Outcome(result, None, live, builders.verdict(ratio=ratio, margin=0.004), 1.0)
-    origin = builders.provenance(commit=commit, created=f"2026-03-{number + 1:02}T00:00:00+00:00")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        written(run_document(builders.MACHINE, {TEST: outcome}, [], [], provenance=origin)), encoding="utf-8"
-    )
-    return path
-
-
-def test_files_of_runs_make_a_course_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """Outside of any repository: sessions with figures beside kernels, and a chain in the order of time."""
-    monkeypatch.chdir(tmp_path)
-    paths = [
-        run_file(tmp_path / f"{number}.json", sha(number), sha(number - 1), number, 1.1 if number == 2 else 1.0)
-        for number in range(1, 4)
-    ]
-    assert main(["history", "--run", *map(str, paths)]) == 0
-    text = capsys.readouterr().out
-    assert "+10.0 %" in text
-    assert "over 3 links" in text
-    assert "3 sessions" in text
-    assert text.splitlines()[-1] == wording
-
-
-def test_a_merged_run_has_the_machines_of_its_parts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each test's figures are on the line of the machine class that measured it."""
-    monkeypatch.chdir(tmp_path)
-    keys = ("test_a", "test_b")
-    parts = tuple(Part(machine, (key,)) for machine, key in zip((builders.MACHINE, OTHER), keys, strict=True))
-    tests = {key: builders.outcome(builders.result(key)) for key in keys}
-    origin = builders.provenance(commit=sha(1))
-    run = RunFile(builders.MACHINE, (), (), tests, provenance=origin, parts=parts)
-    builders.write(tmp_path, {"run.json": written(document_of(run))})
-    assert main(["history", "--run", "run.json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    names = [lines[lines.index(key) + 1].split()[0] for key in keys]
-    for name, machine in zip(names, (builders.MACHINE, OTHER), strict=True):
-        assert [line for line in lines if line.startswith(f"{name}  {machine.cpu},")]
-
-
 def test_sessions_on_no_line_are_counted(here: Path, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """Those of uncommitted changes and of another branch; the others stay in the order of their commits."""
     for number, dirty in ((20, False), (21, True)):
@@ -546,24 +497,17 @@ def test_the_projects_own_version_cuts_no_line(
 @pytest.mark.parametrize(
     ("arguments", "values"),
     [
-        (["gea"], ("'gea'", TEST)),
-        (["nothing-like-it-at-all"], ("'nothing-like-it-at-all'", TEST)),
-        (["--run", "code.py"], ("code.py",)),
-        (["--run", "absent.json"], ("absent.json",)),
-        (["--run", "baselines/default"], ("baselines/default",)),
-        (["--run", "forged.json"], ("forged.json", "SHA")),
+        (["gea"], ("gea", TEST)),
+        (["nothing-like-it-at-all"], ("nothing-like-it-at-all", TEST)),
         (["--baseline", "other"], ("baselines/other",)),
         (["--baseline", "../x"], ()),
         (["--baseline-dir=--output=x"], ("--output=x/default",)),
-        (["--html", "."], ("--html=.",)),
-        (["--html", "code.py/x"], ("--html=code.py/x",)),
     ],
 )
 def test_what_cannot_be_followed_is_one_line(
     here: Path, arguments: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     """With the exit code of usage errors, and nothing written."""
-    run_file(here / "forged.json", sha(1), "--output=x", 1)
     assert main(["history", *arguments]) == 4
     error = capsys.readouterr().err
     assert [value for value in values if value not in error] == []
@@ -577,12 +521,15 @@ def test_nothing_to_read_is_one_line(
 ) -> None:
     """Outside of git, and where no version can be read."""
     monkeypatch.chdir(tmp_path)
-    for value, files in (("--run FILE", {}), ("baselines/default/x.json", {"baselines/default/x.json": "{}"})):
-        builders.write(tmp_path, files)
-        assert main(["history"]) == 4
-        error = capsys.readouterr().err
-        assert value in error
-        assert error == wording
+    assert main(["history"]) == 4
+    assert capsys.readouterr().err == wording
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-qm", "first", "--allow-empty")
+    builders.write(tmp_path, {"baselines/default/x.json": "{}"})
+    assert main(["history"]) == 4
+    error = capsys.readouterr().err
+    assert "baselines/default/x.json" in error
+    assert error == wording
 
 
 def test_versions_follow_first_parents_and_odd_names(tmp_path: Path) -> None:

@@ -607,7 +607,7 @@ def test_a_devices_times_cross_a_worker(
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
     monkeypatch.setattr(session, "place", lambda cpus: None)
     here, there = connected()
-    engine = session.RemoteEngine(START, there, session.Collector())
+    engine = session.RemoteEngine(START, there)
     take = m.Take(SliceKind.TRACED)
     orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), take, m.Leave())
     for order in orders:

@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
-from pytest_rlperf import fixtures
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import DOCS as DOCS_ADDRESS
 from pytest_rlperf.model.judged import Status
-from pytest_rlperf.options import OPTIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
-README = ROOT / "README.md"
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -73,30 +70,6 @@ def test_python_is_python(page: Path) -> None:
         ast.parse(block)
 
 
-def test_the_page_of_a_package_index_links_to_the_repository() -> None:
-    """The built metadata have the README with absolute links to files that there are, and pictures as they are."""
-    core = pytest.importorskip("hatchling.metadata.core")
-    plugins = pytest.importorskip("hatchling.plugin.manager")
-    pytest.importorskip("hatch_fancy_pypi_readme")
-    metadata = core.ProjectMetadata(str(ROOT), plugins.PluginManager()).core
-    source = metadata.urls["Source"]
-    raw = source.replace("github.com", "raw.githubusercontent.com") + "/main/"
-    link = r"(!?)\[[^\]]*\]\(([^)\s]+)\)"
-    elsewhere = [target for _, target in re.findall(link, text_of(README)) if target.startswith("https://")]
-    targets = [found for found in re.findall(link, metadata.readme) if found[1] not in elsewhere]
-    assert len(targets) + len(elsewhere) == len(re.findall(link, text_of(README)))
-    for is_picture, target in targets:
-        place = raw if is_picture else f"{source}/blob/main/"
-        assert target.startswith(place)
-        assert (ROOT / target.removeprefix(place)).exists()
-    assert [target for is_picture, target in targets if is_picture]
-
-
-def test_readme_is_short() -> None:
-    """It fits one screen and a half; the rest has pages."""
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
-
-
 @pytest.fixture(scope="module")
 def generate() -> Any:
     spec = spec_from_file_location("generate", DOCS / "generate.py")
@@ -116,29 +89,6 @@ def test_the_reference_is_current(generate: Any) -> None:
         mark for page in generate.PAGES for mark in re.findall(r"<!-- (\w+) -->", page.read_text(encoding="utf-8"))
     ]
     assert sorted(marks) == sorted(generate.PARTS)
-
-
-def test_every_option_is_documented(generate: Any) -> None:
-    """The table has each option of the plugin's own table once, with all places to set it."""
-    rows = list(generate.option_rows())
-    assert len(rows) == len(OPTIONS)
-    for option, (name, places, meaning) in zip(OPTIONS, rows, strict=True):
-        assert name.startswith(f"`{option.flag}" if option.flag else "`")
-        assert places.split(", ") == [
-            place for place in ("flag", "ini", "marker") if (getattr(option, place) not in (None, False))
-        ]
-        assert meaning
-        assert "%%" not in meaning
-    table = generate.options()
-    assert table.count("\n") == len(OPTIONS) + 2
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table.splitlines())
-
-
-def test_every_fixture_is_documented(generate: Any) -> None:
-    """Each has the signature of its call."""
-    rows = generate.fixture_calls()
-    assert set(re.findall(r"(?m)^\| `(\w+)\(", rows)) == fixtures.CALLS.keys()
-    assert "rlperf_gae(function, n_steps=128, n_envs=8, backend='numpy', *, device='cpu', phases=None)" in rows
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.files import OutputError, write_file
 from pytest_rlperf.report.html import check_html, render_html
 from pytest_rlperf.report.html.charts import Chart, Plot, charts
-from pytest_rlperf.report.html.tables import all_of
 from pytest_rlperf.report.statuses import LOOKS
 from pytest_rlperf.report.summary import NextStep, Summary
 
@@ -136,14 +135,6 @@ def test_the_headline_says_what_happened(wording: Wording) -> None:
     assert parsed(compared("t.py::test_a", status=Status.NEW)).texts["h1"] == wording
 
 
-def test_a_run_that_measured_nothing_has_a_page(wording: Wording) -> None:
-    """Its notes say why."""
-    page = parsed()
-    assert page.texts["h1"] == wording
-    assert "a note" in page.texts["dd"]
-    assert page.all("svg") == []
-
-
 @pytest.mark.parametrize("status", Status)
 def test_a_status_is_told_by_a_word(status: Status) -> None:
     """In the table, and at the test; colours and signs come on top."""
@@ -166,23 +157,6 @@ def test_sixty_tests_are_all_there_the_slower_ones_first() -> None:
     assert sorted(page.texts["h3"]) == sorted(test.result.nodeid for test in some)
     assert [attributes["href"] for attributes in page.all("a")][1:] == [f"#{name}" for name in ids]
     assert page.texts["figcaption"] == 60 * page.texts["figcaption"][:2]
-
-
-def test_counts_that_did_not_change_stand_once() -> None:
-    """A row a count, a column a phase; one that changed has both figures."""
-    test = compared("t.py::test_a")
-    assert test.live is not None
-    base, head = (
-        Counting((PhaseCounts("", {"ops": 7, "calls": calls}, inexact), PhaseCounts("update", more, {})), 3, 2, ())
-        for calls, more, inexact in ((1, {"ops": 3}, {}), (2, {"calls": 4}, {"bytes": (1, 9)}))
-    )
-    live = replace(test.live, base=replace(test.live.base, counting=base))
-    (block,) = [block for block in all_of(replace(test, result=replace(test.result, counting=head), live=live))
-                if block.summary.startswith("All ")]  # fmt: skip
-    assert block.table is not None
-    assert [column.title for column in block.table.columns] == ["count", "(whole call)", "update"]
-    cells = [[cell.text for cell in row] for row in block.table.rows]
-    assert cells == [["ops", "7", "3 → –"], ["calls", "1 → 2", "– → 4"], ["bytes", "– → 1 to 9", ""]]
 
 
 @pytest.mark.parametrize(
@@ -285,32 +259,6 @@ def test_everything_is_drawn_within_the_picture() -> None:
             places = [*(mark.x for mark in found.marks), *(x for x, _ in found.ticks)]
             assert all(0 <= x <= 100 for x in places)
             assert 2 <= len(found.ticks) <= 7
-
-
-def test_every_process_has_its_time(wording: Wording) -> None:
-    """The distributions of both sides, in a unit one can read."""
-    test = compared("t.py::test_a")
-    assert test.live is not None
-    then, now = (tuple(builders.worker(call_s + 1e-5 * number) for number in range(3)) for call_s in (10e-3, 11e-3))
-    live = replace(test.live, base=replace(test.live.base, workers=then))
-    found = plot(replace(test, result=replace(test.result, workers=now), live=live), "times")
-    assert found.axis == wording
-    assert [mark.text for mark in found.marks] == [
-        "base 1: 10 ms", "base 2: 10.01 ms", "base 3: 10.02 ms", "head 1: 11 ms", "head 2: 11.01 ms", "head 3: 11.02 ms"
-    ]  # fmt: skip
-    base, head = found.marks[:3], found.marks[3:]
-    assert [(line.x1, line.x2) for line in found.lines] == [(a.x, b.x) for a, b in zip(base, head, strict=True)]
-    assert value_at(found, head[0].x) == pytest.approx(11)
-
-
-def test_what_has_no_pairs_or_no_change_has_its_figures() -> None:
-    """A comparison with a baseline has its interval and both sessions' processes, a new test its own figures."""
-    stored = builders.compared("t.py::test_a", ratio=1.1)
-    assert plot(stored, "change").names == ["estimate"]
-    assert plot(stored, "times").names == ["baseline", "now"]
-    assert plot(stored, "times").lines == []
-    test = compared("t.py::test_a", status=Status.NEW)
-    assert set(drawn(replace(test, live=None, verdict=replace(test.verdict, estimate=None)))) == {"times"}
 
 
 def test_a_test_that_could_not_be_measured_has_its_reason() -> None:

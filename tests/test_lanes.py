@@ -10,7 +10,6 @@ from pathlib import Path
 
 import builders
 import pytest
-from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.options import read_config
@@ -37,13 +36,6 @@ def test_every_core_is_a_lane(tmp_path: Path) -> None:
     assert count_lanes([0, 1, 4, 5], cores, cgroup).cpus == (0, 1)
     assert count_lanes([4, 5], cores, cgroup).cpus == (4, 5)
     assert count_lanes([0, 4], cores, cgroup).most == 1
-
-
-def test_unknown_cores_are_cores_of_their_own(tmp_path: Path) -> None:
-    """Where the system does not list siblings every CPU is a lane; without CPUs there is one lane."""
-    cores, cgroup = machine(tmp_path, {})
-    assert count_lanes([2, 3], cores, cgroup).most == 2
-    assert count_lanes([], cores, cgroup).most == 1
 
 
 @pytest.mark.parametrize(
@@ -154,18 +146,6 @@ def test_the_whole_machine_waits_for_all_and_lets_no_later_one_in() -> None:
     later.leave()
 
 
-def test_a_single_lane_goes_round_the_cpus() -> None:
-    """One CPU may be slower than another for a while, so that pairs take them in turn; none where none are known."""
-    lanes = Lanes(1, (2, 3, 8))
-    seen = []
-    for pair in range(5):
-        with lanes.lane(0, pair) as cpu:
-            seen.append(cpu)
-    assert seen == [2, 3, 8, 2, 3]
-    with Lanes(1, ()).lane(0) as cpu:
-        assert cpu is None
-
-
 def test_a_lane_is_given_back_after_an_error() -> None:
     """A test that cannot be measured does not hold up the others."""
     lanes = Lanes(2, (0, 1))
@@ -181,15 +161,6 @@ def test_closing_ends_all_waiting() -> None:
         lanes.close()
         with pytest.raises(MeasurementError, match="stopped"), lanes.lane(1):
             raise AssertionError
-
-
-@pytest.mark.parametrize("value", ["0", "-3", "many", "1.5", ""])
-def test_lanes_are_a_number_or_auto(pytester: pytest.Pytester, value: str, wording: Wording) -> None:
-    """Any other value is a usage error that lists what is allowed."""
-    pytester.makepyfile("def test_nothing(): pass")
-    result = pytester.runpytest("--rlperf", f"--rlperf-lanes={value}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert result.errlines == wording
 
 
 @pytest.mark.parametrize(

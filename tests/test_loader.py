@@ -17,7 +17,7 @@ from builders import write
 from wording import Wording
 
 from pytest_rlperf.workers import probe
-from pytest_rlperf.workers.alike import dependents, learned, modules_alike
+from pytest_rlperf.workers.alike import dependents, modules_alike
 from pytest_rlperf.workers.loader import load
 
 
@@ -122,13 +122,6 @@ def made(name: str, file: Path) -> ModuleType:
     module = ModuleType(name)
     module.__spec__, module.__file__ = ModuleSpec(name, None), str(file)
     return module
-
-
-def test_learned_is_what_both_sides_have_loaded() -> None:
-    """In head's order, without packages under test and those that no loader may import."""
-    base = ["numpy", "scipy.linalg", "own.part", "ray", "of_base"]
-    head = ["of_head", "scipy.linalg", "numpy", "own.part", "ray"]
-    assert learned(base, head, {"own"}) == ["scipy.linalg", "numpy"]
 
 
 def test_dependents_need_a_package_however_indirectly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from builders import ONE_CALL, PROVENANCE, result, source, stored
 from example import FAILED, OK, USAGE, Example, Run
-from wording import Wording, without_figures
+from wording import Wording
 
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.machine import this_machine
@@ -306,95 +306,3 @@ def test_a_baseline_that_cannot_be_read(tmp_path: Path, wording: Wording) -> Non
         assert error.replace(path.name, "MACHINE.json") == wording
         assert path.read_text(encoding="utf-8") == '{"nonsense'
         assert [path.name for path in path.parent.iterdir()] == [path.name]
-
-
-BROKEN = {  # tests, and the errors that they end with
-    "raises": "ZeroDivisionError",
-    "checked": "AssertionError: 0 ",
-    "no_items": "ComponentError: items=0",
-    "no_unit": "ComponentError: unit=5",
-    "no_callable": "ComponentError: .* int",
-    "no_env": "ComponentError: .* object.*gymnasium",
-    "small_batch": "ComponentError: .* 8 ",
-    "empty": "ValueError",
-    "no_batch": "ComponentError: batch_size=0",
-    "nan": "ComponentError: .* NaN",
-    "shape": r"ComponentError: .*\(8, 2\)",
-    "names": "ComponentError: .*'x'",
-    "rollout": "ComponentError: ",
-}
-TORCH_BROKEN = {
-    "idle": "ComponentError: ",
-    "nan": "ComponentError: .*weight.* NaN",
-    "no_size": "ComponentError: .*batch_size=",
-}
-
-
-def assert_each_broken_alone(example: Example, file: str, broken: dict[str, str], *args: str) -> list[str]:
-    """Run a test of each broken component between good ones: each fails at its line; return the errors."""
-    run = example.pytest(file, *args, code=FAILED)
-    assert run.counts == f"{len(broken)} failed, 2 passed", run.text
-    assert "INTERNALERROR" not in run.text
-    calls = dict(re.findall(r"^def test_(\w+)\(.*\n    (.+)", (example.root / file).read_text(), re.MULTILINE))
-    for name, error in broken.items():
-        assert re.search(rf"^(?:>   )?    {re.escape(calls[name])}$", run.failure(f"test_{name}"), re.MULTILINE)
-        assert re.search(error, run.error(f"test_{name}"), re.DOTALL)
-    return [run.error(f"test_{name}") for name in broken]
-
-
-@pytest.mark.parametrize("args", [(), ONE_CALL], ids=["not measured", "measured"])
-def test_broken_components(tmp_path: Path, args: tuple[str, ...], wording: Wording) -> None:
-    """Measured or not, a component that does not work fails its own test at the user's line, and only that."""
-    example = Example(tmp_path, "main_job/broken")
-    assert assert_each_broken_alone(example, "test_it.py", BROKEN, *args) == wording
-
-
-@pytest.mark.torch
-@pytest.mark.slow  # test_components: test_a_sac_update_that_does_nothing, _that_diverges
-def test_broken_agents(tmp_path: Path, wording: Wording) -> None:
-    """Likewise for an agent that learns nothing, or diverges."""
-    pytest.importorskip("torch")
-    example = Example(tmp_path, "main_job/broken")
-    assert assert_each_broken_alone(example, "test_torch.py", TORCH_BROKEN, *ONE_CALL) == wording
-
-
-def test_one_test_measures_one_component(tmp_path: Path, wording: Wording) -> None:
-    """A second call, of the same fixture or of another, fails where it stands; the first was measured all the same."""
-    example = Example(tmp_path, "main_job/twice")
-    for args in ((), ("--rlperf-save-baseline", *ONE_CALL)):
-        run = example.pytest(*args, code=FAILED)
-        assert run.counts == "2 failed, 1 xfailed"
-        for test, line in (
-            ("test_twice", "rlperf(float)"),
-            ("test_two", "rlperf_replay_sample(Buffer(), batch_size=4)"),
-        ):
-            assert f">       {line}" in run.failure(test)
-            assert run.error(test) == wording
-    assert run.notes("3 results") == wording
-    assert not list((example.root / "baselines").glob("*/*.json"))
-
-
-@pytest.mark.slow
-def test_long_and_short_calls(tmp_path: Path, wording: Wording) -> None:
-    """A call too long for the time is measured once, or in few workers, and says so; rounds of short calls grow."""
-    example = Example(tmp_path, "main_job/busy")
-    run = example.pytest("test_calls.py", "--rlperf-save-baseline", "--rlperf-max-time=0.5", code=OK)
-    assert run.counts == "3 passed"
-    notes = [note for name in ("test_too_long", "test_long") for note in run.tests[name]["result"]["notes"]]
-    assert [without_figures(note).replace(" ms", " s") for note in notes] == wording
-    assert "--rlperf-max-time" in "".join(run.notes("2 results"))
-    assert list(json.loads(baseline_file(example).read_bytes())["results"]) == ["test_calls.py::test_short"]
-
-
-@pytest.mark.slow
-def test_a_marker_gives_a_test_more_time(tmp_path: Path) -> None:
-    """A marker beats the command line for the time as for all else, in both directions."""
-    run = Example(tmp_path, "main_job/busy").pytest("test_marker.py", "--rlperf", "--rlperf-max-time=0.5", code=OK)
-    assert run.counts == "2 passed"
-
-
-@pytest.mark.slow
-def test_a_budget_is_shared_out(tmp_path: Path) -> None:
-    """--rlperf-budget bounds all tests together, whatever each might take."""
-    run = Example(tmp_path, "main_job/busy").pytest("test_budget.py", "--rlperf", "--rlperf-budget=0.3", code=OK)
-    assert run.counts == "3 passed"

@@ -1,22 +1,16 @@
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from example import USAGE, Example
-from hypothesis import given
-from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.options import (
     MARKER,
-    OPTIONS,
     Config,
-    Option,
     parse_duration,
     parse_flag,
     parse_name,
@@ -59,106 +53,6 @@ def test_values_are_read(parse: Callable[[object], object], values: dict[object,
         assert parse(value) == (pytest.approx(expected) if isinstance(expected, float) else expected), value
 
 
-REFUSED: list[tuple[Callable[[object], object], str, list[object]]] = [
-    (
-        parse_tolerance,
-        "3%",
-        [
-            *("0", "0%", "-3%", "+3%", "abc", "3", "0.03", "", "%", "3%%", "3 percent", "1e2%", "1001%", "nan", "inf"),
-            *(0, 0.0, -0.03, 11.0, math.nan, math.inf, True, None, [3]),
-            *(3, 3.0, 5, 1),  # 3 % to who wrote it: as 300 % it would silently fail for nothing
-        ],
-    ),
-    (
-        parse_duration,
-        "seconds",
-        ["0", "0s", "-1", "abc", "", "s", "1h", "1e3", "nan", "inf", "9" * 400, 0, -1, math.nan, math.inf, True, None],
-    ),
-    (parse_flag, "expected true or false", ["", "maybe", "2", None, 7]),
-    (
-        parse_name,  # leads nowhere else, and is no longer than a directory's may be
-        "--rlperf-baseline-dir",
-        [
-            *("", " ", "a/b", "/a", "a\\b", "..", ".", ".hidden", "../up", "-a", "a b", "a\n", "a\0", "ü", "C:", "~"),
-            *(None, 3, "a" * 256, "a" * 5000),
-        ],
-    ),
-    (parse_reason, "must not be empty", ["", "  ", "\n"]),
-    (parse_path, "expected a path", ["", "  "]),
-    (parse_spec, "expected a git ref, pip:REQUIREMENT, dir:PATH or python:PATH", ["", "  ", "\n"]),
-    (
-        parse_pairs,
-        r"3\.\.10",
-        [
-            *("", "3", "3-10", "3..", "..10", "3.10", "3...10", "10..3", "1..5", "0..0", "-3..10", "3..x", "3.5..10"),
-            *("3..10..12", None),
-        ],
-    ),
-    (parse_packages, "import packages", ["", " ", "my-library", "a/b", "a.b", "1st", "a,", "a;b"]),
-]
-
-
-@pytest.mark.parametrize(("parse", "words", "values"), REFUSED)
-def test_other_values_are_refused(parse: Callable[[object], object], words: str, values: list[object]) -> None:
-    """With what the value should look like."""
-    for value in values:
-        with pytest.raises(ValueError, match=words):
-            parse(value)
-
-
-@given(st.floats(min_value=0.01, max_value=1000))
-def test_any_percentage_reads_back(percent: float) -> None:
-    """A percentage written without an exponent means a hundredth of its number."""
-    assert math.isclose(parse_tolerance(f"{percent:.9f}%"), percent / 100, rel_tol=1e-6)
-
-
-@given(st.text() | st.floats() | st.integers() | st.none() | st.booleans())
-def test_a_value_is_read_or_refused(value: object) -> None:
-    """Whatever is given, each reader returns something sensible or raises ValueError."""
-    readers: list[tuple[Callable[[object], object], Callable[[object], bool]]] = [
-        (parse_tolerance, lambda read: isinstance(read, float) and 0 < read <= 10),
-        (parse_duration, lambda read: isinstance(read, float) and 0 < read < math.inf),
-        (parse_flag, lambda read: isinstance(read, bool)),
-        (parse_name, lambda read: isinstance(read, str) and Path(read).name == read and read not in ("", ".", "..")),
-        (parse_reason, lambda read: isinstance(read, str) and bool(read)),
-        (parse_path, lambda read: isinstance(read, Path)),
-    ]
-    for parse, is_sensible in readers:
-        try:
-            read = parse(value)
-        except ValueError:
-            continue
-        assert is_sensible(read), (parse, read)
-
-
-def test_help_shows_every_flag_and_ini_option(pytester: pytest.Pytester) -> None:
-    """``pytest --help`` tells what each is for, and ``--markers`` what the marker takes."""
-    shown = " ".join(pytester.runpytest_subprocess("--help").stdout.str().split())
-    for option in OPTIONS:
-        text = option.help.replace("%%", "%")
-        if option.flag is not None:
-            value = option.metavar if option.bare is None else f"[{option.metavar}]"
-            start = option.flag if option.metavar is None else f"{option.flag}={value}"
-            assert f"{start} {text}" in shown
-        if option.ini:
-            assert f"rlperf_{option.name.removesuffix('_s')} (string): {text}" in shown
-    markers = pytester.runpytest_subprocess("--markers").stdout.str()
-    for option in OPTIONS:
-        if option.marker:
-            assert re.search(rf"@pytest\.mark\.rlperf\(.*\b{option.name.removesuffix('_s')}=", markers)
-
-
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_rows_are_consistent(option: Option) -> None:
-    """Every setting can be set somewhere, is a field of Config, and explains itself."""
-    assert option.flag or option.ini or option.marker
-    assert option.name in Config.__dataclass_fields__
-    assert len(option.help) > 10
-    assert option.flag is None or option.flag == "--rlperf" or option.flag.startswith("--rlperf-")
-    if option.flag is not None and option.parse is not parse_flag:
-        assert option.metavar
-
-
 def settings_of(
     pytester: pytest.Pytester, *args: str, ini: str = "", marker: str = "", fixture: str = "rlperf"
 ) -> Config:
@@ -168,15 +62,6 @@ def settings_of(
     item = pytester.getitem(f"import pytest\n{decorator}\ndef test_it({fixture}): pass\n", "test_it")
     config = pytester.parseconfig(*args)
     return read_config(config).for_test(item)
-
-
-def test_defaults(pytester: pytest.Pytester) -> None:
-    """With nothing given every setting is its default, the directory below the rootdir."""
-    found = settings_of(pytester)
-    for option in OPTIONS:
-        if option.name != "baseline_dir":
-            assert getattr(found, option.name) == option.default
-    assert found.baseline_dir == pytester.path / "baselines"
 
 
 INI = """
@@ -328,35 +213,6 @@ def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], 
 
 
 @pytest.mark.parametrize(
-    "args",
-    [
-        ["--rlperf", "--rlperf-tolerance=3"],
-        ["--rlperf", "--rlperf-baseline=../up"],
-        ["--rlperf", f"--rlperf-baseline={'a' * 300}"],
-        ["--rlperf-save-baseline", "--rlperf-baseline-dir=test_it.py"],
-        ["--rlperf-save-baseline", "--rlperf-baseline-dir=/proc/rlperf"],
-    ],
-)
-def test_a_run_that_cannot_start(tmp_path: Path, args: list[str], wording: Wording) -> None:
-    """To the user it is exit code 4 and one sentence, with nothing measured."""
-    assert usage_error(Example(tmp_path, {"test_it.py": MEASURED}), *args) == wording
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("rlperf_tolerance = 3", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
-        *("rlperf_strict = 7", "rlperf_pairs = 3", "rlperf_packages = a-b"),
-    ],
-)
-def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) -> None:
-    """A bad value in the ini file is named as such."""
-    pytester.makeini(f"[pytest]\n{line}")
-    with pytest.raises(pytest.UsageError, match=re.escape(f"ini option {line.replace(' ', '')}: ")):
-        pytester.parseconfigure("--rlperf")
-
-
-@pytest.mark.parametrize(
     "marker",
     [
         "tolerence=0.1",
@@ -379,14 +235,6 @@ def test_a_marker_that_makes_no_sense(pytester: pytest.Pytester, marker: str, wo
         settings_of(pytester, marker=marker)
     assert ".py:2: test_it: @pytest.mark.rlperf" in str(caught.value)
     assert str(caught.value) == wording
-
-
-def test_a_bad_marker_is_found_before_measuring(tmp_path: Path, wording: Wording) -> None:
-    """To the user it is exit code 4 right after collection, whichever test it is on."""
-    tests = f"import pytest\n\n{MEASURED}\n@pytest.mark.rlperf(tolerence=0.1)\n{MEASURED}"
-    error = usage_error(Example(tmp_path, {"test_it.py": tests}), "--rlperf")
-    assert "test_it.py:6: test_it: " in error
-    assert error == wording
 
 
 def test_a_bad_marker_is_one_line_in_an_ordinary_run(pytester: pytest.Pytester, wording: Wording) -> None:
@@ -428,9 +276,3 @@ def test_an_unknown_baseline(tmp_path: Path, wording: Wording) -> None:
     assert "--rlperf-baseline=nigth" in error
     assert "day, night" in error
     assert error == wording
-
-
-def test_bad_values_are_told_without_rlperf_too(tmp_path: Path, wording: Wording) -> None:
-    """A typo in the ini file is found by the first run that reads it."""
-    ini = "[pytest]\nrlperf_tolerance = 3\n"
-    assert usage_error(Example(tmp_path, {"test_it.py": MEASURED, "pytest.ini": ini})) == wording

@@ -68,11 +68,11 @@ def test_measuring_on_macos_is_noted(tmp_path: Path, wording: Wording) -> None:
 @pytest.mark.parametrize("platform", FAKE)
 def test_files_are_shown_on_every_platform(platform: str) -> None:
     """The command line reads what runs elsewhere have written."""
-    commands = (["machine"], ["tree", "mlagents_timers.json"], ["show", "run.json"])
+    commands = (["tree", "mlagents_timers.json"], ["show", "run.json"])
     code = f"import platform{FAKE[platform]}arrive()\nfrom pytest_rlperf.cli import main\n"
-    code += f"codes = [main(command) for command in {commands!r}]\nassert codes == [0, 0, 1], codes\n"
+    code += f"codes = [main(command) for command in {commands!r}]\nassert codes == [0, 1], codes\n"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=SAMPLES, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [word for word in ("CPython", "root", "SLOWER") if word not in done.stdout] == []
+    assert [word for word in ("root", "SLOWER") if word not in done.stdout] == []

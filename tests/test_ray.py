@@ -82,12 +82,6 @@ def test_a_node_of_another_commit_or_other_options(found: Found) -> None:
     assert "commit (None, not abc)" in answer.fault.splitlines()[0]
 
 
-def test_a_usage_error_of_a_node_is_one_of_the_run(measure: Callable[..., Found]) -> None:
-    """All other nodes would end with the same one, whose text it has."""
-    with pytest.raises(pytest.UsageError, match="no-such-option"):
-        read_answer(measure("--no-such-option"), Shard(1, 2, (), {}))
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -302,21 +296,6 @@ def test_a_node_that_dies_has_its_shard_measured_elsewhere(make_cluster: Callabl
     assert code == OK, out
     assert lines_of(out) == {"tests/test_it.py::test_waits PASSED"}
     wait_for(lambda: not measuring(project))
-
-
-@pytest.mark.slow
-def test_without_a_node_left_its_tests_have_an_error(make_cluster: Callable[[int, int], OnCluster]) -> None:
-    """The run ends with a failure of each test that no node can measure any more."""
-    project = make_cluster(1, 0)
-    write(project.root, {"tests/test_it.py": WAITING})
-    with project.start(*ONE_CALL, project.address) as process:
-        wait_for(lambda: list(project.waiting.iterdir()))
-        project.cluster.remove_node(project.nodes[0], allow_graceful=False)
-        code, out = ended(process)
-    assert code == FAILED, out
-    assert lines_of(out) == {"tests/test_it.py::test_waits ERROR"}
-    assert "INTERNALERROR" not in out
-    assert "shard 1 of 1: TaskCancelledError" in out
 
 
 @pytest.mark.slow

@@ -14,18 +14,14 @@ from typing import Any
 
 import builders
 import pytest
-from example import USAGE, Example
 from wording import Wording
 
-from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import parse
-from pytest_rlperf.judge.stored import creep
-from pytest_rlperf.judge.verdict import allow
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
-from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Lever, LeverKind, Outcome, Status
+from pytest_rlperf.model.judged import Allowance, Creep, Lever, LeverKind, Outcome, Status
 from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Phase, Result
 from pytest_rlperf.model.reasons import WrittenReason
@@ -53,7 +49,6 @@ HOSTILE = (
 KEY = "tests/test_sac.py::test_update[256]"
 HERE = builders.MACHINE
 ORIGIN = Provenance("c" * 40, "7" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
-MORE = CounterChange("update/critic", "ops:aten::mm", 12, 18)
 
 
 def outcome(status: Status, ratio: float, name: str = KEY, **changes: Any) -> Outcome:
@@ -90,7 +85,7 @@ def github_run(outcomes: Sequence[Outcome]) -> GitHubRun:
     """Return what GitHub is told beside the outcomes, the first test's name in each."""
     key = outcomes[0].result.nodeid
     named = against(outcomes) is not None
-    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": key}, (), named, False, None)
+    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [f"{key}2"], named, False, None)
 
 
 def job_summary(outcomes: Sequence[Outcome], directory: Path) -> str:
@@ -152,25 +147,13 @@ def printed(outcomes: Sequence[Outcome], directory: Path, *arguments: str) -> st
     return "".join(out.parts)
 
 
-def shown_baseline(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return what `rlperf show` says of a baseline made of the outcomes."""
-    results = {one.result.nodeid: builders.stored(one.result, "now") for one in outcomes}
-    Store(directory, "default", HERE).write("now", ORIGIN, results)
-    return printed(outcomes, directory, "show", str(directory / "default"), "-v")
-
-
 def shown_run(outcomes: Sequence[Outcome], directory: Path) -> str:
     """Return what `rlperf show` says."""
     return printed(outcomes, directory, "show", "FILE", "-v")
 
 
-def both_runs(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return what `rlperf show` says of two files."""
-    return printed(outcomes, directory, "show", "FILE", "FILE")
-
-
 READ_BY_PEOPLE = (terminal, page, job_summary, comment, shown_run)
-ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files, both_runs)
+ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files)
 
 
 SAMPLE = Path(__file__).with_name("samples") / "run_of_every_status.json"  # `python tests/test_reports.py` writes it
@@ -329,123 +312,6 @@ def test_a_hostile_name_commands_nobody(report: Report, tmp_path: Path) -> None:
         assert not set(text) & set("\x7f\u202e\u2028")
 
 
-@pytest.mark.parametrize("report", [run_json, benchmark_json])
-def test_a_hostile_name_is_kept_in_json(report: Report, tmp_path: Path) -> None:
-    """Programs get names that tell tests apart, in JSON that any of them reads."""
-    names = [HOSTILE, HOSTILE.replace("日", "月")]
-    document = json.loads(report([everywhere(name) for name in names], tmp_path))
-    found = [row["fullname"] for row in document.get("benchmarks", ())] or list(document["tests"])
-    assert len(set(found)) == len(found)
-
-
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, junit, failures])
-def test_counts_that_decide_are_told(report: Report, tmp_path: Path) -> None:
-    """A test that does more in a call is SLOWER though its time is the same: every report says what is more."""
-    found = outcome(Status.SLOWER, 1.001)
-    decided = replace(
-        found,
-        verdict=replace(
-            found.verdict,
-            counters=(MORE,),
-            reason=WrittenReason("counters", "update/critic: aten::mm 12 → 18\ntime alone: SAME"),
-        ),
-        result=replace(found.result, counting=Counting((PhaseCounts("update/critic", {MORE.name: 18}, {}),), 3, 2, ())),
-    )
-    text = report([decided], tmp_path)
-    assert re.search(r"aten::mm (12 → 18|.*12.*18)|aten::mm.*12.*18", text, flags=re.DOTALL)
-    assert "SLOWER +0.1 %" not in text
-
-
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, junit])
-def test_a_test_that_failed_is_an_error_with_its_reason(report: Report, tmp_path: Path) -> None:
-    """Every report has it, with figures or without, gated or not, and counts it where it counts anything."""
-    why = reasons.TestFailed("call", "ComponentError: 2 advantages differ")
-    found = outcome(Status.SAME, 1.0)
-    broken = [error_of(KEY, why, 1.0, replace(found, verdict=replace(found.verdict, gated=False)))]
-    broken += [error_of(f"{KEY}2", why, 1.0, None)]
-    text = report([*broken, outcome(Status.SAME, 1.0, f"{KEY}3")], tmp_path)
-    for name in ("test_update[256]", "test_update[256]2"):
-        assert report is junit or name in text
-    assert text.count("ERROR") >= 2
-    assert "ERROR *" not in text
-    assert "2 advantages differ" in text
-    headlines: dict[Report, str] = {job_summary: r"(?m)^## ❌ 2 tests failed\b", page: r"<h1>2 tests failed\b"}
-    assert re.search(headlines.get(report, ""), text)
-
-
-@pytest.mark.parametrize("report", READ_BY_PEOPLE)
-def test_counts_that_only_changed_are_shown(report: Report, tmp_path: Path) -> None:
-    """Where counts gate nothing, a test that is the SAME shows what changed all the same."""
-    found = outcome(Status.SAME, 1.0)
-    text = report([replace(found, verdict=replace(found.verdict, counters=(MORE,)))], tmp_path)
-    assert re.search(r"aten::mm.*12.*18", text, flags=re.DOTALL)
-
-
-@pytest.mark.parametrize(
-    ("report", "start", "times"), [(job_summary, "<details>", "| phase |"), (page, "</h1>", "backward")]
-)
-def test_the_summary_and_the_page_put_counts_first(report: Report, start: str, times: str) -> None:
-    """Before phases and charts, as no time tells of them; the table of the summary has them too."""
-    found = outcome(Status.SLOWER, 1.001)
-    decided = replace(found, verdict=replace(found.verdict, counters=(MORE,), reason=WrittenReason("counters", "more")))
-    head, _, details = report([decided], Path()).partition(start)
-    assert details.index("aten::mm") < details.index(times)
-    assert report is page or re.search(r"\| exact counts \|.*\| \+0\.1 % .*aten::mm 12 → 18", head, flags=re.DOTALL)
-    assert report is page or STORE in head
-
-
-@pytest.mark.parametrize("report", READ_BY_PEOPLE)
-def test_a_large_change_is_a_factor(report: Report, tmp_path: Path) -> None:
-    """From 32.1 ms to 15.7 µs is a factor with its interval in every report, and not a percentage without digits."""
-    ratio = 15.7e-6 / 32.1e-3
-    found = outcome(Status.FASTER, ratio, live=True)
-    differ = reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=ratio * 1.02, fresh=ratio)
-    estimate = Estimate(ratio, ratio * 0.98, ratio * 1.02, 0.99, ratio * 0.98, ratio * 1.02)
-    text = report([replace(found, verdict=replace(found.verdict, reason=differ, estimate=estimate))], tmp_path)
-    assert "×0.00049" in text
-    assert "[.00048, .00050]" in text or "×0.00048 to ×0.00050" in text
-    assert "2,004 times" in text
-    assert not re.search(r"-100 %(?!</text>)", text)  # the charts' axis begins there
-
-
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, run_json, junit])
-def test_small_steps_are_told_since_the_first(report: Report, tmp_path: Path) -> None:
-    """Of a baseline that was stored thrice, each time 2 % slower, the way since the first stands beside today's."""
-
-    def measured(relative: float) -> Result:
-        return builders.compared(KEY, ratio=None, call_s=relative * builders.MS).result
-
-    store = Store(tmp_path / "baselines", "default", HERE)
-    for number, relative in enumerate((10.0, 10.2, 10.4), 1):
-        session = replace(ORIGIN, commit=f"{number}" * 40, created=f"2026-0{number}-01T00:00:00+00:00")
-        store.write(f"{number}", session, {KEY: builders.stored(measured(relative), f"{number}")})
-    baseline = store.read()
-    assert baseline is not None
-    now, stored = measured(10.6), baseline.results[KEY]
-    change = creep(builders.estimate(1.06), "1" * 40, stored.first)
-    found = Outcome(now, stored, None, builders.verdict(Status.SAME, 10.6 / 10.4), 3.0, change)
-    text = report([found], tmp_path)
-    if report is run_json:
-        told = json.loads(text)["tests"][KEY]["creep"]
-        assert (round(told["ratio"], 3), told["created"][:10], told["commit"]) == (1.06, "2026-01-01", "1" * 40)
-    elif report is junit:
-        assert "rlperf_ratio_since_first=1.06" in text
-        assert "rlperf_ratio_since_first_low=1.0" in text
-    else:
-        assert "since first" in text
-        assert text.count("+6.0 %") >= 1
-        assert "+1.9 %" in text
-
-
-@pytest.mark.parametrize("report", [terminal, page, job_summary, shown_run, shown_baseline])
-def test_phases_that_contradict_the_median_say_of_what_they_are_parts(report: Report, tmp_path: Path) -> None:
-    """Wherever a tree stands beside a median; where both tell the same there is nothing to say."""
-    found = outcome(Status.SLOWER, 1.2)
-    assert not re.search(r"\bmeans\b", report([found], tmp_path))
-    stalled = replace(found, result=replace(found.result, traced_call_s=42e-3))
-    assert re.search(r"\bmeans\b.* 42\.0 ms.* 12\.0 ms", report([stalled], tmp_path))
-
-
 TRAILER, STORE = "Rlperf-Accept:", '--rlperf-save-baseline --rlperf-accept="why"'
 
 
@@ -466,74 +332,6 @@ def test_a_slowdown_has_one_remedy(report: Report, base: str, tmp_path: Path) ->
     remedies = [remedy for remedy in (TRAILER, STORE) if remedy in text]
     assert remedies == {"a branch": [TRAILER], "a release": []}.get(base, [STORE])
     assert ("is intended" in text) == bool(remedies)
-
-
-@pytest.mark.parametrize("report", READ_BY_PEOPLE)
-def test_improvements_ask_to_be_stored(report: Report, tmp_path: Path) -> None:
-    """A test faster than its baseline has the command to keep the gain; live pairs alone have no baseline."""
-    faster = outcome(Status.FASTER, 0.8)
-    stores = "pytest --rlperf-save-baseline"
-    assert stores in report([faster, outcome(Status.SAME, 1.0, f"{KEY}2")], tmp_path)
-    assert stores not in report([outcome(Status.FASTER, 0.8, live=True)], tmp_path)
-
-
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, run_json, junit])
-def test_what_is_accepted_has_its_reason(report: Report, tmp_path: Path) -> None:
-    """A report names the commit that accepts a slowdown, its limit and its reason."""
-    found = outcome(Status.SLOWER, 1.08, live=True)
-    meant = Allowance("test_update*", 0.09, "larger networks", "1a2b3c4d5e6f")
-    accepted = replace(found, verdict=allow(found.verdict, KEY, [meant]))
-    text = report([accepted], tmp_path)
-    assert re.search(r"accepted .*\b9 %(25)? .*1a2b3c4d5e6f: larger networks", text)
-    assert report is not page or re.search(r"<h1>.*\b1 accepted</h1>", text)
-
-
-@pytest.mark.parametrize("report", [terminal, page, job_summary, shown_run])
-def test_the_device_and_where_the_time_goes_are_told(report: Report, tmp_path: Path) -> None:
-    """Paces, clocks, what held the device back, its phases, and the shares of a call."""
-    found = outcome(Status.SLOWER, 1.1)
-    text = report([replace(found, result=on_a_device(found.result))], tmp_path)
-    for words in ("virtual:0", "1.20 ms", "1980 MHz", "61 °C", "power cap", "launch", "native: torch", "75.0 %"):
-        assert words in text, words
-
-
-def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
-    """Too few pairs can leave a change without a bound; the line then goes by the change itself."""
-    found = outcome(Status.SLOWER, 1.5, live=True)
-    estimate = Estimate(1.5, 0.0, float("inf"), 0.99, 1.4, float("inf"))
-    unbounded = replace(found, verdict=replace(found.verdict, estimate=estimate))
-    assert f"Rlperf-Accept: {KEY} <= +50% why" in job_summary([unbounded], Path())
-    assert f"Rlperf-Accept: {KEY} <= +50% why" in terminal([unbounded], Path())
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--junit-xml",
-        "--rlperf-baseline-dir",
-        *(
-            pytest.param(f"--rlperf-{kind}", marks=pytest.mark.slow if kind != "json" else ())
-            for kind in ("json", "html", "benchmark-json", "trace")
-        ),
-    ],
-)
-def test_a_read_only_place_is_told_before_measuring(tmp_path: Path, option: str) -> None:
-    """Not after the time was spent: the run ends with a usage error, and no test has run."""
-    example = Example(
-        tmp_path,
-        {
-            "test_it.py": """
-            def test_it(rlperf):
-                open("it_ran", "w").close()
-                rlperf(lambda: None)
-            """
-        },
-    )
-    # A file system that takes no files from anybody, root neither.
-    saving = "--rlperf-save-baseline" if option == "--rlperf-baseline-dir" else "--rlperf"
-    run = example.pytest(saving, f"{option}=/proc/rlperf/out", code=USAGE)
-    assert "/proc/rlperf" in run.err
-    assert not (example.root / "it_ran").exists()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +17,13 @@ from typing import Any, ClassVar
 import pytest
 from wording import Wording
 
-from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.model.sides import PROTOCOL, Project, Sides
-from pytest_rlperf.sides import prepare
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import stems as module
 from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import WorkerLostError
 from pytest_rlperf.workers.stems import (
-    BaseSides,
     DoubtfulError,
     Processes,
     Stems,
@@ -185,14 +182,6 @@ def test_tests_may_share_numbers_of_stems_that_are_forked(stems: Any) -> None:
         assert stems.claim(0) == number
 
 
-def test_new_interpreters_are_of_one_test_until_they_are_given_back(stems: Any) -> None:
-    """A test gets the lowest number that no test has, and none that is to be avoided."""
-    fresh = stems.new_interpreters()
-    assert [fresh.claim(0), fresh.claim(0, avoid=[1]), fresh.claim(0)] == [0, 2, 1]
-    fresh.give_back(2)
-    assert fresh.claim(0) == 2
-
-
 def test_neither_side_is_always_the_first_to_be_forked(stems: Any) -> None:
     """Head is first in even pairs; base's stem is returned first. The first two find out whether copies work."""
     found = [[(stem.name, stem.is_base, stem.start.probe) for stem in stems.ready(number)] for number in range(2)]
@@ -203,16 +192,6 @@ def test_neither_side_is_always_the_first_to_be_forked(stems: Any) -> None:
     assert [loader.forked for loader in loaders()] == [[["head", "base"], ["base", "head"]]]
 
 
-def test_stems_stay_until_one_is_lost(stems: Any) -> None:
-    """Then both sides of that number are forked anew, and the other one ends."""
-    first, other = stems.ready(0), stems.ready(1)
-    assert stems.ready(0) == first
-    first[0].alive = False
-    assert not set(stems.ready(0)) & set(first)
-    assert first[1].did == ["start_quitting"]
-    assert stems.ready(1) == other
-
-
 def test_pairs_that_confirm_are_of_a_second_loader(stems: Any) -> None:
     """New interpreters are of none."""
     assert not set(stems.ready(0)) & set(stems.ready(0, 1))
@@ -220,15 +199,6 @@ def test_pairs_that_confirm_are_of_a_second_loader(stems: Any) -> None:
     fresh = stems.new_interpreters()
     assert fresh.ready(0) == fresh.ready(0, 1)
     assert len(loaders()) == 2
-
-
-def test_new_interpreters_may_be_asked_for(stems: Any, processes: Processes) -> None:
-    """They are the same ones each time, beside those that are forked, and there is nothing to explain."""
-    fresh: Any = stems.new_interpreters()
-    assert fresh is stems.new_interpreters() is fresh.new_interpreters()
-    alone: Any = processes_of(forks=False).stems(SIDES, "worker")
-    assert [stem.forks for each in (stems, fresh, alone) for stem in each.ready(0)] == [True, True, False, False, False]
-    assert processes.not_forked() == []
 
 
 def lose(loader: FakeLoader, *arguments: object) -> None:
@@ -333,67 +303,8 @@ def test_a_worker_is_kept_for_what_it_has_set_up(stems: Any, setup_s: float, fre
     assert (used.workers(0)[0] is worker) is (did == [])
 
 
-def test_stems_that_no_test_has_end_where_memory_is_scarce(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last ones first, with those of the other side; the first three numbers, and claimed ones, stay."""
-    known = {number: stems.ready(number) for number in range(7)}
-    stems.claim(4)
-    for usable, ended in ((28, []), (26, [6]), (1, [3, 5, 6]), (1, [3, 5, 6])):
-        monkeypatch.setattr(module, "usable_memory", lambda usable=usable: usable * GB)  # stems may have half of it
-        stems.trim()
-        assert [number for number, pair in known.items() if all(stem.did for stem in pair)] == ended
-
-
-def test_processes_end_together(stems: Any, processes: Processes, wording: Wording) -> None:
-    """All that live get the order to quit before the first is waited for, workers first; none starts any more."""
-    (worker, dead), (base, head) = stems.workers(0), stems.ready(0)
-    dead.alive = False
-    processes.close()
-    living, all_of_them = [worker, base, head], [worker, dead, base, head, *loaders()]
-    steps = {"cancel": all_of_them, "start_quitting": living, "interrupt_call": living, "end": all_of_them}
-    assert Fake.orders == [(step, process) for step, concerned in steps.items() for process in concerned]
-    with wording.raises(MeasurementError):
-        stems.ready(0, 1)
-
-
 def new_group() -> WorkerGroup:
     return WorkerGroup("test", None, lambda message: None, setup_s=1.0, patience_s=1.0)
-
-
-def test_a_group_keeps_its_reporter(stems: Any) -> None:
-    """Workers leave one by one or all but the reporter; a dead one gets no order."""
-    group: Any = new_group()
-    (first, second), (third, fourth) = stems.workers(0), stems.workers(1)
-    group.open([first, second, third])
-    assert group.reporter is first
-    assert group.called.component == "component"
-    group.leave(third)
-    assert group.workers == [first, second]
-    group.open([third, fourth])
-    fourth.alive = False
-    group.release()
-    assert group.workers == [first]
-    left = ["start_leaving", "leave"]
-    assert [worker.did for worker in (first, second, third, fourth)] == [[], left, ["leave", *left], []]
-
-
-def test_what_a_test_holds_is_given_back_at_its_end() -> None:
-    """The last first, and once: its numbers, and the machine where it has that."""
-    did: list[str] = []
-
-    @contextlib.contextmanager
-    def machine() -> Iterator[None]:
-        did.append("taken")
-        yield
-        did.append("left")
-
-    group = new_group()
-    group.at_end(lambda: did.append("given back"))
-    before = group.has_machine
-    group.enter(machine())
-    assert (before, group.has_machine, did) == (False, True, ["taken"])
-    group.close()
-    group.close()
-    assert did == ["taken", "left", "given back"]
 
 
 @pytest.mark.parametrize(("lost", "did"), [("dead", ["end"]), ("cancelled", [])])
@@ -404,72 +315,6 @@ def test_a_lost_worker_ends_those_on_their_way(stems: Any, lost: str, did: list[
     with pytest.raises(WorkerLostError):
         group.open([first, second, third])
     assert [worker.did for worker in (first, second, third)] == [[], did, did]
-
-
-@pytest.fixture
-def side(processes: Processes) -> Stems:
-    return processes.stems(SIDES, *module.PAIR_NAMES)
-
-
-def test_each_side_knows_the_homes_of_the_other(side: Stems, processes: Processes) -> None:
-    """Homes that both have, as where their packages differ alone, are foreign to none; that is other code."""
-    same = processes.stems(replace(SIDES, base=replace(BASE, homes=HEAD.homes), changed=None), "base", "head")
-    starts: list[m.Start] = [stem.start for each in (side, same) for stem in each.ready(0)]  # type: ignore[attr-defined]
-    assert [start.foreign for start in starts] == [["/t"], ["/base"], [], []]
-    assert starts[0].watched == starts[1].watched == ["/base", "/t"]
-    assert not side.is_same_code
-    assert not same.is_same_code
-    assert processes.stems(replace(SIDES, changed=()), "head").is_same_code
-
-
-def test_a_base_that_cannot_be_had_is_an_error_every_time(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """It is prepared once; a base that is given up later answers with that error."""
-    asked = []
-
-    def commit_sides(sha: str, project: Project, show: object) -> Sides:
-        asked.append(sha)
-        if sha == "gone":
-            raise SideError("no such commit")
-        return SIDES
-
-    monkeypatch.setattr(prepare, "commit_sides", commit_sides)
-    bases = BaseSides(PROJECT, processes)
-    for _ in range(2):
-        with wording.raises(SideError):
-            bases.of_commit("gone", print)
-    found = bases.of_commit("here", print)
-    assert bases.of_commit("here", print) is found
-    assert asked == ["gone", "here"]
-    bases.give_up(found, SideError("it loads other code"))
-    for sha in ("here", "gone"):
-        with wording.raises(SideError):
-            bases.of_commit(sha, print)
-
-
-@pytest.mark.parametrize("errors", ["", "E   ModuleNotFoundError: No module named 'no_such.x'"])
-def test_a_base_without_any_of_the_tests_is_an_error(side: Stems, errors: str, wording: Wording) -> None:
-    """The message has base's own, and names what is not installed."""
-    side.check_collected(["test"])
-    side.check_collected(["other", "test"])
-    first: Any = side.ready(0)[0]
-    first.errors = errors
-    with wording.raises(SideError):
-        side.check_collected(["other"])
-
-
-def test_files_of_children_may_always_differ(side: Stems, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are unknown; without children the files that both sides have loaded decide."""
-    base, head = side.workers(0)
-    monkeypatch.setattr(module, "check_loaded", lambda *arguments: False)
-    assert not side.may_differ(base, head)
-    for worker in (base, head):
-        worker.has_children = True
-        assert side.may_differ(base, head)
-        worker.has_children = False
-    monkeypatch.setattr(module, "check_loaded", lambda *arguments: True)
-    assert side.may_differ(base, head)
 
 
 def test_tests_that_expected_copies_share_no_new_interpreter(stems: Stems, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,25 +328,6 @@ def test_tests_that_expected_copies_share_no_new_interpreter(stems: Stems, monke
         stems.give_back(number)
     numbers = stems.claim(0), stems.claim(0)
     assert len({id(worker) for number in numbers for worker in stems.workers(number)}) == 2 * len(numbers)
-
-
-def test_one_test_at_a_time_has_a_kept_worker(stems: Stems) -> None:
-    """One of those that have set up at length is kept, for one test; the others end."""
-    workers = [stems.workers(stems.claim(0))[0] for _ in range(2)]
-    for worker in workers:
-        worker.shared_setup_s = 5.0
-        stems.let_go(worker)
-    assert [worker.alive for worker in workers] == [True, False]
-    assert [stems.workers(0)[0] is workers[0] for _ in range(2)] == [True, False]
-
-
-def test_a_run_that_was_stopped_starts_nothing(stems: Stems, processes: Processes) -> None:
-    """No stems, no copies of those that live, and no new interpreters."""
-    stems.ready(0)
-    processes.cancel()
-    for ask in (lambda: stems.ready(1), lambda: stems.workers(0), lambda: stems.new_interpreters().ready(0)):
-        with pytest.raises(MeasurementError):
-            ask()
 
 
 def test_a_loader_begins_with_what_own_code_sets(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,26 +283,6 @@ def have(*modules: str) -> None:
         pytest.importorskip(module)
 
 
-@pytest.mark.slow
-def test_beside_other_plugins(tmp_path: Path, wording: Wording) -> None:
-    """Distribution is off, with a note; timeouts, reruns and coverage leave measured tests alone; -W error counts."""
-    have("xdist", "pytest_timeout", "pytest_rerunfailures", "pytest_cov")
-    example = project(tmp_path, "neighbours.py")
-    flags = ("-n", "2", "--timeout=1", "--reruns", "2", "--cov=.", "--strict-markers", "-W", "error", "-v")
-    result = example.pytest(*flags, code=FAILED, PYTEST_ADDOPTS="--rlperf --rlperf-max-time=1", **AUTOLOAD)
-    assert result.outcomes == {
-        "test_longer_than_its_timeout": "PASSED",
-        "test_fails": "FAILED",
-        "test_traced_by_nobody": "PASSED",
-        "test_warns": "FAILED",
-    }, result.text
-    assert re.findall(r"(?m)^pytest-xdist.*", result.out.partition("collected ")[0]) == wording
-    assert "RERUN" not in result.out
-    assert len(pids(example, "ran")) == 3
-    assert errors(result.failure("test_warns")) == wording
-    assert "pytest_rlperf/" not in result.failure("test_warns")
-
-
 SIMPLE = """
     def test_simple(rlperf):
         print("printed")

@@ -210,40 +210,6 @@ def scratch(directory: Path, change: Mapping[str, str], message: str = "change",
     return checkout
 
 
-@pytest.mark.slow
-def test_gate_passes_an_unchanged_branch(tmp_path: Path) -> None:
-    """The gate's steps, from installing to the outputs, on a pull request that changes no code."""
-    runner = Runner(tmp_path, scratch(tmp_path, {}))
-    result = runner.gate(install="true", args="-k 'work or nothing' -p no:cacheprovider")
-    assert result.code == 0, result.text
-    installed = [path.name for path in (tmp_path / "python").glob("lib/*/site-packages/*.dist-info")]
-    assert sorted(name.partition("-")[0] for name in installed) == ["pytest_rlperf", "scratch_library"]
-    assert "against main" in result.text
-    assert not result.commands
-    assert re.match("## ✅ .* 1 SAME\n", result.summary)
-    found = {name: result.outputs[name] for name in ("verdict", "tests", "slower", "accepted")}
-    assert found == {"verdict": "SAME", "tests": "1", "slower": "0", "accepted": "0"}
-    document = json.loads(Path(result.outputs["json"]).read_text(encoding="utf-8"))
-    assert list(document["tests"]) == ["tests/test_perf.py::test_work"]
-    assert git(runner.workspace, "status", "--porcelain") == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rounds", "code"), [(4000, 0), (6000, 1)], ids=["unchanged", "slower"])
-def test_gate_that_init_writes(tmp_path: Path, rounds: int, code: int) -> None:
-    """The gate of `rlperf init --github` measures without the action, and leaves the JSON that it uploads."""
-    change = {"scratch_library.py": LIBRARY.format(rounds=rounds)}
-    runner = Runner(tmp_path, scratch(tmp_path, change, max_time=5))
-    (job,) = load(ROOT / "pytest_rlperf" / "cli" / "gate.yml")["jobs"].values()
-    *before, install, measure, _ = job["steps"]
-    install["run"] = install["run"].replace("~install", f"-e . {ROOT}")
-    measure["run"] = measure["run"].replace("~tests ", "")
-    result = runner.run([*before, install, measure], {}, GITHUB_BASE_REF="main")
-    assert result.code == code, result.text
-    assert result.outputs["slower"] == str(code)
-    assert (tmp_path / "temp" / "rlperf.json").is_file()
-
-
 def test_shards_of_the_guide_are_merged(tmp_path: Path) -> None:
     """The matrix's step measures its shard, and the last job merges and summarizes what the shards have kept."""
     measure, gate = load(ROOT / "docs" / "workflows" / "shards.yml")["jobs"].values()
@@ -324,16 +290,6 @@ def test_action_compares_a_pull_request_with_its_base(
     steps = load(ROOT / "action.yml")["runs"]["steps"]
     result = runner.run(steps, {"inputs.install": "false", **nothing, **given}, GITHUB_BASE_REF="main")
     assert result.text.splitlines()[4:] == expected
-
-
-@pytest.mark.parametrize(("extras", "expected"), [("", f"{ROOT}"), ("html,rl", f"{ROOT}[html,rl]")])
-def test_action_installs_the_extras_asked_for(tmp_path: Path, extras: str, expected: str) -> None:
-    """The action installs the package that it is part of, with extras where there are some."""
-    runner = Runner(tmp_path, tmp_path)
-    script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
-    (install, *_) = load(ROOT / "action.yml")["runs"]["steps"]
-    result = runner.run([install], {"inputs.install": "true", "inputs.extras": extras})
-    assert result.text.splitlines() == ["-m", "pip", "install", expected]
 
 
 @pytest.mark.slow

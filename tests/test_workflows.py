@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,13 +10,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pytest_rlperf.report.github import step_outputs
-
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 TESTS = ROOT / ".github" / "workflows" / "tests.yml"
 GATE, COMMENT, BASELINE, ANCHOR = (TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline", "anchor"))
-RELEASE = TESTS.with_name("release.yml")
 ACTION = ROOT / "action.yml"
 CITATION = ROOT / "CITATION.cff"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -136,47 +132,10 @@ def test_workflow_is_safe(path: Path, lint: Lint) -> None:
     assert lint(load(path), path.read_text(encoding="utf-8"), path.name) == []
 
 
-@pytest.mark.parametrize(
-    ("lint", "path", "right", "wrong"),
-    [
-        (excess_permissions, GATE, "contents: read", "contents: write"),
-        (excess_permissions, COMMENT, "actions: read", "actions: write"),
-        (excess_permissions, TESTS, "contents: read", "contents: write"),
-        (kept_tokens, TESTS, "persist-credentials: false", "persist-credentials: true"),
-        (kept_tokens, COMMENT, "persist-credentials: false", "fetch-depth: 0"),
-        (loose_actions, GATE, "de0fac2e4500dabe0009e67214ff5f5447ce83dd # v6.0.2", "v6"),
-        (loose_actions, GATE, " # v6.0.2", ""),
-        (expressions_in_scripts, BASELINE, "$GITHUB_REF_NAME", "${{ github.ref_name }}"),
-        (expressions_in_scripts, BASELINE, "=$ACCEPT", "=${{ inputs.accept }}"),
-        (expressions_in_scripts, COMMENT, ":$HEAD_BRANCH", ":${{ github.event.workflow_run.head_branch }}"),
-        (foreign_checkouts, GATE, "  pull_request:", "  pull_request_target:"),
-        (foreign_checkouts, COMMENT, "persist-credentials: false", "ref: ${{ github.event.workflow_run.head_sha }}"),
-    ],
-)
-def test_what_is_not_safe_is_found(tmp_path: Path, lint: Lint, path: Path, right: str, wrong: str) -> None:
-    """Every one of these rules finds what it forbids."""
-    text = path.read_text(encoding="utf-8")
-    assert right in text
-    broken = tmp_path / path.name
-    broken.write_text(text.replace(right, wrong, 1), encoding="utf-8")
-    assert lint(load(broken), broken.read_text(encoding="utf-8"), path.name)
-
-
 @pytest.mark.parametrize("lint", [loose_actions, expressions_in_scripts], ids=lambda lint: lint.__name__)
 def test_action_is_safe(lint: Lint) -> None:
     """The action's own actions are pinned, and its inputs reach its scripts as variables only."""
     assert lint(load(ACTION), ACTION.read_text(encoding="utf-8"), ACTION.name) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "job"),
-    [(GATE, "gate"), (BASELINE, "measure"), (ANCHOR, "measure")],
-    ids=["gate", "baseline", "anchor"],
-)
-def test_the_history_is_there_where_it_is_measured(path: Path, job: str) -> None:
-    """Without the history there is no merge base, and no commit that a baseline remembers."""
-    checkout = load(path)["jobs"][job]["steps"][0]
-    assert checkout["with"]["fetch-depth"] == 0
 
 
 def test_the_comment_follows_the_gate() -> None:
@@ -187,27 +146,6 @@ def test_the_comment_follows_the_gate() -> None:
     assert f"--name {action['inputs']['artifact']['default']} " in render
     assert f"/run/{Path(steps(action)[-1]['with']['path']).name}" in render
     assert not [step for step in steps(gate) if "artifact" in step.get("with", {})]
-
-
-def test_the_action_gives_what_the_run_tells() -> None:
-    """The action has an output for each of the step's, and hands that on."""
-    told = {name: f"${{{{ steps.measure.outputs.{name} }}}}" for name in step_outputs([], None, strict=False)}
-    assert {name: output["value"] for name, output in load(ACTION)["outputs"].items()} == told
-
-
-def test_the_action_names_extras_that_there_are() -> None:
-    """Of one that there is not, pip only warns, and what was wanted of it is missing."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    there = re.findall(
-        r"(?m)^(\w+) = \[", text.partition("[project.optional-dependencies]")[2].partition("[project.")[0]
-    )
-    named = [
-        word
-        for extras in re.findall(r"extras: (\w+(?:,\w+)*)", GUIDE.read_text(encoding="utf-8"))
-        for word in extras.split(",")
-    ]
-    assert named
-    assert set(named) <= set(there)
 
 
 def test_only_what_runs_nobodys_code_may_write() -> None:
@@ -260,17 +198,6 @@ def test_guide_includes_every_workflow_to_copy(path: Path) -> None:
     """The page shows the whole file, and the file is valid."""
     assert f"```{{literalinclude}} workflows/{path.name}\n" in GUIDE.read_text(encoding="utf-8")
     assert check(path).returncode == 0, check(path).stdout
-
-
-def test_the_gate_here_reports_to_github() -> None:
-    """Settings of the plugin's own tests hide no variable of GitHub's from a measured run of this repository."""
-    here = [str(Path(__file__).with_name("test_tables.py")), "-k", "no_test_has_this_name"]  # with tests/conftest.py
-    command = [sys.executable, "-m", "pytest", "--rlperf", "-p", "no:cacheprovider", *here]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
-    environ["GITHUB_ACTIONS"] = "true"
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
-    assert "GITHUB_OUTPUT" in done.stdout, "the run looks for the files that GitHub gives a job"
 
 
 def test_init_writes_the_guides_gate() -> None:
@@ -331,23 +258,6 @@ def test_guide_has_every_input_and_output() -> None:
     action, guide = load(ACTION), GUIDE.read_text(encoding="utf-8")
     assert re.findall(r"(?m)^\| `(\w+)` \|", guide) == list(action["inputs"])
     assert not [name for name in action["outputs"] if f"`{name}`" not in guide]
-
-
-def test_a_release_is_built_once_and_tested_as_it_was_built() -> None:
-    """One job builds, the next installs its files on every Python, and the last publishes them for a tag alone."""
-    jobs = load(RELEASE)["jobs"]
-    assert [
-        name for name, job in jobs.items() if any("python -m build" in step.get("run", "") for step in job["steps"])
-    ] == ["build"]
-    assert [(job.get("needs"), job.get("if")) for job in jobs.values()] == [
-        (None, None),
-        ("build", None),
-        ("test", "github.ref_type == 'tag'"),
-    ]
-    assert jobs["test"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
-    assert jobs["build"]["steps"][0]["with"]["fetch-depth"] == 0, "the version is that of the tag"
-    assert jobs["publish"]["environment"]
-    assert not [step for job in jobs.values() for step in job["steps"] if "password" in step.get("with", {})]
 
 
 @each_workflow

@@ -126,15 +126,6 @@ def test_a_call_that_fails_leaves_the_old_file(
         assert (path.read_bytes(), names(path.parent)) == (OLD, ["file"])
 
 
-def test_a_leftover_that_cannot_be_removed_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is that of the call that failed first."""
-    path = tmp_path / "file"
-    path.write_bytes(OLD)
-    with failing(monkeypatch, "unlink", 1), failing(monkeypatch, "fsync", 1), pytest.raises(OSError, match="No space"):
-        write_whole(path, NEW)
-    assert path.read_bytes() == OLD
-
-
 _KILLED = source("writing/killed.py")
 
 

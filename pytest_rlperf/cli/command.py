@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result
@@ -155,7 +155,6 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 3.4 MB
 _WRITERS = "--rlperf-json writes runs, --rlperf-save-baseline writes baselines; `rlperf tree` shows files of timers"
-_TITLES = {"run": "a run", "selfcheck": "a self-check"}
 
 
 def read(path: str) -> tuple[str, Recorded]:
@@ -173,44 +172,19 @@ def read(path: str) -> tuple[str, Recorded]:
 
 def parse(data: bytes, source: str) -> Recorded:
     """Return the run, self-check or baseline in ``data``; UsageError, which calls it ``source``, where it has none."""
-    from pytest_rlperf.baseline.schema import FormatError, NewerFormatError
-    from pytest_rlperf.report.run_json import NewerError, ReadingError, decoded, read_document
+    from pytest_rlperf.baseline.schema import FormatError, NewerFormatError, decode
+    from pytest_rlperf.report.run_json import NewerError, ReadingError, decoded, fit_to_show, read_document
 
-    if not data.strip():
-        raise UsageError(f"{source} is empty; {_WRITERS}")
     try:
         document = decoded(data)
-    except ReadingError as error:
-        raise UsageError(f"{source} is no run and no baseline: {error}; {_WRITERS}") from None
-    known = document if isinstance(document, dict) else {}
-    is_baseline = "kind" not in known and {"schema", "machine", "results"} <= known.keys()
-    title = "a baseline" if is_baseline else _TITLES.get(str(known.get("kind")))
-    if title is None or "schema" not in known:
-        raise UsageError(f"{source} is JSON, but no run and no baseline; {_WRITERS}")
-    try:
-        return _baseline(known) if is_baseline else read_document(known)
+        known = document.keys() if isinstance(document, dict) else ()
+        if "kind" not in known and {"schema", "machine", "results"} <= {*known}:
+            return decode(json.dumps(fit_to_show(document)).encode())
+        return read_document(document)
     except (NewerError, NewerFormatError) as error:
         raise UsageError(f"{source} {error}") from None
     except (ReadingError, FormatError, RecursionError) as error:
-        raise UsageError(f"{source} is not {title}: {error}; write it anew") from None
-
-
-def _baseline(document: Any) -> Baseline:
-    from pytest_rlperf.baseline.schema import decode
-
-    return decode(json.dumps(_printable(document)).encode())
-
-
-def _printable(value: Any) -> Any:
-    """Return plain data with every text in it fit to be shown: what is not printable is written out."""
-    from pytest_rlperf.report.printable import shown
-
-    if isinstance(value, dict):
-        return {shown(name): _printable(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_printable(part) for part in value]
-    # A lone surrogate is JSON, and no UTF-8.
-    return shown(value.encode("utf-8", "replace").decode()) if value and isinstance(value, str) else value
+        raise UsageError(f"{source} is no run and no baseline that can be read: {error}; {_WRITERS}") from None
 
 
 def content_of(path: str, most: int | None = None, advice: str = "no run and no baseline is that large") -> bytes:

@@ -1,23 +1,18 @@
-"""``rlperf history``: the course of tests, from the baselines in git and files of runs; and ``rlperf anchor``."""
+"""``rlperf history``: the course of tests, from the baselines in git; and ``rlperf anchor``."""
 
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, content_of, listed, parse, print_text
-from pytest_rlperf.errors import closest
+from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, print_text
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
     from pytest_rlperf.model.history import Course, LoggedCommit
-    from pytest_rlperf.model.stored import Provenance
     from pytest_rlperf.report.history import HistoryReport
-    from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.sides.git import Repository
 
 
@@ -27,21 +22,12 @@ _STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tests", nargs="*", metavar="TEST", help=CHOICE)
-    parser.add_argument(
-        "--run",
-        dest="runs",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="also the JSON of runs",
-    )
     parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
     parser.add_argument(
         "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
-    parser.epilog = "For example: rlperf history test_gae --run nightly/*.json --html history.html"
+    parser.epilog = "For example: rlperf history test_gae --html history.html"
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -74,74 +60,48 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
     from pytest_rlperf.judge.history import courses
     from pytest_rlperf.model.history import LoggedCommit
     from pytest_rlperf.report.history import HistoryReport
-    from pytest_rlperf.sides.git import repository_around
+    from pytest_rlperf.sides.git import find_repository
 
-    runs = [_run_in(path) for path in arguments.runs]
-    repository = repository_around(Path())
+    repository = find_repository(Path())
     sessions = read_sessions(repository, directory)
-    times = _add_runs(sessions, runs)
     if not sessions.tests and not sessions.links:
-        raise UsageError(_nothing(repository, directory, sessions, has_runs=bool(runs)))
-    tests = _chosen(dict.fromkeys((*sessions.tests, *sessions.links)), arguments.tests)
-    commits = [] if repository is None else [LoggedCommit(*fields) for fields in repository.course()]
+        if sessions.skipped:
+            raise UsageError(f"no version of {directory} can be read: {sessions.skipped[-1]}")
+        raise UsageError(f"no commit of {repository.top} has a baseline in {directory}: {_STORE}")
+    tests = chosen(sorted({*sessions.tests, *sessions.links}), arguments.tests)
+    commits = [LoggedCommit(*fields) for fields in repository.course()]
     found = courses(
         {test: list(sessions.tests.get(test, {}).values()) for test in tests},
         {test: sessions.links[test] for test in tests if test in sessions.links},
         commits,
         _free(sessions, repository),
-        times,
+        {},
     )
     machines = dict.fromkeys(line.machine for course in found for line in course.lines if line.machine is not None)
-    where = "no repository" if repository is None else f"{units.counted(len(commits), 'commit')} of {repository.top}"
-    source = f"read {where}, {directory}, and {units.counted(len(runs), 'run file')}"
+    source = f"read {units.counted(len(commits), 'commit')} of {repository.top}, and {directory}"
     notes = _notes(repository, commits, sessions, found)
     names = {machine: slug(machine).rpartition("-")[2] for machine in machines}  # the end of its file's
     return HistoryReport(tuple(found), names, source, notes)
 
 
-def _nothing(repository: Repository | None, directory: Path, sessions: Sessions, *, has_runs: bool) -> str:
-    if sessions.skipped:
-        return f"no version of {directory} can be read: {sessions.skipped[-1]}"
-    runs = "no run that was given has figures to compare" if has_runs else "no file of a run was given"
-    if repository is None:
-        return f"{Path().absolute()} is in no git repository, and {runs}: --run FILE names one"
-    return f"no commit of {repository.top} has a baseline in {directory}, and {runs}: {_STORE}"
-
-
-def _chosen(known: Iterable[str], patterns: list[str]) -> list[str]:
-    """Return the tests that match the patterns; UsageError, with the nearest one, where none does."""
-    keys = sorted(known)
-    for pattern in patterns:
-        with suppress(UsageError):
-            chosen(keys, [pattern])
-            continue
-        names = {name: key for key in keys for name in (key, *re.findall(r"[^\W_]+", key.rpartition("::")[2]))}
-        near = closest(pattern, names)
-        raise UsageError(
-            f"{pattern!r} is no test of this history; "
-            + (f"did you mean {names[near]}?" if near else f"there is: {listed(keys)}")
-        )
-    return chosen(keys, patterns)
-
-
-def _free(sessions: Sessions, repository: Repository | None) -> set[str]:
+def _free(sessions: Sessions, repository: Repository) -> set[str]:
     """Return the packages whose versions do not matter: those that run tests, and those of the tree itself."""
     from pytest_rlperf.baseline.provenance import free_distributions
     from pytest_rlperf.sides.packages import normalized
 
-    free = free_distributions(Path(), Path() if repository is None else repository.top)
+    free = free_distributions(Path(), repository.top)
     names = {name for known in sessions.tests.values() for session in known.values() for name in session.packages or ()}
     return {name for name in names if normalized(name) in free}
 
 
 def _notes(
-    repository: Repository | None, commits: Sequence[LoggedCommit], sessions: Sessions, found: Sequence[Course]
+    repository: Repository, commits: Sequence[LoggedCommit], sessions: Sessions, found: Sequence[Course]
 ) -> tuple[str, ...]:
     from pytest_rlperf import units
     from pytest_rlperf.sides.git import DEEPEN, short
 
     notes = []
-    if repository is not None and repository.is_shallow():
+    if repository.is_shallow():
         notes.append(f"this clone is shallow: history begins at {short(commits[0].sha)}; {DEEPEN}")
     notes += [f"left out {skipped}" for skipped in sessions.skipped[:_SKIPPED_MOST]]
     if len(sessions.skipped) > _SKIPPED_MOST:
@@ -162,45 +122,6 @@ def _notes(
             "changes in stored sessions are not looked for without ruptures: pip install 'pytest-rlperf[history]'"
         )
     return tuple(notes)
-
-
-# ----------------------------------------------------------------------- files of runs
-
-
-def _run_in(path: str) -> tuple[Provenance, RunFile]:
-    """Return the run in a file with its origin; UsageError where it holds another kind, or has faults."""
-    from pytest_rlperf.baseline.schema import is_sha
-    from pytest_rlperf.report.run_json import RunFile
-
-    run = parse(content_of(path), path)
-    if not isinstance(run, RunFile):
-        raise UsageError(f"{path} is no run; --rlperf-json writes runs, and baselines are read from git")
-    origin = run.provenance
-    if origin is None:
-        raise UsageError(f"{path} does not have the commit that it measured; write it anew with --rlperf-json")
-    bases = [outcome.live.base_commit for outcome in run.tests.values() if outcome.live is not None]
-    if not all(map(is_sha, (origin.commit, *bases))):
-        raise UsageError(f"{path} has a commit that is no full hexadecimal SHA; write it anew with --rlperf-json")
-    return origin, run
-
-
-def _add_runs(sessions: Sessions, runs: Sequence[tuple[Provenance, RunFile]]) -> dict[str, str]:
-    """Add the figures and live comparisons of runs, and return when their commits were measured."""
-    from pytest_rlperf.judge.history import link_of
-
-    times: dict[str, str] = {}
-    for origin, run in runs:
-        head = origin.commit if origin.settleable else None
-        if head is not None:
-            times[head] = origin.created
-        machines = run.machines()
-        for test, outcome in run.tests.items():
-            sessions.add_result(machines[test], origin, outcome.result)
-            base = None if outcome.live is None else outcome.live.base_commit
-            link = link_of(base, head, outcome)
-            if link is not None:
-                sessions.add_link(test, link)
-    return times
 
 
 HISTORY = Command("history", "Show the course of tests over commits, and the changes in it.", _add_arguments, _run)

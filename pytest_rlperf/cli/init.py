@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import configparser
 import os
 import re
 import shlex
@@ -159,26 +158,15 @@ def _declared(roots: Iterable[Path]) -> list[str]:
 
     found = []
     for root in roots:
-        settings = read_settings(root)
-        lines = _at(settings, "project", "dependencies", kind=list)
-        lines = [*lines, *_at(settings, "tool", "poetry", "dependencies", kind=dict)]
-        config = configparser.ConfigParser(interpolation=None)
-        try:
-            config.read(root / "setup.cfg", encoding="utf-8")
-            lines += config.get("options", "install_requires", fallback="").splitlines()
-        except (configparser.Error, UnicodeDecodeError):
-            pass  # settings of other tools
         requirements = root / "requirements.txt"
-        lines += (
-            requirements.read_text(encoding="utf-8", errors="replace").splitlines() if requirements.is_file() else []
-        )
-        lines += _required_by(root / "setup.py")
-        for line in lines:
+        pinned = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
+        declared = _at(read_settings(root), "project", "dependencies", kind=list)
+        for line in [*declared, *pinned.splitlines(), *_required_by(root / "setup.py")]:
             try:
                 found.append(Requirement(str(line).partition(" #")[0].strip()).name.lower())
             except InvalidRequirement:
                 continue  # an option of pip's, a comment, a path
-    return [name for name in dict.fromkeys(found) if name != "python"]
+    return list(dict.fromkeys(found))
 
 
 def _at(settings: Mapping[str, Any], *names: str, kind: type) -> Any:

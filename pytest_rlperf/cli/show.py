@@ -150,8 +150,6 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
         summary=summary_of(recorded, outcomes),
         command="",
         lines={},
-        environment=(),
-        skipped={},
         failed=recorded.failed,
         against=recorded.against is not None,
         strict=recorded.strict,
@@ -170,7 +168,7 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
 
     width, color, machine = table_width(), has_color(), describe(recorded.machine)
     if isinstance(recorded, Baseline):
-        table = render_baseline(recorded, keys, width=width, verbose=verbose)
+        table = render_baseline(recorded, keys, width=width)
         return f"{table}\nmachine   {machine}\n"
     if isinstance(recorded, RunFile):
         outcomes = [recorded.tests[key] for key in keys]
@@ -203,14 +201,13 @@ def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.report.files import OutputError, check_apart, write_file
+    from pytest_rlperf.report.files import OutputError, write_file
     from pytest_rlperf.report.merge import MergeError, merge_shards
     from pytest_rlperf.report.run_json import document_of, written
     from pytest_rlperf.report.statuses import compares_nothing
     from pytest_rlperf.report.terminal import render_summary
 
     try:
-        check_apart({"--json": arguments.json, "--html": arguments.html})
         run = merge_shards(dict(map(read, arguments.files)))
         outcomes = list(run.tests.values())
         summary = summary_of(run, outcomes)

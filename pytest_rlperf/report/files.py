@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,14 +31,6 @@ def check_file(option: str, path: Path) -> None:
         raise OutputError(f"{option}={path} is a directory: name a file to write") from None
     except (OSError, ValueError) as error:
         raise _unwritable(option, path, error) from None
-
-
-def check_apart(paths: Mapping[str, Path | None]) -> None:
-    """Raise OutputError where two options name one file: the second would overwrite what the first wrote."""
-    options: dict[Path, str] = {}
-    for option, path in paths.items():
-        if path is not None and (other := options.setdefault(path.resolve(), option)) != option:
-            raise OutputError(f"{other} and {option} both name {path}: name a file for each")
 
 
 def check_directory(option: str, path: Path) -> None:

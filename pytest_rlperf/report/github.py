@@ -34,7 +34,6 @@ from pytest_rlperf.report.wording import (
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
-_LOST = dict(zip(_FILES, ("job summary", "step outputs"), strict=True))  # without each file
 _LONGEST_TITLE = 200
 _FIRST = ("verdict", "test", "change", "since_first", "counts")
 
@@ -44,16 +43,13 @@ class GitHubRun:
     """The parts of GitHub's reports beside the outcomes.
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
-    its key. ``environment`` is what differs between then and now. ``skipped`` has the reasons of skipped tests by their
-    keys, ``failed`` the ids of tests and files that failed. ``against`` marks a run whose base the user named. ``json``
-    is where the run's JSON lies, if anywhere. The run of a shard never ``summarizes``.
+    its key. ``failed`` has the ids of tests and files that failed. ``against`` marks a run whose base the user named.
+    ``json`` is where the run's JSON lies, if anywhere. The run of a shard never ``summarizes``.
     """
 
     summary: Summary
     command: str
     lines: Mapping[str, tuple[str, int]]
-    environment: Sequence[str]
-    skipped: Mapping[str, str]
     failed: Collection[str]
     against: bool
     strict: bool
@@ -76,36 +72,26 @@ def is_github(environ: Mapping[str, str]) -> bool:
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
-def check_github(environ: Mapping[str, str]) -> list[str]:
-    """Return which of GitHub's files cannot be written, before anything is measured; nothing outside GitHub Actions."""
-    if not is_github(environ):
-        return []
-    return [trouble for name in _FILES if (trouble := _trouble(name, environ.get(name, "")))]
-
-
 def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Append the summary and the outputs to GitHub's files, and return the workflow commands to be printed.
 
-    Does nothing outside GitHub Actions. One of the commands names a file that cannot be written.
+    Does nothing outside GitHub Actions. A command warns of a file that cannot be written.
     """
     if not is_github(environ):
         return []
     commands = annotation_commands(outcomes, run.lines, strict=run.strict)
     for name in _FILES if run.summarizes else _FILES[1:]:
         path = environ.get(name, "")
-        trouble = _trouble(name, path)
-        if not trouble:
-            try:
+        try:
+            with Path(path).open("ab") as file:
                 if name == _FILES[0]:
                     # The output of the step's other commands counts, too.
-                    text = render_summary_markdown(outcomes, run, SUMMARY_BYTES - Path(path).stat().st_size)
+                    text = render_summary_markdown(outcomes, run, SUMMARY_BYTES - file.tell())
                 else:
                     text = _output_text(step_outputs(outcomes, run.json, strict=run.strict))
-                with Path(path).open("ab") as file:
-                    file.write(text.encode("utf-8", "backslashreplace"))
-            except OSError as error:
-                trouble = _unwritable(name, path, error)
-        if trouble:
+                file.write(text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            trouble = f"{name}={path} cannot be written ({error.strerror or error})"
             commands.append(command("warning", trouble, title="pytest-rlperf"))
     return commands
 
@@ -129,21 +115,6 @@ def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, in
     root = Path(environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     path = path.resolve()
     return (path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)), line
-
-
-def _trouble(name: str, path: str) -> str:
-    """Return why the run cannot write to a file of GitHub's, such as the job summary; empty where it can."""
-    if not path:
-        return f"GITHUB_ACTIONS is set, but not {name}: there will be no {_LOST[name]}"
-    try:
-        Path(path).open("ab").close()
-    except OSError as error:
-        return _unwritable(name, path, error)
-    return ""
-
-
-def _unwritable(name: str, path: str, error: OSError) -> str:
-    return f"{name}={path} cannot be written ({error.strerror or error}): there will be no {_LOST[name]}"
 
 
 # --------------------------------------------------------------------------- the outputs of a step
@@ -261,15 +232,10 @@ def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int,
 
 def _rest(outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Return the blocks about the run rather than its tests' verdicts."""
-    unjudged = [
-        *(f"{code(key)}: skipped: {escape(why)}" for key, why in run.skipped.items()),
-        *(f"{code(key)}: failed" for key in run.other_failures(outcomes)),
-    ]
     facts = [*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines]
     small = [escape(fact) for fact in facts[:MOST_LINES]]
     return [
-        listed("Not judged", unjudged),
-        listed("What differs from then", [escape(line) for line in run.environment]),
+        listed("Not judged", [f"{code(key)}: failed" for key in run.other_failures(outcomes)]),
         f"Run it again:\n\n{fenced('console', [run.command])}" if run.command else "",
         f"<sub>{' · '.join(small)}</sub>" if small else "",
     ]

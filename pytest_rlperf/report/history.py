@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_rlperf import units
+from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Segment, Step
 from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.printable import harmless, shown
@@ -111,7 +112,7 @@ def render_history(report: HistoryReport) -> str:
     """Return the courses as text: a line of blocks for each line of a test, then its changes."""
     lines = [line for course in report.courses for line in (*_course_lines(course, report.machines), "")]
     used = {line.machine for course in report.courses for line in course.lines}
-    lines += [f"{name}  {machine_text(machine)}" for machine, name in report.machines.items() if machine in used]
+    lines += [f"{name}  {describe(machine)}" for machine, name in report.machines.items() if machine in used]
     lines += [report.source, *(f"note: {note}" for note in report.notes)]
     return "".join(f"{harmless(shown(line)) if line else ''}\n" for line in lines)
 
@@ -150,9 +151,3 @@ def blocks(line: Line) -> str:
     low, high = min(map(min, rows)), max(map(max, rows))
     span = max(high - low, _LEAST_SPAN)
     return " ".join("".join(_BLOCKS[round((value - low) / span * (len(_BLOCKS) - 1))] for value in row) for row in rows)
-
-
-def machine_text(machine: Machine) -> str:
-    """Return a machine class in words."""
-    host = f"{machine.cpu}, {machine.cores} cores, {machine.system} {machine.arch}, {machine.python}"
-    return "; ".join([host, *machine.accelerators])

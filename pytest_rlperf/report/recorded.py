@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_rlperf import units
-from pytest_rlperf.model.measured import Result, test_name
+from pytest_rlperf.model.measured import test_name
 from pytest_rlperf.model.stored import Baseline, StoredResult
-from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import table_text
-from pytest_rlperf.report.tree import render_tree
-from pytest_rlperf.report.wording import phases_note
 
 
-def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int, verbose: bool) -> str:
-    """Return a baseline's figures, a line a test; its origin, why it was accepted and, if ``verbose``, its phases."""
+def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int) -> str:
+    """Return a baseline's figures, a line a test, with its origin, and why it was accepted."""
     stored = {key: baseline.results[key] for key in keys}
     columns = (
         Column("test", "test", "left", overflow="fold"),
@@ -38,10 +35,7 @@ def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int, verb
     accepted = [f"  {test_name(key)}: {_acceptance(entry)}" for key, entry in stored.items() if entry.accepted]
     if accepted:
         lines += ["", "accepted although slower:", *accepted]
-    text = "".join(f"{line}\n" for line in lines)
-    if verbose:
-        text += "".join(f"\n{phases_table(one.result, width=width)}" for one in stored.values() if one.result.phases)
-    return text
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _origin(baseline: Baseline, entry: StoredResult) -> str:
@@ -58,25 +52,3 @@ def _acceptance(entry: StoredResult) -> str:
     day = accepted.created.partition("T")[0]
     by = f" by {accepted.by}" if accepted.by else ""
     return f"{units.seconds(accepted.previous_call_s)} before; {day}{by}: {accepted.reason}"
-
-
-def phases_table(result: Result, *, width: int | None) -> str:
-    """Return a result's phases as the table that trees of timers have, per call, and what they add up to."""
-    children: dict[str, list[str]] = {}
-    for phase in result.phases:
-        children.setdefault(phase.path.rpartition("/")[0], []).append(phase.path)
-    by_path = {phase.path: phase for phase in result.phases}
-
-    def timing(path: str) -> Timing:
-        phase = by_path[path]
-        below = tuple(timing(child) for child in children.get(path, ()))
-        return Timing(phase.name, round(phase.count), round(1e9 * phase.total_s), children=below)
-
-    whole = Timing(
-        result.nodeid,
-        1,
-        round(1e9 * result.traced_call_s),
-        children=tuple(timing(path) for path in children.get("", ())),
-    )
-    note = phases_note(result)
-    return render_tree(TimerTree(whole), width=width) + (f"{note}\n" if note else "")

@@ -141,11 +141,6 @@ class RunFile:
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
 
-    def machines(self) -> dict[str, Machine]:
-        """Return the machine class that measured each test: of a merged run that of the test's part."""
-        merged = {key: part.machine for part in self.parts for key in part.tests}
-        return {key: merged.get(key, self.machine) for key in self.tests}
-
     def machine_lines(self) -> list[str]:
         """Return a line a machine class, of a merged run with the number of tests that were measured there."""
         counts = Counter(part.machine for part in self.parts for _ in part.tests)
@@ -229,7 +224,7 @@ def convert(value: object, type_: type[_T], place: str) -> _T:
     ReadingError, which begins with the ``place``, where it is none.
     """
     try:
-        return msgspec.convert(_harmless(value), type_, dec_hook=_reason)
+        return msgspec.convert(fit_to_show(value), type_, dec_hook=_reason)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         raise ReadingError(f"{place}{path.removesuffix('`')}: {text}") from None
@@ -242,12 +237,12 @@ def _reason(type_: type, value: object) -> Reason:
     return msgspec.convert(value, FullReason)
 
 
-def _harmless(value: Any, name: str = "") -> Any:
-    """Return a JSON value whose texts can do a terminal no harm; ``name`` is its member's, or its list's."""
+def fit_to_show(value: Any, name: str = "") -> Any:
+    """Return a JSON value whose texts can do a terminal no harm; ``name`` is its member's, or that of its list."""
     if isinstance(value, dict):
-        return {shown(key): _harmless(part, key) for key, part in value.items()}
+        return {shown(key): fit_to_show(part, key) for key, part in value.items()}
     if isinstance(value, list):
-        return [_harmless(part, name) for part in value]
+        return [fit_to_show(part, name) for part in value]
     if isinstance(value, str) and value:
         return shown_lines(value) if name in _WITH_LINES else shown(value)
     return math.inf if value is None and name in _UNBOUNDED else value

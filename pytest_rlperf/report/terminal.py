@@ -26,12 +26,11 @@ from pytest_rlperf.report.tables import (
     shares_lines,
     verdict_table,
 )
-from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered, table_lines, table_text
+from pytest_rlperf.report.text import print_facts, print_table, rendered, table_lines, table_text
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
 
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
-_MOST_GROWN = 3  # tests named below the table
 
 
 class Screen(Protocol):
@@ -145,7 +144,7 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
 
     def write(console: Console) -> None:
         if outcomes:
-            _print_verdicts(console, outcomes, verbose=verbose)
+            _print_verdicts(console, outcomes)
             for outcome in outcomes:
                 if verbose or not _is_brief(outcome):
                     print_details(console, outcome, verbose=verbose)
@@ -186,27 +185,12 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     ]
 
 
-def _print_verdicts(console: Console, outcomes: Sequence[Outcome], *, verbose: bool) -> None:
-    """Print a line a test; columns that have no room are left out.
-
-    The changes since the first figures are listed below where their column is left out; ``verbose`` details have them.
-    """
-    table = verdict_table(outcomes)
-    print_table(console, table)
-    left_out = {column.key for column in table.columns} - {column.key for column in kept_columns(table, console.width)}
-    if not verbose and "since_first" in left_out:
-        console.print(Text(_since_first(outcomes)))
+def _print_verdicts(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Print a line a test; columns that have no room are left out, whose figures -v has."""
+    print_table(console, verdict_table(outcomes))
     if not all(outcome.verdict.gated for outcome in outcomes):
         console.print("* shown, not gated")
     console.print()
-
-
-def _since_first(outcomes: Sequence[Outcome]) -> str:
-    """Return how tests have changed since their first figures, those that have grown the most."""
-    known = [(outcome.creep.ratio, shown(outcome.result.name)) for outcome in outcomes if outcome.creep is not None]
-    grown = [f"{name} {units.change(ratio)}" for ratio, name in sorted(known, key=lambda change: -change[0])]
-    more = [f"{len(grown) - _MOST_GROWN} more with -v"] if len(grown) > _MOST_GROWN else []
-    return f"{SINCE_FIRST}: {', '.join([*grown[:_MOST_GROWN], *more])}"
 
 
 def _text(text: str) -> Text:

@@ -79,11 +79,6 @@ def _lines(table: Table, width: int | None, *, ruled: bool, titled: bool, gap: i
         yield from _row_lines([part.cells[number] for part in parts], parts, gap)
 
 
-def kept_columns(table: Table, width: int) -> list[Column]:
-    """Return the columns that ``width`` has room for."""
-    return [part.column for part in _laid_out([_Part.of(table, n, True) for n in range(len(table.columns))], width)]
-
-
 @dataclass
 class _Part:
     """A column with its cells; ``most`` is what its widest text takes, ``width`` what it is given."""

@@ -25,7 +25,7 @@ from pytest_rlperf.model.notes import (
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Anchor, Baseline, Provenance, StoredResult
 from pytest_rlperf.options import Config
-from pytest_rlperf.report.wording import machine_text, origin_text, version_text
+from pytest_rlperf.report.wording import origin_text
 from pytest_rlperf.sides.packages import normalized
 
 # Counts that depend on the interpreter, and not on the code alone.
@@ -101,15 +101,6 @@ class Baselines:
         for session in sessions:
             then.update(self.own.sessions[session].packages)
         return tuple(changed_versions(then))
-
-    def changes_since(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """Return what has changed since the figures were stored that outcomes were compared with."""
-        if self._settings.against is not None:
-            return []
-        if self.own is None:
-            return [f"the machine: {machine_text(other)}" for other in self.differences if other]
-        sessions = sorted({outcome.baseline.session for outcome in outcomes if outcome.baseline})
-        return [version_text(change) for change in self._versions_since(sessions)]
 
     def origin(self, outcome: Outcome) -> str:
         """Name what an outcome was compared with."""

@@ -177,17 +177,15 @@ class EndOfRun:
         summary = self._summary(verbose=verbose, kept=self._kept)
         reporter.section("rlperf")
         reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
-        for command in self._write_github(summary, self._skipped(reporter), failed):
+        for command in self._write_github(summary, failed):
             reporter.write_line(command)
 
-    def _write_github(self, summary: Summary, skipped: dict[str, str], failed: Collection[str]) -> list[str]:
+    def _write_github(self, summary: Summary, failed: Collection[str]) -> list[str]:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
             command=self._command(self._paths, "--rlperf"),
             lines=self._places,
-            environment=[] if self._run.merged else self._run.baselines.changes_since(self._outcomes),
-            skipped=skipped,
             failed=failed,
             against=self._settings.against is not None,
             strict=self._settings.strict,
@@ -225,16 +223,6 @@ class EndOfRun:
             commit = "commit that file; " if saved.settleable else ""
             steps.insert(0, NextStep(f"{commit}from now on this compares with it", (f"{command} --rlperf",)))
         return steps
-
-    def _skipped(self, reporter: pytest.TerminalReporter) -> dict[str, str]:
-        """Return why tests were skipped, by their keys."""
-        keys = {nodeid: result_key(item) for nodeid, item in self.items.items()}
-        skipped = {}
-        for report in reporter.getreports("skipped"):
-            why = report.longrepr[-1] if isinstance(report.longrepr, (tuple, list)) else report.longreprtext
-            if report.nodeid in keys:
-                skipped[keys[report.nodeid]] = str(why).removeprefix("Skipped: ")
-        return skipped
 
     def _command(self, paths: Collection[str], *flags: str) -> str:
         """Return the command that runs tests against the same base; the key of a test can be put behind it."""

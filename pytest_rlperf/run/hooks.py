@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import signal
 import sys
 import threading
@@ -24,10 +23,9 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.model.progress import RunProgress
-from pytest_rlperf.options import ANCHOR, Config
+from pytest_rlperf.options import Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
-from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.statuses import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
@@ -67,7 +65,7 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._began = began
-        notes: list[Note] = [TextNote(text) for text in [*_platform_notes(sys.platform), *check_github(os.environ)]]
+        notes: list[Note] = [TextNote(text) for text in _platform_notes(sys.platform)]
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
@@ -84,7 +82,6 @@ class MeasuredRun:
         try:
             check_outputs(settings, getattr(config.option, "xmlpath", None))
             self._run = RunState(settings, config.rootpath, notes)
-            self._check_against()
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
@@ -95,24 +92,6 @@ class MeasuredRun:
                 f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
                 f"{', '.join(names) or 'none yet'}. --rlperf-save-baseline makes one"
             )
-
-    def _check_against(self) -> None:
-        """Refuse code to compare with that cannot be had, before tests are collected; SideError with what to do."""
-        spec, name = self._settings.against, self._settings.baseline
-        if spec is None:
-            return
-        from pytest_rlperf.sides.prepare import check_spec  # which a run without a base need not load
-
-        try:
-            if spec == ANCHOR and self._run.baselines.anchor is None:
-                raise SideError(
-                    f"the baseline {name!r} has no anchor: rlperf anchor REF --reason TEXT sets one, and so does the "
-                    "first --rlperf-save-baseline of committed code"
-                )
-            current = "HEAD" if spec == ANCHOR else spec
-            check_spec(current, self._config.rootpath, self._config.invocation_params.dir)
-        except SideError as error:
-            raise SideError(f"--rlperf-against={spec}: {error}") from None
 
     def pytest_report_header(self) -> list[str]:
         """Show the code or the baseline that the run compares with, and the options of the user that it changed."""

@@ -259,7 +259,11 @@ class TestLoop:
         """Return the sides of a comparison with the baseline's anchor; SideError where its code cannot be had."""
         baselines, name = self._run.baselines, self._run.settings.baseline
         anchor = baselines.anchor
-        assert anchor is not None  # or the run was refused
+        if anchor is None:
+            raise SideError(
+                f"the baseline {name!r} has no anchor: rlperf anchor REF --reason TEXT sets one, and so does the first "
+                "--rlperf-save-baseline of committed code"
+            )
         from pytest_rlperf.sides.prepare import commit_sides
 
         self._run.note(ComparedWithAnchor(name, anchor, baselines.last_commit()))

@@ -21,7 +21,7 @@ from pytest_rlperf.sides.build import (
     needs_isolation,
 )
 from pytest_rlperf.sides.cache import Cache, open_cache
-from pytest_rlperf.sides.dependencies import find_interpreter, pip_sides, python_sides
+from pytest_rlperf.sides.dependencies import pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
     hide,
     make_environment,
@@ -48,17 +48,6 @@ from pytest_rlperf.sides.sources import (
     make_tree,
 )
 from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, parse_spec
-
-
-def check_spec(spec_text: str, rootdir: Path, directory: Path) -> None:
-    """Raise SideError where a run in ``directory`` cannot have the code that ``spec_text`` names; pip is not tried."""
-    match parse_spec(spec_text):
-        case GitSpec(ref):
-            find_repository(rootdir).resolve(ref)
-        case DirSpec(path):
-            _check_directory(directory / path)
-        case PythonSpec(python):
-            find_interpreter(python, directory)
 
 
 def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:

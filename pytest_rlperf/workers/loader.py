@@ -30,6 +30,7 @@ from typing import Any
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
 OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
 _connection: Connection  # with the run
+_usual_threshold: tuple[int, int, int]  # of the garbage collector
 _terminal: tuple[int, int]  # the descriptors of the run's own output, for the stem that writes there
 LIBRARY_VARIABLES = (
     "BLIS_", "CUDA_", "GLIBC_", "GOTO_", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_",
@@ -162,6 +163,7 @@ def become_side(start: dict[str, Any]) -> None:
     os.dup2(out if start["reports"] else log, 1)
     for descriptor in (log, out, err):
         os.close(descriptor)
+    gc.set_threshold(*_usual_threshold)
     os.chdir(start["directory"])
     os.environ.clear()
     os.environ.update(start["environment"])
@@ -229,5 +231,6 @@ if __name__ == "__main__":
     sys.path[:] = [entry for entry in sys.path if entry]
     _connection = Connection(int(os.environ.pop(KEY)))
     _terminal = print_to(os.environ.pop(OUTPUT))
-    gc.set_threshold(50_000, 10, 10)
+    _usual_threshold = gc.get_threshold()
+    gc.set_threshold(50_000, 10, 10)  # each collection walks all that was imported
     serve()

@@ -86,37 +86,13 @@ def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
     raise MeasurementError(f"measured calls have printed or logged over {_OUTPUT_MOST >> 20} MiB: have them write less")
 
 
-class Collector:
-    """Has the garbage collector run rarely while a worker imports and sets up: each run walks all that was imported.
-
-    Thresholds that the user's code sets meanwhile stay.
-    """
-
-    def __init__(self) -> None:
-        self._usual = gc.get_threshold()
-        self._rare: tuple[int, ...] | None = None
-
-    def be_rare(self) -> None:
-        """Have it run rarely from now on."""
-        if gc.get_threshold() != self._rare:
-            self._usual = gc.get_threshold()
-            gc.set_threshold(50_000, 10, 10)
-            self._rare = gc.get_threshold()  # Python 3.14 has no third generation, and gives 0 for it
-
-    def be_usual(self) -> None:
-        """Have it run as the user's code has it."""
-        if gc.get_threshold() == self._rare:
-            gc.set_threshold(*self._usual)
-
-
 class RemoteEngine:
     """Measures a workload, order by order of the run."""
 
-    def __init__(self, start: m.Start, connection: Connection, collector: Collector) -> None:
+    def __init__(self, start: m.Start, connection: Connection) -> None:
         self.connection = connection
         self.shared_setup_s = 0.0
         self._start = start
-        self._collector = collector
         self._kernel_shapes: dict[SliceKind, Shape] = {}
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
@@ -141,7 +117,6 @@ class RemoteEngine:
 
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every random generator that is loaded."""
-        self._collector.be_rare()
         self._seed = seed
         self._seeded = set()
         random.seed(seed)
@@ -150,7 +125,6 @@ class RemoteEngine:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
-        self._collector.be_usual()
         self.send(m.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
         meter = Meter(workload, self._kernels, kernel_shapes=self._kernel_shapes)
         ended = children_seen()[1]
@@ -590,14 +564,12 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     if forked:
         m.send(connection, m.Started(os.getpid()))
     _kept = None if forked else vary_heap()
-    collector = Collector()
-    collector.be_rare()
     _end_on_sigterm()
     terminal, began_s = os.dup(1), time.monotonic()  # before pytest captures it
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
-    engine = RemoteEngine(start, connection, collector)
+    engine = RemoteEngine(start, connection)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     config.pluginmanager.register(Session(start, engine, terminal, began_s), "rlperf-worker")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
+from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Point, Step
 from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.history import (
@@ -16,7 +17,6 @@ from pytest_rlperf.report.history import (
     commit_text,
     line_facts,
     line_name,
-    machine_text,
     since_text,
     step_command,
     step_text,
@@ -99,7 +99,7 @@ def render_history_page(report: HistoryReport) -> str:
             headline=_headline(ordered),
             facts=[
                 ("read", report.source.removeprefix("read ")),
-                *((f"machine {name}", machine_text(machine)) for machine, name in report.machines.items()),
+                *((f"machine {name}", describe(machine)) for machine, name in report.machines.items()),
                 *(("note", note) for note in report.notes),
             ],
             tests=tests,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_rlperf import units
-from pytest_rlperf.model.counting import PhaseCounts
 from pytest_rlperf.model.judged import Outcome
-from pytest_rlperf.model.measured import Result
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.tables import device_tables, phase_table, share_table, sides
 from pytest_rlperf.report.wording import disturbances_text, phases_note
@@ -28,7 +25,7 @@ class Block:
 
 def all_of(outcome: Outcome) -> list[Block]:
     """Return the tables of a test that there is something in; :func:`changed_counts` stands by itself."""
-    found = [_phases(outcome), _shares(outcome), _all_counts(outcome), *_device(outcome)]
+    found = [_phases(outcome), _shares(outcome), *_device(outcome)]
     return [block for block in found if block is not None]
 
 
@@ -66,43 +63,6 @@ def changed_counts(outcome: Outcome) -> Block | None:
         for change in changes
     ]
     return Block(_made("Exact counts that changed", ["count", "phase"], ["before", "now", "change"], rows))
-
-
-def _all_counts(outcome: Outcome) -> Block | None:
-    """Return every count of either side, folded up: a row a count, a column a phase.
-
-    Most counts of most tests have not changed, so that a figure stands once where both sides agree.
-    """
-    now, before = _counts(outcome.result), {} if outcome.before is None else _counts(outcome.before)
-    keys = list(dict.fromkeys([*now, *before]))
-    notes = () if outcome.result.counting is None else outcome.result.counting.notes
-    if not keys and not notes:
-        return None
-    paths, names = (list(dict.fromkeys(part)) for part in zip(*keys, strict=True)) if keys else ([], [])
-    columns = [Column("count of", "count", "left"), *(Column(f"in {path}", path or _WHOLE) for path in paths)]
-    rows = ([name, *(_before_and_now(before, now, (path, name)) for path in paths)] for name in names)
-    table = make_table(columns, rows, "Counts of one call") if keys else None
-    return Block(table, notes, f"All {units.counted(len(keys), 'count')} of one call")
-
-
-_Counts = Mapping[tuple[str, str], str]
-
-
-def _before_and_now(before: _Counts, now: _Counts, key: tuple[str, str]) -> str:
-    """Return a count, with the one before where there are counts of before and this one differs."""
-    then, found = before.get(key, _NONE), now.get(key, _NONE)
-    return found if then == found or not before else f"{then or '–'} → {found or '–'}"
-
-
-def _counts(result: Result) -> dict[tuple[str, str], str]:
-    phases: Sequence[PhaseCounts] = () if result.counting is None else result.counting.phases
-    exact = {(phase.path, name): f"{value:,}" for phase in phases for name, value in phase.exact.items()}
-    inexact = {
-        (phase.path, name): f"{least:,} to {most:,}"
-        for phase in phases
-        for name, (least, most) in phase.inexact.items()
-    }
-    return exact | inexact
 
 
 def _device(outcome: Outcome) -> list[Block]:

@@ -11,11 +11,6 @@ def work():
     return sum(range(1000))
 
 
-def helper(value):
-    """A function of the user's between test and assert."""
-    assert value == {"a": [1, 2, 3]}, "helper's own words"
-
-
 @pytest.fixture
 def noisy():
     print("out of setup")
@@ -68,11 +63,6 @@ def test_fails_after(rlperf, noisy):
     assert items == 65
 
 
-def test_fails_in_helper(rlperf):
-    rlperf(work)
-    helper({"a": [1, 2, 4]})
-
-
 def test_component_raises(rlperf):
     def broken():
         raise KeyError("no such transition")
@@ -85,27 +75,6 @@ def test_component_wrong(rlperf):
         assert output == 1, "component's own check"
 
     rlperf(work, check=check)
-
-
-def test_component_refused(rlperf):
-    rlperf(work, items=-1)
-
-
-def test_chained(rlperf):
-    rlperf(work)
-    try:
-        raise ValueError("first")
-    except ValueError as error:
-        raise RuntimeError("second") from error
-
-
-def test_no_traceback(rlperf):
-    rlperf(work)
-    pytest.fail("said plainly", pytrace=False)
-
-
-def test_system_exit(rlperf):
-    sys.exit(3)
 
 
 def test_setup_breaks(rlperf, broken_setup):
@@ -124,11 +93,6 @@ def test_fails_and_teardown_breaks(rlperf, broken_teardown):
 
 @pytest.mark.skip(reason="marked")
 def test_skip_mark(rlperf):
-    rlperf(work)
-
-
-@pytest.mark.skipif("sys.platform != 'nowhere'", reason="by condition")
-def test_skip_condition(rlperf):
     rlperf(work)
 
 
@@ -156,28 +120,6 @@ def test_xfail_strict(rlperf):
     assert rlperf(work) is None
 
 
-@pytest.mark.xfail(reason="known", raises=ValueError)
-def test_xfail_raises(rlperf):
-    rlperf(work)
-    raise ValueError("the one")
-
-
-@pytest.mark.xfail(reason="known", raises=ValueError)
-def test_xfail_raises_other(rlperf):
-    rlperf(work)
-    raise TypeError("not the one")
-
-
-@pytest.mark.xfail(reason="never run", run=False)
-def test_xfail_norun(rlperf):
-    raise AssertionError("ran")
-
-
-def test_xfail_imperative(rlperf):
-    rlperf(work)
-    pytest.xfail("on second thought")
-
-
 @pytest.mark.xfail(reason="outdated")
 def test_xpass(rlperf):
     print("passes unexpectedly")
@@ -198,12 +140,6 @@ def test_capsys(rlperf, capsys):
     assert 0, "shows what is left over"
 
 
-def test_capfd(rlperf, capfd):
-    print("one")
-    rlperf(work)
-    assert capfd.readouterr().out == "one\n"
-
-
 @pytest.mark.rlperf(max_time=0.05)  # calls in slices too
 def test_caplog(rlperf, caplog):
     with caplog.at_level("INFO"):
@@ -217,20 +153,6 @@ def test_warns(rlperf):
     for _ in range(3):
         warnings.warn("in the test", RuntimeWarning)
     rlperf(lambda: warnings.warn("in the component", FutureWarning))
-
-
-def test_warns_too(rlperf):
-    warnings.warn("in the test", RuntimeWarning)
-    warnings.warn(DeprecationWarning("given as an instance"))
-    rlperf(work)
-
-
-@pytest.mark.rlperf(max_time=0.05)  # calls in slices too
-def test_expects_warning(rlperf):
-    with pytest.warns(UserWarning, match="expected"):
-        warnings.warn("expected")
-    with pytest.deprecated_call():
-        rlperf(lambda: warnings.warn("expected", DeprecationWarning))
 
 
 @pytest.mark.parametrize("odd", ["a/b", "a::b", "a b", "[x]", "\u00e9\u4e2d", "", "-k", "tab\t", "b"])
