@@ -45,7 +45,7 @@ def test_text_is_aligned_below_its_titles() -> None:
 def test_columns_without_room_go_in_their_order(width: int, kept: list[str]) -> None:
     """The highest number first; those of 0 stay, and no figure is cut."""
     table = figures("a_name_of_twenty_letters"[:20])
-    titles, _, row = table_text(table, width)
+    titles, _, row, *_ = table_text(table, width)
     assert titles.split() == [column.title for column in table.only(kept).columns]
     assert ("1.00 ms" in row) == ("a" in kept)
 
