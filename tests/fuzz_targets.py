@@ -21,7 +21,7 @@ from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.history import Sessions
 from pytest_rlperf.cli.command import UsageError, parse, results_of
-from pytest_rlperf.cli.show import _formatted, _rendered
+from pytest_rlperf.cli.show import _for_github, _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.history import courses
 from pytest_rlperf.judge.verdict import Evidence, judge
@@ -102,7 +102,7 @@ def show(recorded: Recorded) -> None:
     text = _rendered(recorded, keys, verbose=True)
     assert all(line.isprintable() for line in text.split("\n")), text
     if isinstance(recorded, RunFile):
-        assert len(_formatted(recorded, keys, "github", "file").encode()) <= COMMENT_BYTES
+        assert len(_for_github(recorded, keys, "file").encode()) <= COMMENT_BYTES
 
 
 def _today() -> Result:

@@ -96,7 +96,7 @@ def test_the_command_becomes_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_commands_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     """As they did before one of them passed things on."""
     with pytest.raises(SystemExit):
-        main(["tree", "--nope"])
+        main(["tree", "a", "--nope"])
     assert "unrecognized arguments: --nope" in capsys.readouterr().err
 
 

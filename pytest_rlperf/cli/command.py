@@ -177,8 +177,8 @@ def parse(data: bytes, source: str) -> Recorded:
 
     try:
         document = decoded(data)
-        known = document.keys() if isinstance(document, dict) else ()
-        if "kind" not in known and {"schema", "machine", "results"} <= {*known}:
+        known = document if isinstance(document, dict) else {}
+        if "kind" not in known and {"schema", "machine", "results"} <= known.keys():
             return decode(json.dumps(fit_to_show(document)).encode())
         return read_document(document)
     except (NewerError, NewerFormatError) as error:
