@@ -193,7 +193,7 @@ def _with_history(baseline: Baseline) -> Baseline:
     return replace(baseline, results=results)
 
 
-_SAMPLE: Baseline = schema.decode(_sample("baseline_schema_1.json"))
+_SAMPLE: Baseline = schema.decode(_sample("baseline.json"))
 _POLICY = Policy()
 _RUN = _sample("run.json")
 _TREES = traces.read(SAMPLES / "mlagents_timers.json")
@@ -209,7 +209,7 @@ _SPECS = (
 TARGETS = {
     "baseline": Target(
         parse_baseline,
-        (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE), schema.encode(_with_history(_SAMPLE))),
+        (schema.encode(_SAMPLE), schema.encode(_with_history(_SAMPLE))),
         use_baseline,
     ),
     "run": Target(parse_run, (_shorter(_RUN), _shorter(_RUN, 1)), show),

@@ -30,7 +30,7 @@ from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Phase, Result
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.spans import Span, Trace
-from pytest_rlperf.model.stored import Provenance
+from pytest_rlperf.model.stored import Anchor, Provenance
 from pytest_rlperf.report.benchmark_json import benchmark_document
 from pytest_rlperf.report.files import write_traces
 from pytest_rlperf.report.github import (
@@ -410,19 +410,10 @@ def test_a_large_change_is_a_factor(report: Report, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("report", [*READ_BY_PEOPLE, run_json, junit])
 def test_small_steps_are_told_since_the_first(report: Report, tmp_path: Path) -> None:
-    """Of a baseline that was stored thrice, each time 2 % slower, the way since the first stands beside today's."""
-
-    def measured(relative: float) -> Result:
-        return builders.compared(KEY, ratio=None, call_s=relative * builders.MS).result
-
-    store = Store(tmp_path / "baselines", "default", HERE)
-    for number, relative in enumerate((10.0, 10.2, 10.4), 1):
-        session = replace(ORIGIN, commit=f"{number}" * 40, created=f"2026-0{number}-01T00:00:00+00:00")
-        store.write(f"{number}", session, {KEY: builders.stored(measured(relative), f"{number}")})
-    baseline = store.read()
-    assert baseline is not None
-    now, stored = measured(10.6), baseline.results[KEY]
-    change = creep(builders.estimate(1.06), "1" * 40, stored.first)
+    """The way since the anchor stands beside the change since the baseline, which has moved along with small steps."""
+    before, now = (builders.compared(KEY, ratio=None, call_s=steps * builders.MS).result for steps in (10.4, 10.6))
+    stored = builders.stored(before, "3")
+    change = creep(builders.estimate(1.06), "1" * 40, Anchor("1" * 40, "2026-01-01T00:00:00+00:00", "the first", "A"))
     found = Outcome(now, stored, None, builders.verdict(Status.SAME, 10.6 / 10.4), 3.0, change)
     text = report([found], tmp_path)
     if report is run_json:
