@@ -18,7 +18,6 @@ ROOMS = (
     "errors",
     "units",
     "writing",
-    "scratch",
     "model",
     # the instruments: usable without pytest
     "testing",

@@ -38,7 +38,7 @@ WARM = (m.Check(), m.WarmUp(None, 0.0, None, kernels=False))
 
 
 def start(**changes: Any) -> m.Start:
-    lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "foreign", "sites")}
+    lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "sites")}
     texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
     others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
     return m.Start(**(lists | texts | others | changes))
@@ -84,8 +84,7 @@ def test_a_survey_lists_files_of_functions_and_of_modules(measured: Callable[...
     """The file of this module is there by its name, and by its path as that of live functions."""
     *_, surveyed = measured(*WARM, m.Survey())
     assert isinstance(surveyed, m.Surveyed)
-    assert surveyed.loaded.files[__name__] == surveyed.loaded.files[str(HERE)] == str(HERE)
-    assert surveyed.loaded.importers == {}
+    assert surveyed.loaded[__name__] == surveyed.loaded[str(HERE)] == str(HERE)
 
 
 def test_a_worker_stays_on_cpus_until_its_test_is_left(
@@ -142,7 +141,7 @@ def test_modules_that_the_first_call_loads_are_listed(
     checked = m.answer_to(m.Check(), answer)
     assert "rlperf_library" in checked.others
     assert not {"rlperf_own", "pytest", __name__} & {*checked.others}
-    assert checked.loaded.files["rlperf_own"] == str(HERE)
+    assert checked.loaded["rlperf_own"] == str(HERE)
     assert checked.variables == library_variables()
 
 
@@ -246,9 +245,7 @@ def test_the_garbage_collector_is_rare_until_the_call(
 def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromWorker]:
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
     sent: list[m.FromWorker] = []
-    engine: Any = SimpleNamespace(
-        receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=m.Loaded, dropped=0
-    )
+    engine: Any = SimpleNamespace(receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=dict, dropped=0)
     found = session.Session(start(), engine, terminal=-1)
     if error is not None:
 
@@ -298,7 +295,7 @@ def test_a_stem_answers_whether_its_copies_work(monkeypatch: pytest.MonkeyPatch,
     """It finds that out where the run asks, once it has collected."""
     monkeypatch.setattr(session, "fault_of_forks", lambda: fault)
     sent: list[m.FromWorker] = []
-    engine: Any = SimpleNamespace(receive=m.Quit, send=sent.append, loaded=m.Loaded)
+    engine: Any = SimpleNamespace(receive=m.Quit, send=sent.append, loaded=dict)
     session.Session(start(probe=True), engine, -1).pytest_runtestloop(SimpleNamespace(items=[]))  # type: ignore[arg-type]
     assert list(map(timeless, sent)) == [msgspec.structs.replace(ready(), fault=fault)]
 
