@@ -274,7 +274,7 @@ def left_of(directory: Path) -> tuple[str, ...]:
             processes.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:40])
         except OSError:
             continue
-    return *processes, *(path.name for path in (directory.parent / "tmp").glob("*rlperf-*/*") if path.name != "sides")
+    return *processes, *(path.name for path in (directory.parent / "tmp").glob("pytest-rlperf-*"))
 
 
 def processes_of(directory: Path) -> list[int]:

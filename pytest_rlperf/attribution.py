@@ -20,18 +20,15 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import repeat
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
 from pytest_rlperf.model.counting import Share
-from pytest_rlperf.probes.attach import Undo, attached, put, put_variable, together
-from pytest_rlperf.probes.objects import reached, variables_of
+from pytest_rlperf.probes.attach import Undo, attached, put, together
 
 # --------------------------------------------------------------------------- the owners of functions
 
@@ -86,62 +83,40 @@ def owner_of_code(code: CodeType) -> str:
     return PYTHON
 
 
-class NativeOwners:
-    """Finds the owners of native functions among the extensions that are loaded."""
+def owner_of_native(text: str) -> str:
+    """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
 
-    def __init__(self) -> None:
-        self._extensions: dict[str, list[ModuleType]] = {}
-        for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", None) or "").endswith(tuple(EXTENSION_SUFFIXES)):
-                self._extensions.setdefault(name.partition(".")[0], []).append(module)
+    A function without a module is Python's where a built-in type has such a method, else unattributed.
+    """
+    if any(name in text for name in _HARNESS_NATIVES):
+        return HARNESS
+    method = _METHOD.fullmatch(text)
+    if method is not None:
+        name, type_name = method.groups()
+        owner = _owner_of_name(f"{type_name}.{name}") if "." in type_name else PYTHON
+        is_env = name in ENV_METHODS and owner not in {PYTHON, PYTORCH, UNATTRIBUTED, "numpy"}
+        return ENVIRONMENT if is_env else owner
+    function = _FUNCTION.fullmatch(text)
+    return _owner_of_name(function[1].partition(" ")[0]) if function is not None else UNATTRIBUTED
 
-    def of_text(self, text: str) -> str:
-        """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
 
-        A function without a module is Python's where a built-in type has such a method, else unattributed.
-        """
-        if any(name in text for name in _HARNESS_NATIVES):
-            return HARNESS
-        method = _METHOD.fullmatch(text)
-        if method is not None:
-            name, type_name = method.groups()
-            owner = self._of_name(f"{type_name}.{name}") if "." in type_name else PYTHON
-            is_env = name in ENV_METHODS and owner not in {PYTHON, PYTORCH, UNATTRIBUTED, "numpy"}
-            return ENVIRONMENT if is_env else owner
-        function = _FUNCTION.fullmatch(text)
-        return self._of_name(function[1].partition(" ")[0]) if function is not None else UNATTRIBUTED
-
-    def _of_name(self, name: str) -> str:
-        """Return the owner of a dotted name; some compiled types give ``builtins`` as their module."""
-        top, dot, rest = name.partition(".")
-        if name in _WAITS:
-            return WAITING
-        if not dot:
-            return PYTHON if any(hasattr(kind, name) for kind in (*_BUILTIN_TYPES, builtins)) else UNATTRIBUTED
-        if top == "builtins" and not hasattr(builtins, rest.partition(".")[0]):
-            return self._owner_of_builtin(rest.partition(".")[0])
-        return self._owner(top)
-
-    def _owner_of_builtin(self, type_name: str) -> str:
-        """Return the extension that has a type of that name with ``builtins`` as its module.
-
-        The name alone is not enough: PyTorch, too, has a type called NoneType.
-        """
-        for package, modules in self._extensions.items():
-            for kind in (vars(module).get(type_name) for module in modules):
-                if isinstance(kind, type) and kind.__module__ == "builtins" and kind not in _BUILTIN_TYPES:
-                    return self._owner(package)
+def _owner_of_name(name: str) -> str:
+    """Return the owner of a dotted name; some compiled types give ``builtins`` as their module, and have none."""
+    top, dot, rest = name.partition(".")
+    if name in _WAITS:
+        return WAITING
+    if not dot:
+        return PYTHON if any(hasattr(kind, name) for kind in (*_BUILTIN_TYPES, builtins)) else UNATTRIBUTED
+    if top == "builtins" and not hasattr(builtins, rest.partition(".")[0]):
         return UNATTRIBUTED
-
-    def _owner(self, package: str) -> str:
-        if package in sys.stdlib_module_names or package == "builtins":
-            return PYTHON
-        return {"torch": PYTORCH, "functorch": PYTORCH, "jaxlib": JAX}.get(package, package)
+    if top in sys.stdlib_module_names or top == "builtins":
+        return PYTHON
+    return {"torch": PYTORCH, "functorch": PYTORCH, "jaxlib": JAX}.get(top, top)
 
 
 # --------------------------------------------------------------------------- environments
 
-Place = tuple[object, str]
+Place = tuple[type, str]
 
 
 def is_environment(kind: type) -> bool:
@@ -201,28 +176,6 @@ def _methods(kind: type) -> dict[FunctionType, Place]:
     }
 
 
-def places_of(methods: Mapping[FunctionType, Place], call: object) -> list[Place]:
-    """Return where a call finds some methods: in their classes, and bound in variables and attributes of its own."""
-    if not methods:
-        return []
-    known = set(map(id, methods))
-    places = list(methods.values())
-    for _, holder in reached("call", call):
-        members = variables_of(holder) if isinstance(holder, FunctionType) else _attributes(holder)
-        for name, member in members.items():
-            if type(member) is MethodType and id(member.__func__) in known:
-                places.append((holder, name))
-    return places
-
-
-def _attributes(holder: object) -> dict[str, object]:
-    with suppress(Exception):  # a proxy may raise anything
-        own = holder.__dict__
-        if isinstance(own, dict):
-            return own
-    return {}
-
-
 class Aside:
     """A probe that adds up the nanoseconds in the functions at ``places``, with a profiler paused while they run.
 
@@ -247,13 +200,11 @@ class Aside:
         """Time them from now on, and return what puts everything back."""
         return together(self._put(holder, name) for holder, name in self._places)
 
-    def _put(self, holder: object, name: str) -> Undo:
-        if isinstance(holder, FunctionType):
-            return put_variable(holder, name, self._around(variables_of(holder)[name]))
+    def _put(self, holder: type, name: str) -> Undo:
         try:
             return put(holder, name, self._around(vars(holder)[name]))
         except (AttributeError, TypeError):
-            return _nothing  # an object that refuses attributes keeps its own
+            return _nothing  # a class that refuses attributes keeps its own
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that times ``function``, unless it runs within another environment or thread."""
@@ -349,12 +300,10 @@ def _watch(
     call: Callable[[], object], prepare: Callable[[], None], calls: int, most_at_once: int, clock_ns: ClockNs
 ) -> _Watched:
     """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts."""
-    if isinstance(call, MethodType) and getattr(call.__self__, call.__name__, None) == call:
-        call = partial(_call_attribute, call.__self__, call.__name__)  # finds the method that replaces it
     prepare()
     methods: dict[FunctionType, Place] = {}
     first_ns = _ns_of(lambda: methods.update(entered_by(call)), clock_ns)
-    places = places_of(methods, call)
+    places = list(methods.values())
     size = max(1, min(most_at_once, round(_BLOCK_S * 1e9 / max(first_ns, 100))))
 
     def block() -> None:
@@ -380,10 +329,6 @@ def _watch(
         native_s=native_s,
         interpreted_s=interpreted_s,
     )
-
-
-def _call_attribute(holder: object, name: str) -> object:
-    return getattr(holder, name)()
 
 
 def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
@@ -476,13 +421,12 @@ def _own_times(
     profilers: Iterable[Profiler], size: int, event_cost_s: float
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the seconds of each owner's native functions in a call, less what profiling adds, and of Python's."""
-    natives = NativeOwners()
     native_s: dict[str, float] = {}
     interpreted_s: dict[str, float] = {}
     runs = [profiler.stats() for profiler in profilers]
     for entry in (entry for stats in runs for entry in stats):
         is_native = isinstance(entry.code, str)
-        owner = natives.of_text(entry.code) if is_native else owner_of_code(entry.code)
+        owner = owner_of_native(entry.code) if is_native else owner_of_code(entry.code)
         own_s = entry.inlinetime / size / len(runs)
         if owner == HARNESS:
             continue

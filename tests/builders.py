@@ -219,7 +219,7 @@ def write(directory: Path, files: Mapping[str, str]) -> Path:
 
 def scratch_left(temporary: Path) -> list[str]:
     """Return the scratch of runs that is in a directory for temporary files."""
-    return [path.name for path in temporary.glob("*rlperf-*/*") if path.name != "sides"]
+    return [path.name for path in temporary.glob("pytest-rlperf-*")]
 
 
 def source(name: str) -> str:

@@ -37,13 +37,15 @@ _TIMERS = os.environ.get("RLPERF_TIMERS")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _runs_of_their_own() -> None:
+def _runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have what a test starts be no part of the run that `pytest -n 3` distributes, nor of a job of GitHub's.
 
-    A measured run loads this file, too, and does belong to its job, whose summary it writes.
+    A measured run loads this file, too, and does belong to its job, whose summary it writes. Sides are kept outside of
+    projects, which pytester makes the user's home.
     """
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "GITHUB_ACTIONS"):
         os.environ.pop(name, None)
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.history import Sessions
 from pytest_rlperf.cli.command import UsageError, parse, results_of
-from pytest_rlperf.cli.show import _for_github, _rendered
+from pytest_rlperf.cli.show import _formatted, _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.history import courses
 from pytest_rlperf.judge.verdict import Evidence, judge
@@ -102,7 +102,7 @@ def show(recorded: Recorded) -> None:
     text = _rendered(recorded, keys, verbose=True)
     assert all(line.isprintable() for line in text.split("\n")), text
     if isinstance(recorded, RunFile):
-        assert len(_for_github(recorded, keys, "file").encode()) <= COMMENT_BYTES
+        assert len(_formatted(recorded, keys, "github", "file").encode()) <= COMMENT_BYTES
 
 
 def _today() -> Result:
@@ -192,7 +192,7 @@ def _with_history(baseline: Baseline) -> Baseline:
     return replace(baseline, results=results)
 
 
-_SAMPLE: Baseline = schema.decode(_sample("baseline_schema_1.json"))
+_SAMPLE: Baseline = schema.decode(_sample("baseline.json"))
 _POLICY = Policy()
 _RUN = _sample("run.json")
 _TREES = traces.read(SAMPLES / "mlagents_timers.json")
@@ -208,7 +208,7 @@ _SPECS = (
 TARGETS = {
     "baseline": Target(
         parse_baseline,
-        (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE), schema.encode(_with_history(_SAMPLE))),
+        (schema.encode(_SAMPLE), schema.encode(_with_history(_SAMPLE))),
         use_baseline,
     ),
     "run": Target(parse_run, (_shorter(_RUN), _shorter(_RUN, 1)), show),

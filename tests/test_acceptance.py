@@ -25,7 +25,7 @@ from pytest_rlperf.model.counting import Counting, PhaseCounts
 from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import UnmatchedAllowance
-from pytest_rlperf.model.stored import StoredResult
+from pytest_rlperf.model.stored import Anchor, StoredResult
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import note_lines, trailer, verdict_message
 from pytest_rlperf.run.outcomes import RunState
@@ -246,27 +246,14 @@ def measured(relative: float, **changes: Any) -> Result:
     return builders.result(KEY, workers=(builders.worker(1e-3, relative),) * 5, **changes)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path, "default", builders.MACHINE)
-
-
-def test_small_steps_add_up(store: Store) -> None:
-    """Each baseline is 2 % slower than the last; live pairs with the first commit show the sum, with their interval."""
-    first = stored_in(store, "1", 10.0)
-    assert first.first is None
-    stored_in(store, "2", 10.2)
-    third = stored_in(store, "3", 10.4)
-    change = builders.estimate(1.06)
-    found = creep(change, "1" * 40, third.first)
+def test_small_steps_add_up() -> None:
+    """Live pairs with the anchor show their sum, with its interval; pairs with another commit show nothing of it."""
+    change, anchor = builders.estimate(1.06), Anchor("1" * 40, "2026-01-01", "the first", "A")
+    found = creep(change, "1" * 40, anchor)
     assert found == Creep(change.ratio, change.low, change.high, "2026-01-01", "1" * 40)
-
-
-def test_another_workload_begins_anew(store: Store) -> None:
-    """Figures of calls of another size are the first of their kind; storing one session twice makes no step."""
-    stored_in(store, "1", 10.0)
-    assert stored_in(store, "1", 10.0).first is None
-    assert stored_in(store, "2", 20.0, items=16.0).first is None
+    assert creep(change, "2" * 40, anchor) is None
+    assert creep(None, "1" * 40, anchor) is None
+    assert creep(change, "1" * 40, None) is None
 
 
 # Both tests are slower by what they do as well: a busy machine can make their time UNDECIDED, but not their counts.
@@ -345,7 +332,6 @@ def test_what_a_commit_means_is_let_through_and_told(tmp_path: Path, wording: Wo
     assert kept["accepted"]["reason"] == f"two critics ({sha})"
     times = [worker["wall"] for worker in before["result"]["workers"]]
     assert kept["accepted"]["previous_call_s"] == statistics.median(time["call_s"] for time in times)
-    assert kept["first"]["relative"] == [time["relative"] for time in times]
 
 
 def baseline(example: Example) -> tuple[Path, Any]:

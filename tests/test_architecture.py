@@ -17,7 +17,6 @@ ROOMS = (
     "errors",
     "units",
     "writing",
-    "scratch",
     "model",
     # the instruments: usable without pytest
     "testing",

@@ -17,23 +17,14 @@ from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
 from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by, learn
 from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Tally
-from pytest_rlperf.model.judged import Outcome, Policy, Status, Verdict
+from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.notes import (
-    GatesNotCounted,
-    NoStoredCounts,
-    NothingCounted,
     OneWorkerCounted,
-    OtherVersions,
-    UncomparedCounts,
 )
-from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Baseline, Machine
 from pytest_rlperf.options import parse_findings
-from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.tables import counter_lines
-from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.wording import changes_text, failure_text, note_lines, obstacle_text, verdict_message
+from pytest_rlperf.report.wording import obstacle_text, verdict_message
 from pytest_rlperf.run.baselines import OtherCounts, StoredCounts, live_counts
 from pytest_rlperf.timers import hierarchical_timer
 
@@ -184,16 +175,6 @@ def test_the_first_worker_declines_for_all() -> None:
     assert counted_by(clerks) == Counting((), 0, 0, ("too long",))
 
 
-def test_a_first_call_that_took_all_the_time_is_not_repeated(wording: Wording) -> None:
-    """No worker counts where even one more call might be too much, and the note has the remedy."""
-    clerks = [Clerk(COUNTED, checked_s=7.0) for _ in range(2)]
-    CountingPass(60.0, 2, is_wanted=True, gates=False).run(clerks)
-    assert [clerk.limits_s for clerk in clerks] == [[], []]
-    learnt = counted_by(clerks)
-    assert learnt is not None
-    assert learnt.notes == wording
-
-
 def workload(calls: list[str], *seconds: float) -> tuple[Workload, list[int]]:
     """Return a workload that notes its calls, and the readings of a clock that they move by ``seconds``, then by 0."""
     durations_s = iter(seconds)
@@ -231,13 +212,6 @@ def test_a_long_call_is_counted_once(call_s: float, times: int) -> None:
     """A call for which there is no time to count it twice is counted once, in up to four times the limit."""
     slow, now_ns = workload([], call_s, call_s)
     assert len(count(slow, 2, 1.0, clock_ns=lambda: now_ns[0]).repetitions) == times
-
-
-def test_one_call_that_was_held_up_does_not_keep_others_from_being_counted() -> None:
-    """The machine may have been busy for as long as a thousand calls."""
-    calls: list[str] = []
-    quick, now_ns = workload(calls, 0.5)
-    assert count(quick, 2, 1.8, clock_ns=lambda: now_ns[0]).repetitions
 
 
 def test_a_workload_with_setup_and_count_is_counted() -> None:
@@ -396,11 +370,6 @@ def test_what_has_changed(then: str, now: str, expected: str) -> None:
     assert changes(then, now) == expected
 
 
-def test_a_sum_is_told_where_it_alone_is_chosen() -> None:
-    """In the deepest phase, too."""
-    assert changes(MEMBERS, MORE_OF_ONE, ("ops",)) == "sac/critic: ops 15 → 21"
-
-
 def test_one_worker_alone_is_not_compared() -> None:
     """It has nothing exact."""
     assert compare(counting({WHOLE: {"ops": 1}}, workers=1), counting({WHOLE: {"ops": 2}}), EVERY) == ()
@@ -431,22 +400,6 @@ def test_the_marker_chooses_by_name_family_and_pattern(names: tuple[str, ...], e
     then = "ops 3, ops:aten::mm 1, ops:aten::add 2, syncs 0, tensor_peak_bytes 100"
     now = "ops 5, ops:aten::mm 2, ops:aten::add 3, syncs 1, tensor_peak_bytes 164"
     assert changes(then, now, names) == expected
-
-
-def test_changes_are_said_by_phase() -> None:
-    """The whole call's first, the largest of a phase first, and no list without an end."""
-    said = changes_text(
-        [
-            CounterChange("sac/critic", "syncs", 2, 5),
-            CounterChange("sac/critic", "ops:aten::mm", 12, 18),
-            CounterChange(WHOLE, "python_calls", 90, 91),
-            *(CounterChange("sac/actor", f"ops:aten::op{index}", 0, 1) for index in range(6)),
-        ]
-    )
-    assert said == (
-        "python_calls 90 → 91 · sac/actor: aten::op0 0 → 1; aten::op1 0 → 1; aten::op2 0 → 1; aten::op3 0 → 1; 2 more"
-        " · sac/critic: aten::mm 12 → 18; syncs 2 → 5"
-    )
 
 
 def verdict(status: Status, message: str = "why") -> Verdict:
@@ -556,13 +509,6 @@ def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> No
     assert recall(tmp_path, baseline(HERE, numpy=installed("numpy"))) == OtherCounts(THEN)
 
 
-def test_counts_of_another_release_of_this_plugin_are_not_compared(tmp_path: Path) -> None:
-    """It may count otherwise."""
-    found = recall(tmp_path, baseline(HERE, Pytest_rlperf="0.0.1"), tested="my_library")
-    assert found.obstacle is not None
-    assert "Pytest_rlperf 0.0.1 → " in obstacle_text(found.obstacle)
-
-
 @pytest.mark.parametrize(("then", "now"), [(1, 5), (5, 1)])
 def test_one_worker_alone_tells_nothing(tmp_path: Path, then: int, now: int) -> None:
     """Its counts may be exact or not: that they were not compared is said."""
@@ -579,15 +525,6 @@ def test_another_python_counts_its_calls_otherwise() -> None:
     base = replace(RESULT, counting=counting(counts))
     assert live_counts(base, "python:/usr/bin/python3").counting == counting({WHOLE: {"ops": 3}})
     assert live_counts(base, "HEAD~1") == live_counts(base) == OtherCounts(counting(counts))
-
-
-def test_old_baselines_and_other_work_have_nothing_to_compare(tmp_path: Path) -> None:
-    """A baseline without counts says what to do; a call of another size is another workload; no baseline has none."""
-    assert recall(tmp_path, None) == OtherCounts(None)
-    found = recall(tmp_path, baseline(HERE, replace(RESULT, counting=None)))
-    assert found == OtherCounts(None, obstacle=NoStoredCounts())
-    other = recall(tmp_path, baseline(HERE), result=replace(RESULT, items=16.0))
-    assert other == OtherCounts(None)
 
 
 @pytest.mark.parametrize("value", ["ops", "", 3, [], [3], ["no_such"], ["op"], ["native_call:rlox"], ["opz*"]])
@@ -635,66 +572,3 @@ def test_a_counter_that_does_not_exist_is_a_usage_error(pytester: pytest.Pyteste
     result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf-findings=counts=on")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--rlperf-findings=counts=on: *off, show*gate*"])
-
-
-CHANGED = (
-    CounterChange("sac/critic", "ops:aten::mm", 12, 18),
-    CounterChange("sac/critic", "syncs", 2, 5),
-    CounterChange(WHOLE, "python_calls", 90, 84),
-)
-COUNTS = counting(
-    {
-        WHOLE: {"ops": 26, "ops:aten::mm": 18, "syncs": 5, "python_calls": 84, "graphs": 0, "garbage": (0, 3)},
-        "sac": {"ops": 26, "ops:aten::mm": 18, "syncs": 5},
-        "sac/critic": {"ops": 21, "ops:aten::mm": 18, "syncs": 5},
-    }
-)
-
-
-def counted(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
-    return builders.outcome(replace(RESULT, counting=counts), found, RESULT)
-
-
-def test_changes_are_shown_below_a_test() -> None:
-    """Also without -v and without gating: by phase, with both numbers; without changes no counts are shown."""
-    same = replace(verdict(Status.SAME), counters=CHANGED)
-    text = render_summary([counted(same)], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
-    assert "test_a  SAME\n  why\n" in text
-    assert "  sac/critic: aten::mm 12 → 18; syncs 2 → 5\n" in text
-    assert "  python_calls 90 → 84\n" in text
-    unchanged = counted(verdict(Status.SAME))
-    text = render_summary([unchanged], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
-    assert "ops" not in text
-    assert counter_lines(unchanged, verbose=False) == []
-
-
-def test_verbose_shows_every_count_of_the_call_and_what_could_not_be_counted(wording: Wording) -> None:
-    """Sums that are not zero, exact ones plain and others as from..to; where the changed are; reasons of others."""
-    lines = counter_lines(counted(replace(verdict(Status.SAME), counters=CHANGED[:1])), verbose=True)
-    assert lines == wording
-    missing = replace(counting({WHOLE: {"ops": 0}}), notes=("not counted: banned",))
-    assert counter_lines(counted(verdict(Status.SAME), missing), verbose=True) == wording
-
-
-def test_a_failure_names_the_counts(wording: Wording) -> None:
-    """At the user's line: what changed, that the time did not decide it, and what to do where it was meant to be."""
-    slower = combine(verdict(Status.UNDECIDED, "too near to call"), THEN, MORE, GATES)
-    assert failure_text(counted(slower), "baseline 'default'", against=False) == wording
-
-
-def test_what_is_not_compared_is_said_with_the_reason(wording: Wording) -> None:
-    """Once a reason, with the gates that went unchecked; of tests whose counts gate nothing only under -v."""
-    missing = GatesNotCounted(("ops",), ("not counted: ops: compiled",))
-    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == wording
-    older = OtherVersions((VersionChange("numpy", "1", "2"),))
-    notes = [
-        UncomparedCounts("a", older, gates=True),
-        UncomparedCounts("b", older, gates=True),
-        UncomparedCounts("c", NothingCounted(("a call takes 2 ms",), on_base=True), gates=False),
-        UncomparedCounts("d", NothingCounted(("a call takes 3 ms",), on_base=True), gates=False),
-    ]
-    (versions,) = note_lines(notes, verbose=False)
-    assert "numpy 1 → 2" in versions
-    verbose = note_lines(notes, verbose=True)
-    assert verbose[:1] == [versions]
-    assert verbose == wording

@@ -77,14 +77,6 @@ def test_one_step_less_is_faster(changed: Run) -> None:
     assert re.search(r"test_less +FASTER\n +critic: python_calls \d+ → \d+", changed.out)
 
 
-def test_what_is_only_shown_fails_nothing(changed: Run) -> None:
-    """Without a marker the change is told below the test, whose verdict is the time's."""
-    assert changed.statuses["test_shown"] not in ("SLOWER", "FASTER")
-    assert changed.tests["test_shown"]["verdict"]["counters"]
-    assert re.search(r"test_shown .*\n(?:.*\n)*? +critic: .*python_calls \d+ → \d+", changed.out)
-    assert changed.counts == "2 failed, 2 passed"
-
-
 def test_a_device_is_counted_by_its_driver(changed: Run) -> None:
     """Waits, pageable copies and memory asked for gate like everything else that is counted."""
     assert changed.statuses["test_device"] == "SLOWER", changed.out
@@ -100,14 +92,6 @@ def test_a_worse_count_locks_the_baseline(project: Example) -> None:
     refused = project.pytest("--rlperf-save-baseline", *QUICK, "-k", "test_more", code=FAILED)
     assert baseline(project).read_bytes() == before
     assert re.search(r"not stored: .*old figures", refused.out), refused.out
-
-
-@pytest.mark.slow
-def test_off_counts_nothing(project: Example) -> None:
-    """Not even what a marker asks for."""
-    off = project.pytest("--rlperf", *QUICK, "--rlperf-findings=counts=off", "-k", "test_more", code=OK)
-    assert off.tests["test_more"]["result"]["counting"] is None
-    assert off.tests["test_more"]["verdict"]["counters"] == []
 
 
 @pytest.mark.slow

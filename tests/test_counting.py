@@ -9,7 +9,6 @@ import threading
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +17,10 @@ from virtual_gpu import VirtualGPU
 from wording import Wording
 
 from pytest_rlperf.counters import NAMES, CounterName, tally
-from pytest_rlperf.counters.instrument import Levels, Totals
 from pytest_rlperf.counters.operations import launches
 from pytest_rlperf.model.counting import Count, Tally
 from pytest_rlperf.probes.functions import probes_for
-from pytest_rlperf.timers import hierarchical_timer, recording
+from pytest_rlperf.timers import hierarchical_timer
 
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")
@@ -62,14 +60,6 @@ def _as_it_was() -> Iterator[None]:
     before = state()
     yield
     assert state() == before
-
-
-def test_names_say_what_they_count_and_in_which_unit() -> None:
-    """Every name of a tally is in the table, by itself or by its family."""
-    found = exact(count(lambda: math.sqrt(2.0)))
-    assert {name if name in NAMES else name.partition(":")[0] + ":" for _, name in found} <= NAMES.keys()
-    assert {name.unit for name in NAMES.values()} == {"1", "B"}
-    assert all(name.meaning and not name.meaning.endswith(".") for name in NAMES.values())
 
 
 def test_a_tally_tells_zeros_of_the_whole_call_alone() -> None:
@@ -121,25 +111,6 @@ def test_what_probes_do_is_not_counted() -> None:
     assert timed["run", "python_calls"] == timed["run", "native_calls:math"] == 1
 
 
-def test_methods_of_builtin_types_are_those_of_the_interpreter() -> None:
-    """A list's method is built in, and that of a class made from it is too; NumPy's functions are NumPy's."""
-    np = pytest.importorskip("numpy")
-
-    class Mine(list[int]):
-        pass
-
-    rows, mine = [1], Mine()
-
-    def call() -> None:
-        rows.clear()
-        mine.clear()
-        np.empty(3)
-
-    found = exact(count(call))
-    assert found["", "native_calls:builtins"] == 2
-    assert found["", "native_calls:numpy"] == 1
-
-
 def test_calls_in_a_thread_belong_to_the_phase_that_waits_for_it() -> None:
     """A thread that is started within the call is counted where the calling thread is."""
 
@@ -174,32 +145,6 @@ def test_a_profiler_goes_on_and_calls_are_not_counted(wording: Wording) -> None:
     assert counted["", "garbage"] == 0
 
 
-@pytest.mark.skipif(HAS_MONITORING, reason="it would not be in the way")
-def test_code_that_bans_profiling_is_named(wording: Wording) -> None:
-    """A call that takes the profile function away cannot be counted, and the rest of it can."""
-    found = count(lambda: sys.setprofile(None))
-    assert [note for note in found.notes if "python_calls" in note] == wording
-    assert exact(found)["", "collections"] == 0
-
-
-@pytest.mark.skipif(not HAS_MONITORING, reason="sys.monitoring is of Python 3.12")
-def test_other_tools_of_the_interpreter_stay() -> None:
-    """A tool in use is left alone; where all are, calls are not counted."""
-    monitoring: Any = sys.modules["sys"].monitoring
-    taken = [tool for tool in (2, 3, 4, 5) if monitoring.get_tool(tool) is None]
-    try:
-        for tool in taken[:-1]:
-            monitoring.use_tool_id(tool, "mine")
-        assert exact(count(branch))["", "python_calls"] == 5
-        monitoring.use_tool_id(taken[-1], "mine")
-        found = count(branch)
-        assert [monitoring.get_tool(tool) for tool in taken] == ["mine"] * len(taken)
-    finally:
-        for tool in taken:
-            monitoring.free_tool_id(tool)
-    assert any("python_calls" in note for note in found.notes)
-
-
 def test_memory_is_counted_by_phase() -> None:
     """A phase's peak is over what was there when it began; what it leaves behind is its net."""
     kept: list[object] = [None] * 64
@@ -229,37 +174,6 @@ def test_memory_that_is_replaced_is_no_more_than_before() -> None:
     found = exact(count(call))
     assert found["", "host_net_bytes"] == 0
     assert 50_000 <= found["", "host_peak_bytes"] + 1024 < 52_000
-
-
-def test_tracing_that_was_on_stays_on() -> None:
-    """Memory traced by somebody else is traced afterwards, and counted."""
-    tracemalloc.start()
-    try:
-        assert exact(count(lambda: bytes(10_000)))["", "host_peak_bytes"] >= 9 * 1024
-        assert tracemalloc.is_tracing()
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_call_that_stops_tracing_is_named() -> None:
-    """Without tracing no memory is counted, all else is."""
-    found = count(tracemalloc.stop)
-    assert [note for note in found.notes if "host_peak_bytes" in note and "stops tracemalloc" in note]
-    assert exact(found)["", "garbage"] == 0
-
-
-def test_memory_is_left_out_where_phases_are_too_many() -> None:
-    """Looking at every edge would take thousands of times as long as the call; all else is counted."""
-
-    def call() -> None:
-        for _ in range(4000):
-            with OUTER:
-                pass
-
-    found = count(call)
-    (note,) = found.notes
-    assert {"host_peak_bytes,", "host_net_bytes:", "2500"} <= {*note.split()}
-    assert ("", "collections") in {(each.path, each.name) for each in found.repetitions[0]}
 
 
 def test_garbage_and_what_is_left_are_counted() -> None:
@@ -302,47 +216,6 @@ def test_collections_are_counted_by_phase_as_the_user_has_them() -> None:
     assert off["", "collections"] == 0
 
 
-def test_what_was_frozen_stays_frozen() -> None:
-    """Objects that somebody has frozen are not given back to the collector."""
-    gc.freeze()
-    try:
-        count(lambda: None)
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-
-
-def test_levels_of_nested_phases() -> None:
-    """A parent's peak has its child's; of entries of one phase the nets are added up, and the highest peak counts."""
-    with recording() as tree, hierarchical_timer("outer"), hierarchical_timer("inner"):
-        pass
-    outer = next(iter(tree.join().root.children.values()))
-    (inner,) = outer.children.values()
-    levels = Levels(100)
-    levels.note([], 110, 110)
-    levels.note([outer], 120, 150)
-    levels.note([inner, outer], 130, 200)
-    levels.note([outer], 115, 130)
-    levels.note([inner, outer], 125, 125)
-    levels.note([], 105, 125)
-    counts = {(each.path, each.name): each.value for each in levels.counts({outer: "o", inner: "o/i"}, "peak", "net")}
-    assert counts == {
-        **{("", "peak"): 100, ("", "net"): 5},
-        **{("o", "peak"): 90, ("o", "net"): 15, ("o/i", "peak"): 80, ("o/i", "net"): 20},
-    }
-
-
-def test_totals_of_many_names_are_one_number() -> None:
-    """Differences and sums of packed totals are those of each name."""
-    totals = Totals()
-    a, b = totals.unit("a"), totals.unit("b")
-    totals.packed += 5 * a + 2**40 * b
-    first = totals.packed
-    totals.packed += totals.unit("b", "c")
-    assert totals.unpack(totals.packed - first) == {"b": 1, "c": 1}
-    assert totals.unpack(first + totals.packed) == {"a": 10, "b": 2**41 + 1, "c": 1}
-
-
 def test_setup_is_run_before_every_call_and_not_counted() -> None:
     """The n-th call finds what the n-th setup made."""
     ready: list[int] = []
@@ -376,16 +249,6 @@ def test_a_call_that_fails_leaves_a_note_for_every_counter_and_no_count() -> Non
     assert "it broke" in reasons["python_calls"]
 
 
-def test_an_interrupt_is_not_held_up() -> None:
-    """Ctrl-C ends counting at once, with everything as it was."""
-
-    def call() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        count(call)
-
-
 def test_a_device_is_counted_by_phase() -> None:
     """Launches, copies and implicit waits are those of the phase they were made in, as is memory."""
     gpu = VirtualGPU()
@@ -409,41 +272,6 @@ def test_a_device_is_counted_by_phase() -> None:
     assert ("outer", "pageable_copies") not in found
     assert found["", "device_allocations"] == 0  # from the second call on there is a block to use again
     assert found["outer/inner", "device_peak_bytes"] == found["", "device_peak_bytes"] >= 4_000_000
-
-
-def test_a_call_that_resets_a_devices_statistics_is_counted_on() -> None:
-    """Totals that fall are no negative counts: what comes after the reset is told."""
-
-    class Resetting(VirtualGPU):
-        def counts(self) -> dict[str, int]:
-            return {"kernels": self.launches}
-
-    gpu = Resetting()
-
-    def call() -> None:
-        gpu.launch(1e-3)
-        gpu.launches = 0
-        with OUTER:
-            gpu.launch(1e-3)
-
-    found = exact(count(call, devices=(gpu,)))
-    assert found["outer", "kernels"] == found["", "kernels"] == 1
-
-
-def test_a_device_that_is_lost_is_named() -> None:
-    """Its error is in the note on the device's counters, and what the host had counted until then is there."""
-
-    class Failing(VirtualGPU):
-        @contextmanager
-        def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-            with super().counting_syncs() as waits:
-                self.lose()
-                yield waits
-
-    gpu = Failing()
-    found = count(lambda: gpu.launch(1e-6), devices=(gpu,))
-    assert [note for note in found.notes if "kernels" in note and "virtual:0 is lost" in note]
-    assert ("", "python_calls") in exact(found)
 
 
 def event(name: str, start: float, *, kernels: tuple[str, ...] = (), device: str = "CPU") -> SimpleNamespace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import os
@@ -33,7 +32,6 @@ pytestmark = pytest.mark.torch
 
 from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID, make_vec_env  # noqa: E402 - need PyTorch
 from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402 - need PyTorch
-from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")
@@ -124,74 +122,6 @@ def test_operations_of_other_threads_are_said_not_to_be_counted(wording: Wording
     assert counts["", "ops:aten::sum"] == 1
 
 
-class Wrapped(torch.Tensor):  # type: ignore[misc]  # as above
-    """A tensor that holds another one and sees to its operations, as libraries' own tensors do."""
-
-    @staticmethod
-    def __new__(cls, held: Any) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        held = [each.held if isinstance(each, Wrapped) else each for each in args]
-        return Wrapped(func(*held, **(kwargs or {})))
-
-
-def forever() -> Iterator[Any]:
-    while True:
-        with INNER:
-            yield torch.ones(2)
-
-
-def one_thread_more() -> Any:
-    """Change for a while how many threads PyTorch has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    rows = torch.ones(3) + 1
-    torch.set_num_threads(before)
-    return rows
-
-
-WEIGHTS = torch.arange(9.0).reshape(3, 3)
-WRAPPED: Any = Wrapped(torch.ones(4))
-GENERATOR = forever()
-
-
-@functools.cache
-def scripted() -> Any:
-    return torch.jit.script(torch.nn.ReLU())
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("call", "operation"),
-    [
-        (lambda: (WRAPPED + 1).held, "aten::add"),
-        (lambda: torch.eye(3).to_sparse() @ WEIGHTS, "aten::mm"),
-        (lambda: torch.quantize_per_tensor(WEIGHTS, 0.5, 0, torch.quint8).dequantize(), "aten::dequantize"),
-        (lambda: (torch.empty(3, 3, device="meta") @ torch.empty(3, 3, device="meta")).stride(), "aten::mm"),
-        (lambda: torch.func.vmap(lambda row: row @ WEIGHTS)(WEIGHTS), "aten::mm"),
-        (lambda: torch.func.grad(lambda rows: rows.square().sum())(WEIGHTS), "aten::pow"),
-        (lambda: scripted()(WEIGHTS - 4), "aten::relu"),
-        (torch.inference_mode()(lambda: WEIGHTS + 1), "aten::add"),
-        (lambda: next(GENERATOR), "aten::ones"),
-        (one_thread_more, "aten::add"),
-    ],
-    ids=["subclass", "sparse", "quantised", "meta", "vmap", "grad", "script", "inference", "generator", "threads"],
-)
-def test_whatever_pytorch_has_is_counted_and_goes_on_as_before(call: Callable[[], Any], operation: str) -> None:
-    """Neither is anything left out, nor is a result another one while it is counted or afterwards."""
-    results: list[Any] = [call()]
-    found = exact(count(lambda: results.append(call())))
-    results.append(call())
-    assert found["", f"ops:{operation}"] >= 1
-    first, *others = [each.tolist() if isinstance(each, torch.Tensor) else each for each in results]
-    assert all(other == first for other in others)
-
-
 def test_memory_of_tensors_is_counted_by_phase() -> None:
     """PyTorch's own memory is not Python's: 4000 bytes for a thousand floats, for as long as they live."""
     kept = [torch.empty(500) for _ in range(2)]
@@ -211,34 +141,6 @@ def test_memory_of_tensors_is_counted_by_phase() -> None:
     assert found["outer/inner", "tensor_peak_bytes"] == 4000
     assert found["outer/inner", "tensor_net_bytes"] == -4000
     assert found["outer", "tensor_allocations"] == 2
-
-
-def test_blocks_that_were_there_before_are_freed_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    """PyTorch's profiler complains of them on stderr, which is let go only while it is at work."""
-    kept = [torch.zeros(100)]
-
-    def call() -> None:
-        kept[0] = torch.zeros(100)
-
-    assert exact(count(call))["", "tensor_allocations"] == 1
-    os.write(2, b"still there")
-    assert capfd.readouterr().err == "still there"
-
-
-def test_stderr_comes_back_after_a_call_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
-    """And no descriptor is left open."""
-
-    def call() -> None:
-        raise ValueError("it broke")
-
-    free = os.dup(2)
-    os.close(free)
-    assert any("tensor_peak_bytes" in note and "it broke" in note for note in count(call).notes)
-    again = os.dup(2)
-    os.close(again)
-    assert again == free
-    os.write(2, b"still there")
-    assert capfd.readouterr().err == "still there"
 
 
 def test_a_profiler_of_pytorchs_is_left_alone(wording: Wording) -> None:
@@ -316,28 +218,6 @@ def test_compiled_code_is_counted_by_its_graphs_and_breaks() -> None:
         assert counts["", "tensor_allocations"] >= 2
 
 
-def test_code_that_is_compiled_again_is_counted() -> None:
-    """A call whose shapes change each time is compiled anew each time."""
-    sizes = iter(range(2, 100))
-    compiled = torch.compile(lambda rows: rows + 1.0, backend="eager", dynamic=False)
-    compiled(torch.ones(1))
-    found = count(lambda: compiled(torch.ones(next(sizes))))
-    assert [each.value for each in found.repetitions[0] if each.name == "recompiles"] == [1]
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a profile function would not be in the way")
-def test_operations_of_what_may_be_compiled_are_left_out() -> None:
-    """Where nobody can tell whether compiled code runs, what was compiled before is reason enough."""
-    compiled = torch.compile(lambda rows: rows - 1.0, backend="eager")
-    compiled(torch.ones(1))
-    sys.setprofile(lambda *_: None)
-    try:
-        found = count(lambda: compiled(torch.ones(1)))
-    finally:
-        sys.setprofile(None)
-    assert ["python_calls" in note or "ops" in note for note in found.notes] == [True, True]
-
-
 def make_sac(kind: type[SAC] = SAC, seed: int = 0) -> Any:
     generator = np.random.default_rng(seed)
     buffer = ReplayBuffer(64, OBS_DIM, ACT_DIM)
@@ -399,54 +279,6 @@ def test_sections_of_an_update_are_counted_one_by_one() -> None:
     assert one["update", "python_calls"] >= one["update/critic", "python_calls"] > 0
 
 
-def test_sections_of_one_name_have_their_memory_together() -> None:
-    """Of two updates in a call, peaks are those of the larger and allocations of both; gaps are the update's own."""
-    agent = Plain()
-    sections = UpdateSections(agent)
-    timer, update = hierarchical_timer("update"), sections.around(agent.update)
-
-    def call(updates: int) -> None:
-        with timer:
-            for _ in range(updates):
-                update()
-
-    one, two = (exact(count(functools.partial(call, updates), probes=[sections])) for updates in (1, 2))
-    for path in ("update", "update/critic", "update/actor", "update/critic/backward"):
-        assert two[path, "tensor_allocations"] == 2 * one[path, "tensor_allocations"] > 0
-        assert two[path, "tensor_peak_bytes"] == one[path, "tensor_peak_bytes"] > 0
-    assert not [path for path, _ in one if "//" in path or path.endswith("/")]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, Wrapped], ids=str)
-def test_target_networks_that_move_are_seen_whatever_they_are_of(dtype: Any) -> None:
-    """Also where they are tensors that are not their own memory, of which nothing is known."""
-    agent: Any = Plain()
-    agent.critic_target = torch.nn.Linear(6, 1)
-    if dtype is Wrapped:
-        agent.critic_target.bias = torch.nn.Parameter(Wrapped(torch.zeros(1)), requires_grad=False)
-    else:
-        agent.critic_target.to(dtype)
-    sections = UpdateSections(agent)
-    timer = hierarchical_timer("update")
-
-    def move() -> None:
-        agent.update()
-        with torch.no_grad():
-            agent.critic_target.weight.add_(1)
-            if dtype is not Wrapped:
-                agent.critic_target.bias.add_(1)
-
-    update = sections.around(move)
-
-    def call() -> None:
-        with timer:
-            update()
-
-    found = exact(count(call, probes=[sections]))
-    assert ("update/polyak", "ops") in found
-    assert found["update/actor/step", "optimizer_steps"] == 1
-
-
 def test_a_devices_memory_is_told_by_section() -> None:
     """Each section has its own peak over what was in use as it began."""
     agent, gpu = Plain(), VirtualGPU()
@@ -466,26 +298,6 @@ def test_a_devices_memory_is_told_by_section() -> None:
     assert found["update/actor/forward", "device_peak_bytes"] == 5120
     assert found["update/actor", "device_peak_bytes"] == found["update/actor/step", "device_peak_bytes"] == 6144
     assert found["", "device_peak_bytes"] == 6144
-
-
-def test_memory_of_a_librarys_update_is_told_by_section() -> None:
-    """Of Stable-Baselines3's SAC, which has no timers: what a section takes, and that probes take nothing."""
-    sac: Any = pytest.importorskip("stable_baselines3").SAC
-    env = gymnasium.make("Pendulum-v1")
-    agent = sac("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, buffer_size=64, device="cpu", seed=0)
-    workload = sac_workload(agent, batch_size=BATCH)
-    workload.check()
-    assert workload.harvest is not None
-    plain = exact(count(workload.call, probes=()))
-    found = exact(count(workload.harvest.call, probes=(*standing_probes(), *workload.harvest.probes)))
-    for name in ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations"):
-        assert found["", name] == plain["", name]
-    sections = [f"sac_update/{name}" for name in ("sample", "target_q", "critic", "actor", "alpha", "polyak")]
-    assert sum(found[path, "tensor_allocations"] for path in sections) == found["", "tensor_allocations"]
-    assert all(0 < found[path, "tensor_peak_bytes"] <= found["", "tensor_peak_bytes"] for path in sections)
-    assert all(0 < found[path, "host_peak_bytes"] <= found["", "host_peak_bytes"] for path in sections)
-    row_bytes = 4 * (3 + 3 + 1 + 1 + 1)  # observations, actions, rewards and dones of Pendulum-v1, as float32
-    assert found["sac_update/sample", "tensor_net_bytes"] == BATCH * row_bytes
 
 
 class Plain:

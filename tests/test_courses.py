@@ -423,15 +423,15 @@ def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]
     assert " per call" in page
 
 
-def test_an_old_version_and_a_broken_one_in_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first version's files are read; a version that is none is left out and named."""
+def test_a_broken_version_in_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A version that is no baseline is left out and named, and other files are read."""
     (path,) = (here / "baselines/default").glob("*.json")
     whole = path.read_bytes()
     path.write_bytes(whole[:500])
     git(here, "commit", "-qam", "Break it")
     broken = git(here, "rev-parse", "--short=12", "HEAD")
-    sample = Path(__file__).parent / "samples/baseline_schema_1.json"
-    shutil.copy(sample, here / "baselines/default/old.json")
+    sample = Path(__file__).parent / "samples/baseline.json"
+    shutil.copy(sample, here / "baselines/default/other.json")
     path.write_bytes(whole)
     git(here, "add", "--all")
     git(here, "commit", "-qm", "Mend it")

@@ -32,7 +32,7 @@ from pytest_rlperf.workers.process import connected
 
 LAUNCH_S = 5e-6
 KERNEL_S = 10e-6
-START = m.Start(0, [], [], [], "", False, False, [], [], [], "", False, "", {}, "", "", [])
+START = m.Start(0, [], [], [], "", False, False, [], [], "", False, "", {}, "", "", [])
 
 
 class GpuReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from contextlib import suppress
@@ -18,7 +17,7 @@ from wording import Wording
 from pytest_rlperf import traces
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.traces.reading import DEEPEST, levels
+from pytest_rlperf.traces.reading import DEEPEST
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -27,19 +26,6 @@ def parse(content: str | bytes | dict[str, Any] | list[Any]) -> list[TimerTree]:
     if isinstance(content, (dict, list)):
         content = json.dumps(content)
     return traces.parse(content.encode() if isinstance(content, str) else content, "some.file")
-
-
-def chain(depth: int) -> TimerTree:
-    """Return a tree of one path with ``depth`` names."""
-    here: tuple[Timing, ...] = ()
-    for level in range(depth, 0, -1):
-        here = (Timing(f"level {level}", 1, depth - level, children=here),)
-    return TimerTree(Timing("root", 1, depth, children=here))
-
-
-def names_of(timing: Timing) -> list[tuple[int, str, int]]:
-    """Return what every format keeps: depths, names and totals."""
-    return [(depth, below.name, below.total_ns) for depth, below in levels(timing)]
 
 
 def test_mlagents_sample_has_the_files_numbers() -> None:
@@ -62,10 +48,12 @@ def test_mlagents_sample_has_the_files_numbers() -> None:
     assert tree.at("run", "C.step", "C.step", "act").total_ns == 1_911_051
 
 
-def test_file_may_be_packed() -> None:
-    """A .json.gz is known by its content."""
-    sample = SAMPLES / "mlagents_timers.json"
-    assert parse(gzip.compress(sample.read_bytes())) == traces.read(sample)
+def chain(depth: int) -> TimerTree:
+    """Return a tree of one path with ``depth`` names."""
+    here: tuple[Timing, ...] = ()
+    for level in range(depth, 0, -1):
+        here = (Timing(f"level {level}", 1, depth - level, children=here),)
+    return TimerTree(Timing("root", 1, depth, children=here))
 
 
 NS = st.integers(0, 2**63 - 1)
@@ -107,15 +95,6 @@ ANY_TREE = st.recursive(
 def test_everything_comes_back(trees: list[TimerTree]) -> None:
     """Our own JSON loses nothing at all."""
     assert parse(traces.write(trees, "json")) == trees
-
-
-def test_gauges_that_are_no_numbers_come_back() -> None:
-    """JSON has no word for them, a gauge of a diverged loss does."""
-    tree = TimerTree(Timing("root", 1, 1), {"loss": Gauge(math.nan, -math.inf, math.inf, 3)})
-    (back,) = parse(traces.write([tree], "json"))
-    (gauge,) = back.gauges.values()
-    assert math.isnan(gauge.value)
-    assert (gauge.low, gauge.high, gauge.count) == (-math.inf, math.inf, 3)
 
 
 def long_enough(timing: Timing) -> Timing:
@@ -185,13 +164,6 @@ def test_paths_longer_than_their_parent_stretch_it() -> None:
     ]
 
 
-def test_deep_trees_are_written() -> None:
-    """5000 levels are written in both formats, and 300 are read."""
-    assert '"depth": 5000' in traces.write([chain(5000)], "json")
-    assert len(chrome_tracks(traces.write([chain(5000)], "chrome"))[0]) == 5001
-    assert names_of(parse(traces.write([chain(300)], "json"))[0].root) == names_of(chain(300).root)
-
-
 OWN = json.loads(traces.write([chain(2)], "json"))
 NODE = {"total": 1.0, "count": 1}
 LARGE = (SAMPLES / "mlagents_timers.json").read_bytes()
@@ -220,19 +192,13 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
         b"hello\nworld\n",
         b'{"a": 1}',
         b"[]",
-        b"[[1]]",
         b"[2024-01-01 10:00:00,123][00123] started\n",
         b'"text"',
         b"{}\n\xff\xfe",
         b"\x80\x04\x95",
-        b"\x1f\x8bnot really",
-        gzip.compress(LARGE)[:-400],
         # JSON that is cut off, or is none
         LARGE[:1000],
         b'{"total": 1.0, "count": 1, "children"',
-        b'{"total": 1.',
-        b'{"total": nul',
-        b'{"name": "roo',
         b'{"name": "roo\\u00',
         b'{"total": 1,\n "count": 1]',
         b'{"total": 1.0, "count": 1}{',
@@ -240,23 +206,14 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
         # ML-Agents
         {**NODE, "total": "x"},
         {**NODE, "children": {"run": {"count": 1}}},
-        {**NODE, "children": {"run": {**NODE, "total": [1]}}},
-        {**NODE, "children": {"run": {**NODE, "total": True}}},
-        {**NODE, "children": {"C.x": {**NODE, "total": None}}},
-        {**NODE, "children": {"run": {**NODE, "count": 1.5}}},
         {**NODE, "children": {"run": {**NODE, "count": -1}}},
-        {**NODE, "children": {"run": 3}},
         {**NODE, "children": [NODE]},
-        {**NODE, "is_parallel": 1},
         {**NODE, "total": -0.5},
-        {**NODE, "total": math.nan},
         {**NODE, "total": math.inf},
         {**NODE, "total": 1e300},
         b'{"count": 1, "total": 1e999999999999999999999}',
         b'{"total": 1, "count": ' + b"9" * 9000 + b"}",
         {**NODE, "count": 2**63},
-        {**NODE, "name": 3},
-        {**NODE, "metadata": {"a": 1}},
         {**NODE, "gauges": {"r": {"value": "high"}}},
         b'{"total": 1, "count": 1, "gauges": {"r": {"value": NaN}}}',
         # for viewers alone
@@ -273,7 +230,6 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
         changed(OWN, "trees", 0, "timings", 0, "depth", to=1),
         changed(OWN, "trees", 0, "timings", 1, "total_ns", to=1.5),
         changed(OWN, "trees", 0, "timings", 1, "mode", to="max"),
-        changed(OWN, "trees", 0, "timings", 1, "mode", to=[1]),
         changed(OWN, "trees", 0, "timings", 1, "recent_ns", to=[1, -1]),
         changed(OWN, "trees", 0, "gauges", "r", to={"value": [], "low": 0, "high": 1, "count": 1}),
         changed(OWN, "trees", 0, "timings", to=DEEP_ROWS),
@@ -290,14 +246,6 @@ def test_unreadable_file_names_its_place(content: str | bytes | dict[str, Any] |
     assert len(text) < 400
 
 
-@given(data=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
-@settings(max_examples=200, deadline=None)
-def test_any_bytes_are_trees_or_an_error(data: bytes) -> None:
-    """No content raises anything else."""
-    with suppress(TimerFileError):
-        traces.parse(data, "x")
-
-
 @given(data=st.data(), content=st.sampled_from([LARGE, json.dumps(OWN).encode()]))
 @settings(max_examples=200, deadline=None)
 def test_damaged_files_are_trees_or_an_error(data: st.DataObject, content: bytes) -> None:
@@ -307,15 +255,6 @@ def test_damaged_files_are_trees_or_an_error(data: st.DataObject, content: bytes
     piece = data.draw(st.sampled_from([b"", b"0", b'"', b"{", b"]", b"null", b"-", b"\n", b"1e999", b"\xff"]))
     with suppress(TimerFileError):
         traces.parse(content[:start] + piece + content[end:], "x")
-
-
-def test_cut_off_json_is_always_an_error() -> None:
-    """Wherever a file was cut off, nothing is read of it."""
-    for document in (OWN, {**NODE, "children": {"run": NODE}, "metadata": {"a": "b"}}):
-        content = json.dumps(document).encode()
-        for end in range(len(content)):
-            with pytest.raises(TimerFileError):
-                traces.parse(content[:end], "x")
 
 
 @pytest.mark.parametrize("path", ["missing.json", ".", "nul\0.json"])

@@ -65,21 +65,6 @@ def test_continuous_actions_are_drawn_as_the_pool_takes_them() -> None:
     assert np.ptp(np.concatenate(taken)) > 1
 
 
-def test_no_call_resets_the_pool_or_draws_an_action() -> None:
-    """Reset and drawing are before what is timed."""
-    pool = make()
-    workload = vecenv_workload(pool)
-    workload.check()
-
-    def forbidden(*_: Any) -> Any:
-        raise AssertionError("within a call")
-
-    pool.reset = pool._reset = forbidden
-    pool.spec.gymnasium_action_space.sample = forbidden
-    for _ in range(100):
-        workload.call()
-
-
 def broken(change: Callable[[int, Any], Any]) -> Workload:
     """Return the workload of a pool whose answers are changed; ``change`` is given how many there were before."""
     pool = make()

@@ -8,7 +8,6 @@ from wording import Wording
 
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers import recording
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 pytest.importorskip("gymnasium")
@@ -59,30 +58,6 @@ def test_every_mode_is_checked_and_counted(mode: AutoresetMode, length: int) -> 
     assert (resets == [one.n_resets for one in inner]) == (length == 1000)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_what_is_not_timed(mode: AutoresetMode) -> None:
-    """All envs are reset by the check; a call resets none but, under DISABLED, those that have ended."""
-    env = SyncVectorEnv([Short] * 3, autoreset_mode=mode)
-    workload = vecenv_workload(env)
-    workload.check()
-    masks: list[Any] = []
-    reset = env.reset
-
-    def masked_reset(*, options: dict[str, Any]) -> Any:
-        masks.append(options["reset_mask"])
-        return reset(options=options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(env, "reset", masked_reset)
-        patch.setattr(env.action_space, "sample", lambda: pytest.fail("draws actions"))
-        with recording() as recorded:
-            for _ in range(6):
-                workload.call()
-    assert len(masks) == (2 if mode is AutoresetMode.DISABLED else 0)
-    phases = {phase.name: phase.count for phase in recorded.phases(1)}
-    assert phases == {"action": 6, "env_step": 6, **({"reset": 2} if masks else {})}
-
-
 class NeverReset(SyncVectorEnv):
     """Says that it resets, and goes on stepping envs that have ended."""
 
@@ -123,22 +98,3 @@ def test_a_mode_that_is_not_the_env_s(wording: Wording) -> None:
     env.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
     with wording.raises(ComponentError):
         vecenv_workload(env).check()
-
-
-@pytest.mark.slow
-def test_every_mode_is_measured(pytester: pytest.Pytester) -> None:
-    """Under --rlperf each has figures, of the steps that were no resets."""
-    pytester.makepyfile(
-        """
-        import gymnasium as gym
-        import pytest
-
-        @pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
-        def test_step(rlperf_vecenv_step, mode):
-            kwargs = {"autoreset_mode": mode}
-            made = lambda: gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync", vector_kwargs=kwargs)
-            items = rlperf_vecenv_step(made).items
-            assert 1 < items < 2 if mode is gym.vector.AutoresetMode.NEXT_STEP else items == 2
-        """
-    )
-    pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1").assert_outcomes(passed=3)

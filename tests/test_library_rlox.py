@@ -8,11 +8,9 @@ import pytest
 from library_checks import assert_parts, harvested
 from wording import Wording
 
-from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.components.training import counted_steps
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes.functions import proxy_for
@@ -27,41 +25,6 @@ from rlox.algorithms.ppo import PPO  # noqa: E402 - where it is installed
 from rlox.algorithms.sac import SAC  # noqa: E402
 from rlox.collectors import RolloutCollector  # noqa: E402
 from rlox.gpu_buffer import GPUReplayBuffer  # noqa: E402
-
-
-def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
-    """Return a list that gets the name of a function with each call of it from now on."""
-    calls: list[str] = []
-    function = getattr(owner, name)
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(name)
-        return function(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, counted)
-    return calls
-
-
-MADE: dict[str, Callable[[], Any]] = {
-    "rust, discrete": lambda: rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1"),
-    "rust, continuous": lambda: rlox.VecEnv(n=3, seed=0, env_id="Pendulum-v1"),
-    "gymnasium, discrete": lambda: rlox.GymVecEnv("CartPole-v1", n_envs=3),
-    "gymnasium, continuous": lambda: rlox.GymVecEnv("Pendulum-v1", n_envs=3),
-    "normalised": lambda: rlox.VecNormalize(rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1"), obs_dim=4),
-}
-
-
-@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
-def test_env_steps(make: Callable[[], Any]) -> None:
-    """Every call steps every env, whichever of rlox's vector envs it is, over the ends of episodes."""
-    workload = vecenv_workload(make)
-    workload.check()
-    assert (workload.items, workload.unit, workload.processed(1)) == (3.0, "env step", 3.0)
-    phases = harvested(workload, 250)
-    assert list(phases) == ["action", "env_step"]
-    assert workload.processed(250) == 750.0
-    assert workload.processed(0) == 0.0
-    workload.close()
 
 
 def test_env_steps_are_those_of_the_envs() -> None:
@@ -87,17 +50,6 @@ def test_env_steps_are_those_of_the_envs() -> None:
         workload.call()
     assert workload.processed(100) == taken.count("step") == 400
     assert taken.count("reset") > 4
-
-
-def test_no_reset_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The envs are reset by the check, and from then on reset themselves."""
-    env = rlox.GymVecEnv("CartPole-v1", n_envs=2)
-    workload = vecenv_workload(env)
-    workload.check()
-    resets = count_calls(monkeypatch, env, "reset_all")
-    for _ in range(50):
-        workload.call()
-    assert not resets
 
 
 class OtherReset(rlox.GymVecEnv):  # type: ignore[misc]
@@ -171,24 +123,6 @@ def test_batches(make: Callable[..., Any], tmp_path: Any) -> None:
     assert len(drawn) == len(batches) == 4
 
 
-@pytest.mark.parametrize("name", ["compute_gae", "compute_gae_batched", "compute_gae_batched_f32"])
-@pytest.mark.parametrize("n_envs", [1, 5])
-def test_gae(name: str, n_envs: int) -> None:
-    """All three functions compute the reference's advantages, of one env and of several."""
-    workload = gae_workload(getattr(rlox, name), 64, n_envs, "numpy")
-    workload.check()
-    assert (workload.items, workload.unit) == (64.0 * n_envs, "transition")
-    assert list(harvested(workload, 1)) == ["gae"]
-
-
-def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are made float64 and contiguous once, beforehand."""
-    workload = gae_workload(rlox.compute_gae, 16, 2, "numpy")
-    copies = count_calls(monkeypatch, np, "ascontiguousarray")
-    workload.call()
-    assert not copies
-
-
 def sac(kind: Any = SAC, **changes: Any) -> Any:
     agent = kind("Pendulum-v1", batch_size=16, buffer_size=200, **{"hidden": 32} | changes)
     rng = np.random.default_rng(0)
@@ -198,42 +132,12 @@ def sac(kind: Any = SAC, **changes: Any) -> Any:
     return agent
 
 
-@pytest.mark.parametrize(("changes", "steps"), [({}, 4), ({"ent_coef": 0.2}, 3)])
-def test_a_sac_update(changes: dict[str, Any], steps: int) -> None:
-    """An update takes a step of every optimizer, and leaves the agent's size of a batch and its buffer alone."""
-    agent = sac(**changes)
-    workload = sac_workload(agent, 16)
-    workload.check()
-    with counted_steps() as taken:
-        workload.call()
-    assert len(taken) == steps
-    assert (workload.items, workload.unit) == (1.0, "update")
-    assert type(agent.buffer) is rlox.ReplayBuffer
-
-
 def test_an_agent_that_cannot_update_so(wording: Wording) -> None:
     """The size of the batch is the agent's to have, and its buffer's to hold."""
     with wording.raises(ComponentError):
         sac_workload(sac(), 32)
     with wording.raises(ComponentError):
         sac_workload(SAC("Pendulum-v1", hidden=8, batch_size=16, buffer_size=10), 16)
-
-
-@pytest.mark.parametrize(
-    ("env_id", "env_kind"), [("CartPole-v1", "VecEnv"), ("Pendulum-v1", "GymVecEnv"), ("Acrobot-v1", "GymVecEnv")]
-)
-def test_a_ppo_rollout(env_id: str, env_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollout is of as many env steps as asked for, with envs of Rust and of gymnasium; only the check resets."""
-    agent = PPO(env_id, n_envs=4)
-    assert type(agent.collector.env).__name__ == env_kind
-    workload = ppo_workload(agent, 16, None)
-    workload.check()
-    assert (workload.items, workload.unit, workload.processed(1)) == (64.0, "env step", 64.0)
-    observations = agent.collector._obs
-    workload.call()
-    workload.call()
-    assert workload.processed(2) == 128.0
-    assert agent.collector._obs is not observations
 
 
 @pytest.mark.parametrize("changes", [{}, {"normalize_obs": True, "normalize_rewards": True}])
@@ -255,51 +159,6 @@ def test_the_phases_of_a_ppo_rollout(changes: dict[str, Any]) -> None:
         set(vars(agent.policy)),
         rlox.compute_gae_batched,
     )
-
-
-def test_values_of_episodes_cut_off_are_the_policys() -> None:
-    """Where a time limit ends episodes, the collector asks for values in between, which is no storing."""
-    agent = PPO("Pendulum-v1", n_envs=2)
-    workload = ppo_workload(agent, 256, None)
-    workload.check()
-    phases = harvested(workload, 1)
-    # 256 actions, a value for each of two envs whose 200 steps are over, and those after the last step.
-    assert phases["ppo_collect/policy"].count >= 256 + 2 + 1
-    assert_parts(phases, "ppo_collect", ("policy", "env_step", "store", "gae"))
-
-
-def test_a_policy_without_values_of_its_own_call() -> None:
-    """A policy that has the two methods rlox asks for, and no third, is collected with and seen too."""
-
-    class Plain(torch.nn.Module):  # type: ignore[misc]
-        def get_action_and_logprob(self, obs: Any) -> Any:
-            return torch.randint(2, (len(obs),)), torch.full((len(obs),), np.log(0.5))
-
-        def get_logprob_and_entropy(self, obs: Any, actions: Any) -> Any:
-            return torch.full((len(obs),), np.log(0.5)), torch.zeros(len(obs))
-
-        def get_value(self, obs: Any) -> Any:
-            return obs.sum(-1)
-
-    agent = PPO("CartPole-v1", n_envs=4)
-    agent.policy = Plain()
-    workload = ppo_workload(agent, 32, None)
-    workload.check()
-    phases = harvested(workload, 2)
-    assert {"ppo_collect/policy", "ppo_collect/env_step", "ppo_collect/store", "ppo_collect/gae"} <= set(phases)
-
-
-def test_a_broken_rollout_is_told(wording: Wording) -> None:
-    """A rollout of too few steps is told so."""
-
-    class OfHalf(RolloutCollector):  # type: ignore[misc]
-        def collect(self, policy: Any, n_steps: int) -> Any:
-            return super().collect(policy, n_steps // 2)
-
-    agent = PPO("CartPole-v1", n_envs=4)
-    agent.collector = OfHalf("CartPole-v1", n_envs=4)
-    with wording.raises(ComponentError):
-        ppo_workload(agent, 16, None).check()
 
 
 def test_objects_that_need_a_thunk(wording: Wording) -> None:

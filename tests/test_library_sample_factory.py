@@ -20,12 +20,3 @@ def test_gae(n_envs: int) -> None:
     workload.check()
     assert (workload.items, workload.unit) == (32.0 * n_envs, "transition")
     assert list(harvested(workload, 3)) == ["gae"]
-
-
-def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors are made once, beforehand, and a call leaves them as they were."""
-    workload = gae_workload(rl_utils.gae_advantages, 16, 2, "torch")
-    first: Any = workload.call()
-    monkeypatch.setattr(torch, "from_numpy", None)
-    for _ in range(5):
-        assert torch.equal(workload.call(), first)

@@ -11,7 +11,6 @@ from wording import Wording
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.components.training import counted_steps
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 
@@ -24,7 +23,6 @@ pytest.importorskip("skrl")
 from brief_env import BriefEnv  # noqa: E402 - where it is installed
 from skrl.agents.torch.ppo import ppo as ppo_module  # noqa: E402
 from skrl.agents.torch.sac import SAC  # noqa: E402
-from skrl.agents.torch.trpo import trpo as trpo_module  # noqa: E402
 from skrl.envs.wrappers.torch import wrap_env  # noqa: E402
 from skrl.memories.torch import RandomMemory  # noqa: E402
 from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model  # noqa: E402
@@ -92,20 +90,6 @@ def test_a_vector_of_one() -> None:
     assert_counts(workload, lambda: steps_of(env))
 
 
-def test_seeds_of_envs() -> None:
-    """The envs' first reset goes by the seed that both sides of a pair are given."""
-    import random
-
-    seen = []
-    for seed in (1, 1, 2):
-        random.seed(seed)
-        env = vector_of(2)
-        workload = vecenv_workload(env)
-        workload.check()
-        seen.append(env.envs[0].np_random.random())
-    assert seen[0] == seen[1] != seen[2]
-
-
 def test_an_env_that_nobody_resets_is_told(wording: Wording) -> None:
     """Skrl's wrapper resets a vector env but once, so one that does not reset itself is measured on nothing."""
     with wording.raises(ComponentError):
@@ -153,16 +137,6 @@ def test_a_step_that_is_wrong_is_told(
         vecenv_workload(env).check()
 
 
-def test_no_first_reset_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The envs are reset by the check, and from then on reset themselves."""
-    env = vector_of(2)
-    workload = vecenv_workload(env)
-    workload.check()
-    monkeypatch.setattr(env, "reset", None)
-    for _ in range(20):
-        workload.call()
-
-
 def memory_of(rows: int, kind: Any = RandomMemory, **changes: Any) -> Any:
     memory = kind(memory_size=50, num_envs=2, device="cpu", **changes)
     for name, size in (("observations", 3), ("actions", 1), ("rewards", 1)):
@@ -176,29 +150,6 @@ def test_an_empty_memory_is_told(wording: Wording) -> None:
     """There is nothing to draw from."""
     with wording.raises(ComponentError):
         replay_workload(memory_of(0), 16)
-
-
-def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """Whether calls wait is the pace they are timed at; a batch that is not on the memory's device is told."""
-    memory = memory_of(30)
-    memory.device = torch.device("cuda", 0)
-    waits: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
-    workload = replay_workload(memory, 16)
-    workload.call()
-    assert waits == []
-    with wording.raises(ComponentError):
-        workload.check()
-
-
-@pytest.mark.parametrize("module", [ppo_module, trpo_module])
-@pytest.mark.parametrize("n_envs", [1, 3])
-def test_gae(module: Any, n_envs: int) -> None:
-    """The functions of several agents compute the reference's advantages, which they normalise."""
-    workload = gae_workload(module.compute_gae, 16, n_envs, "numpy")
-    workload.check()
-    assert (workload.items, workload.unit) == (16.0 * n_envs, "transition")
-    assert list(harvested(workload, 1)) == ["gae"]
 
 
 @pytest.mark.parametrize(
@@ -215,13 +166,6 @@ def test_wrong_gae_is_told(broken: Callable[..., Any], monkeypatch: pytest.Monke
     monkeypatch.setattr(ppo_module, "compute_gae", lambda **arguments: broken(*compute_gae(**arguments)))
     with wording.raises(ComponentError):
         gae_workload(ppo_module.compute_gae, 64, 3, "torch").check()
-
-
-def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors are made once, beforehand."""
-    workload = gae_workload(ppo_module.compute_gae, 16, 2, "numpy")
-    monkeypatch.setattr(torch, "from_numpy", None)
-    workload.call()
 
 
 def model(make: Any, env: Any, inputs: str, output: str, *, lazy: bool = False) -> Any:
@@ -261,17 +205,6 @@ def sac(kind: Any = SAC, rows: int = 100, lazy: bool = False, memory: Any = Rand
     return agent
 
 
-@pytest.mark.parametrize(("config", "steps"), [({}, 3), ({"learn_entropy": False}, 2), ({"learning_starts": 1000}, 3)])
-def test_a_sac_update(config: dict[str, Any], steps: int) -> None:
-    """An update takes a step of every optimizer, whenever the agent would begin to learn."""
-    workload = sac_workload(sac(**config), 16)
-    workload.check()
-    with counted_steps() as taken:
-        workload.call()
-    assert len(taken) == steps
-    assert (workload.items, workload.unit) == (1.0, "update")
-
-
 def test_models_are_made_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that wait for their first input have had it before anything is timed, or checked."""
     agent = sac(lazy=True)
@@ -281,26 +214,6 @@ def test_models_are_made_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "materialize", None)
     workload.check()
     workload.call()
-
-
-class Idle(SAC):  # type: ignore[misc]
-    def update(self, *, timestep: int, timesteps: int) -> None:
-        self.memory.sample(names=self._tensors_names, batch_size=self.cfg.batch_size)
-
-
-def test_a_batch_on_another_device_is_told(wording: Wording) -> None:
-    """An agent's batch is on the device that its models are on."""
-    agent = sac(Idle)
-    sample = agent.memory.sample
-
-    def elsewhere(*args: Any, **kwargs: Any) -> Any:
-        return [
-            [None if tensor is None else tensor.to("meta") for tensor in batch] for batch in sample(*args, **kwargs)
-        ]
-
-    agent.memory.sample = elsewhere
-    with wording.raises(ComponentError):
-        sac_workload(agent, 16).check()
 
 
 @pytest.mark.parametrize(

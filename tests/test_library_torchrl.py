@@ -3,11 +3,8 @@ from __future__ import annotations
 import copy
 import gc
 import multiprocessing
-import os
 import random
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,16 +27,14 @@ from torchrl import collectors
 from torchrl.collectors import Collector
 from torchrl.data import (
     Composite,
-    LazyMemmapStorage,
     LazyTensorStorage,
-    ListStorage,
     OneHot,
     ReplayBuffer,
     TensorDictReplayBuffer,
     Unbounded,
 )
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
-from torchrl.envs import EnvBase, GymEnv, ParallelEnv, RewardSum, SerialEnv, TransformedEnv
+from torchrl.envs import EnvBase, GymEnv, SerialEnv
 from torchrl.modules import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives.value import GAE
 from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
@@ -77,51 +72,6 @@ class Blinking(EnvBase):  # type: ignore[misc]
         return torch.tensor([self.n_steps, self.n_resets], dtype=torch.float32)
 
 
-@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TransformedEnv(env, RewardSum())])
-def test_real_steps_of_an_env(wrap: Callable[[Any], Any]) -> None:
-    """An env of batch size () is one env, whatever wraps it; its resets are no steps."""
-    env = Blinking()
-    assert_counts(vecenv_workload(wrap(env)), lambda: env.n_steps)
-    assert env.n_resets > 10
-
-
-def test_real_steps_of_a_serial_env() -> None:
-    """Every call is a step of every env."""
-    env = SerialEnv(3, Blinking)
-    workload = vecenv_workload(env)
-    assert_counts(workload, lambda: sum(one.n_steps for one in env._envs))
-    assert sum(one.n_resets for one in env._envs) > 30
-    workload.close()
-    assert not env.is_closed
-
-
-def test_real_steps_of_a_parallel_env() -> None:
-    """Likewise with envs in processes of their own, which are there before anything is checked, and end in the end."""
-    made: list[Any] = []
-
-    def make() -> Any:
-        made.append(ParallelEnv(2, Blinking, mp_start_method="fork"))
-        step = made[0].step_and_maybe_reset
-
-        def seen(tensordict: Any) -> Any:
-            results = step(tensordict)
-            steps[:] = results[0]["next", "observation"][:, 0].tolist()
-            return results
-
-        made[0].step_and_maybe_reset = seen
-        return made[0]
-
-    steps: list[float] = []
-    before = set(multiprocessing.active_children())
-    workload = vecenv_workload(make)
-    started = set(multiprocessing.active_children()) - before
-    assert len(started) == 2
-    assert_counts(workload, lambda: sum(steps))
-    assert set(multiprocessing.active_children()) - before == started
-    workload.close()
-    assert set(multiprocessing.active_children()) == before
-
-
 @pytest.mark.parametrize("num_envs", [1, 2, 3])
 def test_real_steps_of_a_vector_env_of_gymnasium(num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """TorchRL takes the calls that only reset one of gymnasium's envs for steps, which pay nothing in CartPole."""
@@ -140,38 +90,6 @@ def test_real_steps_of_a_vector_env_of_gymnasium(num_envs: int, monkeypatch: pyt
     for _ in range(201):
         workload.call()
     assert (workload.processed(201) < 201 * num_envs) == (num_envs > 1)
-
-
-def test_no_call_draws_an_action_or_starts_anew() -> None:
-    """Actions are drawn before anything is called, by the seed alone, and calls reset no more than has ended."""
-    env = Blinking()
-    state = torch.get_rng_state()
-    workload = vecenv_workload(env)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert env.n_resets == 0
-    workload.check()
-    env.action_spec.rand = env.rand_action = lambda *_: pytest.fail("within a call")
-    resets = env.n_resets
-    for _ in range(100):
-        last = env.left == 1
-        workload.call()
-        assert env.n_resets - resets == last
-        resets = env.n_resets
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_seeds_decide_what_envs_do() -> None:
-    """With Python's generator seeded alike, two workloads do the same."""
-    observed = []
-    for _ in range(2):
-        random.seed(7)
-        env = SerialEnv(2, [lambda: GymEnv("CartPole-v1")] * 2)
-        workload = vecenv_workload(env)
-        workload.check()
-        for _ in range(30):
-            workload.call()
-        observed.append([one.state.tolist() for one in (inner.unwrapped for inner in (e._env for e in env._envs))])
-    assert observed[0] == observed[1]
 
 
 def test_an_env_that_is_not_reset(wording: Wording) -> None:
@@ -222,29 +140,6 @@ def filled(kind: Any = TensorDictReplayBuffer, storage: Any = LazyTensorStorage,
     return buffer
 
 
-@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
-@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
-def test_a_buffer(kind: Any, storage: Any) -> None:
-    """Whatever it keeps transitions in, it draws as many as it is asked for, by a thread of nobody's."""
-    buffer = filled(
-        kind, storage, collate_fn=(lambda rows: torch.stack(list(rows))) if storage is ListStorage else None
-    )
-    threads = threading.active_count()
-    workload = replay_workload(buffer, 16)
-    workload.check()
-    assert (workload.items, workload.processed(3)) == (16.0, 48.0)
-    phases = harvested(workload, 5)
-    assert {path: phase.count for path, phase in phases.items()} == {"sample": 1.0}
-    assert threading.active_count() == threads
-
-
-def test_a_buffer_of_plain_tensors() -> None:
-    """Batches that are no TensorDicts have rows as well."""
-    buffer = ReplayBuffer(storage=LazyTensorStorage(32))
-    buffer.extend(torch.zeros(32, 3))
-    replay_workload(buffer, 8).check()
-
-
 @pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes")
 @pytest.mark.parametrize("own", [16, 8])
 def test_a_buffer_with_a_batch_size_of_its_own(own: int) -> None:
@@ -271,12 +166,11 @@ def test_buffers_that_return_no_sampled_batches(wording: Wording) -> None:
     "change",
     [
         lambda batch: batch[:8],
-        lambda batch: batch.clear_device_().set("action", batch["action"].to("meta")),
         lambda batch: TensorDict({}, [16]),
     ],
 )
 def test_a_batch_that_is_wrong(change: Callable[[Any], Any], wording: Wording) -> None:
-    """Half the batch, a batch on two devices and an empty one are errors."""
+    """Half the batch and an empty one are errors."""
     buffer = filled(ReplayBuffer, collate_fn=change)
     with wording.raises(ComponentError):
         replay_workload(buffer, 16).check()
@@ -381,68 +275,6 @@ def test_phases_of_a_rollout(make_collector: Any) -> None:
         assert_parts(phases, "ppo_collect", ("policy", "env_step", "store", *last))
         counts = {path.rpartition("/")[2]: phase.count for path, phase in phases.items()}
         assert counts == {"ppo_collect": 1, "policy": 8, "env_step": 8, "store": 8 + len(last)} | dict.fromkeys(last, 1)
-
-
-def test_a_collector_is_as_it_was(make_collector: Any) -> None:
-    """Nothing stays in place after phases were seen, and nothing is in the way of what is not traced."""
-    collector = make_collector(postproc=value_gae())
-    before = {name: getattr(collector, name) for name in ("_wrapped_policy", "_wrapped_policy_uncompiled", "postproc")}
-    workload = ppo_workload(collector, 8, None)
-    workload.check()
-    harvested(workload, 2)
-    assert all(getattr(collector, name) is value for name, value in before.items())
-    assert "step_and_maybe_reset" not in vars(collector.env)
-    workload.call()
-
-
-def test_ranges_of_torchrl_are_counted_once(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Armed as in a worker, they are phases within an env's step; what a collector says of itself would be said twice.
-
-    Between slices they are off.
-    """
-    pytester.makepyfile(
-        test_it="""
-        import pytest
-        import torchrl
-        from library_checks import assert_parts
-        from test_library_torchrl import Blinking, Collector, SerialEnv, make_policy
-        from pytest_rlperf.components.ppo import ppo_workload
-        from pytest_rlperf.components.vecenv import vecenv_workload
-        from pytest_rlperf.measure.slices import Meter
-        from pytest_rlperf.model.measured import Shape, SliceKind
-
-        @pytest.fixture
-        def traced():
-            def trace(workload):
-                meter = Meter(workload, dict)
-                meter.check()
-                meter.warm_up(Shape(1, 10, True), 0, kernels=False)
-                assert not torchrl._utils._PROFILING_ENABLED
-                phases = {phase.path: phase for phase in meter.take(SliceKind.TRACED).phases}
-                assert not torchrl._utils._PROFILING_ENABLED
-                meter.thaw()
-                return phases
-            return trace
-
-        def test_rollout(traced):
-            collector = Collector(SerialEnv(3, Blinking), make_policy(), frames_per_batch=24, total_frames=-1)
-            phases = traced(ppo_workload(collector, 8, None))
-            assert_parts(phases, "ppo_collect", ("policy", "env_step", "store"))
-            step = "ppo_collect/env_step/EnvBase.step_and_maybe_reset"
-            assert phases[step].count == phases[f"{step}/EnvBase.step"].count == 8
-            assert not any("Collector" in path for path in phases)
-
-        def test_step(traced):
-            phases = traced(vecenv_workload(SerialEnv(3, Blinking)))
-            assert [path for path in phases if path.count("/") < 2] == [
-                "action", "env_step", "env_step/EnvBase.step_and_maybe_reset"
-            ]
-        """
-    )
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    monkeypatch.setenv("TORCHRL_PROFILING", "1")
-    monkeypatch.setenv("RLPERF_TIMERS", "standby")
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
 def test_a_rollout_of_a_stale_policy(make_collector: Any, wording: Wording) -> None:

@@ -27,8 +27,8 @@ from pytest_rlperf.workers.process import Process, Stem, WorkerLostError, connec
 
 RECORD = SliceRecord(SliceKind.PLAIN, 1e-6, 0.01, 10_000, 10_000.0, 0.01, 0.01, 0, 0, 1, ())
 WARM = Warm(Shape(10, 10, long=False), 1e-6, 0.1, 1, single=True)
-CHECKED = m.Checked(0.001, 1.0, m.Loaded(), children=False)
-START = m.Start(0, [], [], [], "/nowhere", False, False, [], [], [], "", False, "", {}, "", "", [])
+CHECKED = m.Checked(0.001, 1.0, {}, children=False)
+START = m.Start(0, [], [], [], "/nowhere", False, False, [], [], "", False, "", {}, "", "", [])
 ORDERS = [m.Check(), m.WarmUp(None, 1.0, None, kernels=True), m.Take(SliceKind.PLAIN)]
 ANSWERS = [m.Answer(number, value) for number, value in enumerate((CHECKED, WARM, RECORD), 1)]
 NAN = b'{"type": "Answer", "order": 3, "value": NaN}'

@@ -72,16 +72,6 @@ def test_an_optimizer_out_of_sight(wording: Wording) -> None:
         sac_workload(out_of_sight(Agent("SGD", math.inf)), None).check()
 
 
-@pytest.mark.torch
-def test_parameters_that_stay_and_that_numpy_has_no_type_for() -> None:
-    """Parameters that stay are no error where an optimizer changes others; bfloat16 is compared as any other."""
-    frozen, update = Agent("SGD", 0.1).net, out_of_sight(Agent("SGD", 0.1))
-    sac_workload(lambda: (update(), frozen), None).check()
-    sac_workload(Agent("SGD", 0.5, "bfloat16").update, None).check()
-    with pytest.raises(ComponentError, match="changed none"):
-        sac_workload(Agent("SGD", 0.0, "bfloat16").update, None).check()
-
-
 def test_an_update_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """What trains by NumPy alone has no optimizers that could be watched, and is measured as it is."""
     weights = np.ones(3)
@@ -115,25 +105,6 @@ def test_what_an_agent_has_beside_what_it_trains(beside: Any) -> None:
 
 
 @pytest.mark.torch
-def test_tensors_that_cannot_be_read() -> None:
-    """Those on ``meta``, sparse ones, and lazy ones are passed by; the lazy are trained once an optimizer has them."""
-    torch = pytest.importorskip("torch")
-    meta, sparse = torch.nn.Linear(2, 1, device="meta"), torch.eye(3).to_sparse()
-    agent, weights = Agent("SGD", 0.1), np.ones(3)
-    sac_workload(lambda: (agent.update, meta, sparse)[0](), None).check()
-    sac_workload(lambda: (np.add(weights, 1, out=weights), meta, sparse), None).check()
-    agent.net = torch.nn.LazyLinear(1)
-
-    def materialise() -> None:
-        agent.net(torch.ones(2))
-        agent.optimizer = torch.optim.SGD(agent.net.parameters(), lr=0.1)
-        agent.net(torch.ones(2)).sum().backward()
-        agent.optimizer.step()
-
-    sac_workload(materialise, None).check()
-
-
-@pytest.mark.torch
 @pytest.mark.parametrize("idle", ["optimizer", "rate", "leaf", "module"])
 def test_what_is_new_is_not_trained(idle: str, wording: Wording) -> None:
     """An optimizer made by the update, or a tensor or module, is no change of what the agent had."""
@@ -155,45 +126,6 @@ def test_what_is_new_is_not_trained(idle: str, wording: Wording) -> None:
         sac_workload(updates[idle], None).check()
     agent = SimpleNamespace(net=torch.nn.Linear(2, 1))
     sac_workload(lambda: update(0.1), None).check()
-
-
-@pytest.mark.torch
-def test_parameters_that_are_replaced(wording: Wording) -> None:
-    """A functional update gives the same path another tensor, with other values where it trains."""
-    torch = pytest.importorskip("torch")
-    agent = SimpleNamespace(weights=torch.ones(2, requires_grad=True))
-
-    def replace(lr: float) -> None:
-        agent.weights = (agent.weights.detach() * (1 - lr)).requires_grad_()
-
-    sac_workload(lambda: replace(0.5), None).check()
-    with wording.raises(ComponentError):
-        sac_workload(lambda: replace(0.0), None).check()
-
-
-@pytest.mark.torch
-def test_storage_that_an_update_resizes() -> None:
-    """The look at parameters leaves their storage PyTorch's own, which it would not resize once NumPy shares it."""
-    torch = pytest.importorskip("torch")
-    agent, scales = Agent("SGD", 0.1), torch.ones(3)
-
-    def resize(storage: Any) -> None:
-        size = storage.nbytes()
-        storage.resize_(0)
-        storage.resize_(size)
-
-    def sharded() -> None:
-        agent.update()
-        kept = agent.net.weight.detach().clone()
-        resize(agent.net.weight.untyped_storage())
-        agent.net.weight.data.copy_(kept)
-
-    def unsharded() -> None:
-        resize(scales.untyped_storage())
-        scales.fill_(2)
-
-    sac_workload(sharded, None).check()
-    sac_workload(unsharded, None).check()
 
 
 class Learner:
@@ -323,27 +255,6 @@ def test_a_vector_env_of_ones_own(kind: type[VectorEnv], told: dict[str, Any], s
     assert [phase.path for phase in recorded.phases(2)] == ["action", "env_step"]
     assert workload.count() == 6.0
     assert {actions.shape for actions in env.taken} == {shape}
-
-
-def test_seeds_of_an_env_of_ones_own() -> None:
-    """Equal seeds give equal actions, and reach reset(seed=) or seed()."""
-    taken, seeds = [], []
-    for kind in (VectorEnv, VectorEnv, NoSeedInReset):
-        random.seed(3)
-        env = kind()
-        vecenv_workload(env).check()
-        taken.append(np.stack(env.taken).tolist())
-        seeds.append(env.seeded)
-    assert taken[0] == taken[1] == taken[2]
-    assert seeds[0] == seeds[1] == seeds[2] is not None
-
-
-class NoSeedInReset(VectorEnv):
-    def reset(self) -> Array:  # type: ignore[override]
-        return np.zeros((3, 5))
-
-    def seed(self, seed: int) -> None:
-        self.seeded = seed
 
 
 @pytest.mark.parametrize(

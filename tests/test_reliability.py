@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,104 +82,12 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def dead_scratch(temporary: Path) -> Path:
-    made = subprocess.run(
-        [sys.executable, "-c", "from pytest_rlperf.scratch import make_scratch; print(make_scratch()[0])"],
-        env=os.environ | {"TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return Path(made.stdout.strip())
-
-
-def test_scratch_of_dead_runs_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run removes the scratch of runs that are gone, and leaves that of living ones."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    living, next_run, dead = Guardian(), Guardian(), dead_scratch(tmp_path)
-    kept = living.new_directory()
-    assert not dead.exists()
-    dead = dead_scratch(tmp_path)
-    next_run.new_directory()
-    assert kept.exists()
-    assert not dead.exists()
-    living.close()
-    next_run.close()
-    assert scratch_left(tmp_path) == []
-
-
-LOOK_ALIKE: dict[str, Callable[[Path], Path]] = {
-    "a directory with a lock in it": lambda dead: write(dead.parent.parent / "rlperf-notes", {"lock": ""}),
-    "a directory beside scratch, without a mark": lambda dead: write(dead.parent / "notes", {"lock": ""}),
-    "a copy of scratch": lambda dead: shutil.copytree(dead, dead.parent / "copy"),
-    "scratch that was moved away": lambda dead: dead.rename(dead.parent.parent / "rlperf-moved"),
-    "a forged mark elsewhere": lambda dead: forged(dead, dead.parent.parent / "pytest-rlperf-notes/notes"),
-    "a link to another directory": lambda dead: linked(dead, dead.parent / "link"),
-}
-
-
-def forged(dead: Path, place: Path) -> Path:
-    """Make a directory with the mark that scratch would have there."""
-    mark = (dead / "lock").read_text().replace(str(dead), str(place))
-    return write(place, {"lock": mark})
-
-
-def linked(dead: Path, place: Path) -> Path:
-    """Make a directory whose mark has the path of a link that leads to it."""
-    target = write(dead.parent.parent / "mine", {"lock": (dead / "lock").read_text().replace(str(dead), str(place))})
-    place.symlink_to(target)
-    return target
-
-
-@pytest.mark.parametrize("what", LOOK_ALIKE)
-def test_what_no_run_has_made_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """A run removes nothing that only looks like scratch of a dead one."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    kept = LOOK_ALIKE[what](dead_scratch(tmp_path))
-    kept.chmod(0o700)
-    (kept / "thesis.txt").write_text("mine")
-    run = Guardian()
-    run.new_directory()
-    run.close()
-    assert (kept / "thesis.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize("planted", ["a link", "a link that leads nowhere", "an open directory", "another user's"])
-def test_a_planted_place_of_scratch_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
-    """Where others may own or read the place of scratch, a run makes a new directory, and touches nothing there."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead = dead_scratch(tmp_path)
-    place = dead.parent
-    if "link" in planted:
-        place.rename(tmp_path / "mine")
-        place.symlink_to(tmp_path / ("mine" if planted == "a link" else "nowhere"))
-        dead = tmp_path / "mine" / dead.name
-    elif planted == "an open directory":
-        place.chmod(0o755)
-    else:
-        lstat = Path.lstat
-        monkeypatch.setattr(Path, "lstat", lambda path: owned(lstat(path), os.getuid() + (path == place)))
-    before = set(tmp_path.iterdir())
-    run = Guardian()
-    directory = run.new_directory()
-    (new,) = set(tmp_path.iterdir()) - before
-    assert directory.is_relative_to(new)
-    assert new.stat().st_mode & 0o777 == 0o700
-    assert dead.exists()
-    run.close()
-    assert set(tmp_path.iterdir()) == before
-
-
 def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
     """A run that can make no temporary files measures nothing, and names the reason and the variable."""
     run = measure(tmp_path, SOUND, code=USAGE, conftest="import tempfile\n\ntempfile.tempdir = '/proc/none'\n")
     assert "INTERNALERROR" not in run.text
     assert "/proc/none" in run.text
     assert "TMPDIR" in run.text
-
-
-def owned(found: os.stat_result, user: int) -> os.stat_result:
-    return os.stat_result((*found[:4], user, *found[5:]))
 
 
 def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:
@@ -237,7 +143,7 @@ def test_a_copy_that_hangs_at_its_fork_is_waited_for_shortly(
     now = itertools.count(step=0.5)
     monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
     monkeypatch.setattr(process, "_POLL_S", 0.001)
-    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], [], "", False, "", {}, "", "", [], forks=True)
+    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], "", False, "", {}, "", "", [], forks=True)
     lost = []
     for has_begun in (False, True):
         here, there = connected()
@@ -258,7 +164,7 @@ def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: 
     clock = SimpleNamespace(monotonic=lambda: float(next(now)))  # time passes only for who looks at it
     monkeypatch.setattr(process, "time", clock)
     monkeypatch.setattr(process, "_POLL_S", 0.001)
-    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], [], "", False, "", {}, "", "", [])
+    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], "", False, "", {}, "", "", [])
     ends = [connected() for _ in range(3)]
     workers = [Stem("worker", start, Guardian(), 300, here).worker() for here, _ in ends]
     for worker in workers:

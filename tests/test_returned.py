@@ -1,9 +1,10 @@
-"""Calls that only start work: what they return is an error of the test, with the line that helps."""
+"""Calls that only start work: what they return is an error of the test."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,54 +64,35 @@ def applied(method: str) -> Any:
         return pool.map_async(int, "1") if method == "map_async" else pool.imap(int, "1")
 
 
-RETURNED: dict[str, tuple[Callable[[], object], str]] = {
-    "coroutine": (train, r"a coroutine of train, .* not run yet: call asyncio\.run\(train\(…\)\) within the call"),
-    "async generator": (stream, r"an async generator of stream, .* a coroutine that asyncio\.run\(…\) runs"),
-    "generator": (batches, r"a generator of batches, .* not run yet: call list\(batches\(…\)\) within the call"),
-    "map": (lambda: map(int, "1"), r"a map, .*: call list\(…\)"),
-    "imap": (lambda: applied("imap"), r"multiprocessing\.pool\.IMapIterator, .*: call list\(…\)"),
-    "asyncio future": (pending, r"_asyncio\.Future, .* may not be done yet: await it in a coroutine that asyncio\.run"),
-    "future": (submitted, r"concurrent\.futures\._base\.Future, .*: call \.result\(\) within the call"),
-    "map_async": (
-        lambda: applied("map_async"),
-        r"multiprocessing\.pool\.MapResult, .*: call \.get\(\) within the call",
-    ),
-    "delayed": (
-        lambda: of_class("dask.delayed", "Delayed", __dask_graph__=lambda self: {}),
-        r"dask\.delayed\.Delayed, .*: call \.compute\(\) within the call",
-    ),
-    "distributed": (
-        lambda: of_class("distributed.client", "Future", __await__=None),
-        r"distributed\.client\.Future, .*: call \.result\(\) within the call",
-    ),
-    "ray": (
-        lambda: of_class("ray._raylet", "ObjectRef", __await__=None),
-        r"ray\._raylet\.ObjectRef, .*: call ray\.get\(…\) within the call",
-    ),
-    "cupy": (
-        lambda: of_class("cupy", "ndarray"),
-        r"cupy\.ndarray, .*: call cupy\.cuda\.Device\(\)\.synchronize\(\), and return no CuPy array, within the call",
-    ),
-    "mlx": (lambda: of_class("mlx.core", "array"), r"mlx\.core\.array, .*: call mlx\.core\.eval\(…\) within the call"),
-    "awaitable": (lambda: of_class("theirs", "Task", __await__=None), r"theirs\.Task, .*: await it in a coroutine"),
-    "ready": (
-        lambda: of_class("theirs", "Array", block_until_ready=lambda self: self),
-        r"theirs\.Array, .*: call \.block_until_ready\(\), and return something else, within the call",
-    ),
-    "wait": (
-        lambda: of_class("theirs", "Work", wait=lambda self: None),
-        r"theirs\.Work, .*: call \.wait\(\), and return something else, within the call",
-    ),
+CODE: dict[str, Callable[[], object]] = {
+    "a coroutine of train": train,
+    "an async generator of stream": stream,
+    "a generator of batches": batches,
+    "a map": lambda: map(int, "1"),
+    "multiprocessing.pool.IMapIterator": lambda: applied("imap"),
 }
-KINDS = pytest.mark.parametrize(("make", "says"), RETURNED.values(), ids=RETURNED)
+HANDLES: dict[str, Callable[[], object]] = {
+    "_asyncio.Future": pending,
+    "concurrent.futures._base.Future": submitted,
+    "multiprocessing.pool.MapResult": lambda: applied("map_async"),
+    "dask.delayed.Delayed": lambda: of_class("dask.delayed", "Delayed", __dask_graph__=lambda self: {}),
+    "distributed.client.Future": lambda: of_class("distributed.client", "Future"),
+    "ray._raylet.ObjectRef": lambda: of_class("ray._raylet", "ObjectRef"),
+    "cupy.ndarray": lambda: of_class("cupy", "ndarray"),
+    "mlx.core.array": lambda: of_class("mlx.core", "array"),
+    "theirs.Task": lambda: of_class("theirs", "Task", __await__=None),
+    "theirs.Array": lambda: of_class("theirs", "Array", block_until_ready=lambda self: self),
+    "theirs.Work": lambda: of_class("theirs", "Work", wait=lambda self: None),
+}
 
 
-@KINDS
-def test_what_stands_for_work(make: Callable[[], object], says: str) -> None:
-    """The error names the object and the line that helps, also for a member of containers; Python warns of nothing."""
+@pytest.mark.parametrize("name", [*CODE, *HANDLES])
+def test_what_stands_for_work(name: str) -> None:
+    """The error names the object and what is to be done, also for a member of containers; Python warns of nothing."""
+    make, why = (CODE[name], "has not run yet: run") if name in CODE else (HANDLES[name], "not be done yet: wait")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ComponentError, match=rf"^fn\(\) returned {says}"):
+        with pytest.raises(ComponentError, match=rf"^fn\(\) returned {re.escape(name)}, .* {why}"):
             finished(make(), "fn()")
         with pytest.raises(ComponentError, match=r"^fn\(\) returned .* at \['losses'\]\[1\], whose"):
             finished({"losses": [1.0, make()]}, "fn()")
@@ -211,4 +193,4 @@ def test_a_run(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     if options:
         fails["test_batches"] = "the benchmarked function returned a generator of batches"
     result.assert_outcomes(failed=len(fails), passed=2 - len(fails))
-    result.stdout.fnmatch_lines([f"E * {text}, * call *" for text in fails.values()])
+    result.stdout.fnmatch_lines([f"E * {text}, *" for text in fails.values()])

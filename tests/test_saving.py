@@ -12,7 +12,6 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.judge.verdict import Evidence, judge
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Allowance, Outcome, Status, Verdict
 from pytest_rlperf.model.live import Live
@@ -20,8 +19,7 @@ from pytest_rlperf.model.notes import KeptBack
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.stored import Acceptance, Link, PairSpread
 from pytest_rlperf.options import read_config
-from pytest_rlperf.report.wording import message, note_lines, saved_lines, verdict_message
-from pytest_rlperf.run.one_test import evidence_of
+from pytest_rlperf.report.wording import message, saved_lines, verdict_message
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.saving import save
 
@@ -211,25 +209,6 @@ def test_a_comparison_with_the_baselines_own_commit_is_a_link(new_run: NewRun) -
     assert links["test_stored"] == ()
 
 
-def test_figures_say_which_session_they_are_of(new_run: NewRun) -> None:
-    """A figure that stays keeps its own origin beside the new one's."""
-    first = new_run()
-    enter(first, "test_a", NEW)
-    enter(first, "test_b", NEW)
-    save(first, failed=())
-    second = new_run()
-    enter(second, "test_a", SAME, 2e-3)
-    enter(second, "test_b", SLOWER, 2e-3)
-    second.provenance()
-    second._provenance = replace(second.provenance(), created="2030-01-01T00:00:00+00:00")
-    save(second, failed=())
-    baseline = second.baselines.store.read()
-    assert baseline is not None
-    created = {key: baseline.sessions[entry.session].created[:4] for key, entry in baseline.results.items()}
-    assert created.pop("test_it.py::test_a") == "2030"
-    assert created.pop("test_it.py::test_b") != "2030"
-
-
 def store_accepted(new_run: NewRun, reason: str) -> Acceptance:
     """Store slower figures with a reason in the place of faster ones; return their acceptance as it is stored."""
     first = new_run()
@@ -305,51 +284,3 @@ def test_who_accepts_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
     accepted = store_accepted(new_run, "why")
     assert accepted.by == "Bo <bo@example.org>"
-
-
-def test_at_most_five_are_named(new_run: NewRun, wording: Wording) -> None:
-    """Of many tests that may be slower the note names some, and says how many more there are."""
-    run = new_run()
-    for number in range(7):
-        enter(run, f"test_{number}", SLOWER)
-    save(run, failed=())
-    assert run.saved is not None
-    assert saved_lines(run.saved) == wording
-    assert not run.baselines.store.path.exists()
-
-
-def test_what_is_new_says_that_it_is_stored(new_run: NewRun, wording: Wording) -> None:
-    """A test without a baseline has that as its reason, and that it is stored where it is."""
-    run = new_run()
-    elsewhere = WrittenReason("machine", "another machine\ncounted elsewhere")
-    enter(run, "test_new", NEW)
-    enter(run, "test_else", replace(NEW, status=Status.INCOMPARABLE, reason=elsewhere))
-    enter(run, "test_few", NEW, workers=1)
-    save(run, failed=())
-    assert [message(each) for each in run.outcomes.tests.values()] == wording
-
-
-def test_only_a_run_that_does_not_store_asks_to(new_run: NewRun, pytester: pytest.Pytester, wording: Wording) -> None:
-    """The advice to store what is new is left out where that is being done."""
-    saving = new_run()
-    comparing = RunState(read_config(pytester.parseconfig("--rlperf")), pytester.path)
-    result = enter(saving, "test_a", NEW).result
-    said = [
-        verdict_message(judge(evidence_of(run, Evidence(result)), run.policy(run.settings)))
-        for run in (saving, comparing)
-    ]
-    assert said == wording
-
-
-@pytest.mark.parametrize("args", [("--rlperf",), ("--rlperf-against=main",), ("--rlperf-save-baseline",)])
-def test_a_bad_file_of_another_machine_is_a_note(
-    args: tuple[str, ...], pytester: pytest.Pytester, wording: Wording
-) -> None:
-    """Whatever the run is for, it goes on without that file, and names it."""
-    stray = pytester.path / "baselines" / "default" / "stray.json"
-    stray.parent.mkdir(parents=True)
-    stray.write_text('{"schema": 99}')
-    run = RunState(read_config(pytester.parseconfig(*args)), pytester.path)
-    (line,) = note_lines(run.notes, verbose=False)
-    assert str(stray) in line
-    assert line == wording

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,21 +14,18 @@ from wording import Wording
 
 from pytest_rlperf.attribution import (
     Aside,
-    NativeOwners,
     Profiler,
     ProfilerBusyError,
     entered_by,
     is_environment,
-    places_of,
+    owner_of_native,
     refuse_company,
     shares,
 )
 from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.attribution_pass import explain
-from pytest_rlperf.model.counting import Share
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.probes.attach import attached
-from pytest_rlperf.report.tables import shares_lines
 
 
 @pytest.fixture(autouse=True)
@@ -164,34 +159,7 @@ def is_profiled() -> bool:
 )
 def test_native_functions_by_what_cprofile_calls_them(text: str, owner: str) -> None:
     """The module in a native function's description leads to its owner."""
-    assert NativeOwners().of_text(text) == owner
-
-
-@pytest.fixture
-def namesakes(monkeypatch: pytest.MonkeyPatch) -> tuple[type, type]:
-    """Load an extension with types named like the interpreter's, and one whose type has ``builtins`` as its module.
-
-    PyTorch is one of the first kind, rlox one of the second.
-    """
-    first, second = types.ModuleType("first_native"), types.ModuleType("second_native")
-    for module in (first, second):
-        module.__file__ = f"{module.__name__}{EXTENSION_SUFFIXES[0]}"
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    namesake = type("NoneType", (), {"__module__": "first_native"})
-    native = type("Buffer", (), {"__module__": "builtins"})
-    vars(first).update(
-        NoneType=namesake, function=types.FunctionType, Buffer=type("Buffer", (), {"__module__": "first_native"})
-    )
-    vars(second).update(Buffer=native)
-    return namesake, native
-
-
-def test_a_type_that_says_it_is_built_in(namesakes: tuple[type, type]) -> None:
-    """Its owner is the extension that has it, not one that has another type of its name."""
-    assert namesakes
-    natives = NativeOwners()
-    assert natives.of_text("<method 'sample' of 'builtins.Buffer' objects>") == "second_native"
-    assert natives.of_text("<method 'sample' of 'builtins.NoneType' objects>") == "unattributed"
+    assert owner_of_native(text) == owner
 
 
 class _Base:
@@ -231,16 +199,6 @@ class _Optimizer(_Base):
         self.ticks.python += int(loss)
 
 
-class _Holder:
-    """Code that took a bound method before anybody looked."""
-
-    def __init__(self, envs: _Envs) -> None:
-        self.envs_step = envs.step
-
-    def call(self) -> object:
-        return self.envs_step([1, 2, 3, 4])
-
-
 @pytest.fixture
 def envs(ticks: Ticks) -> Iterator[_Envs]:
     """Return environments; their classes must be afterwards as they were before."""
@@ -250,33 +208,9 @@ def envs(ticks: Ticks) -> Iterator[_Envs]:
 
 
 def test_steps_and_resets_are_the_environments(ticks: Ticks, envs: _Envs) -> None:
-    """With everything that they call, nested ones once, also where the call itself is the environment's method."""
+    """With everything that they call, nested ones once."""
     assert found(ticks, lambda: envs.step([1, 2, 3, 4])) == {"environment": 1.0}
-    assert found(ticks, envs.reset) == {"environment": 1.0}
-
-
-def test_a_method_under_another_name_is_called_itself(ticks: Ticks) -> None:
-    """A bound method whose name leads elsewhere, or nowhere, is the call all the same."""
-    made: list[str] = []
-
-    class Named:
-        def first(self) -> None:
-            made.append("first")
-
-        def renamed(self) -> None:
-            made.append("second")
-
-    Named.renamed.__name__ = "first"
-    found(ticks, Named().renamed, calls=2)
-    assert set(made) == {"second"}
-
-
-def test_bound_methods_that_were_taken_before_count(ticks: Ticks, envs: _Envs) -> None:
-    """Variables and attributes may hold a bound method; afterwards they hold it again."""
-    step, holder = envs.step, _Holder(envs)
-    assert found(ticks, lambda: step([1, 2, 3, 4])) == {"environment": 1.0}
-    assert found(ticks, holder.call) == {"environment": 1.0}
-    assert step == envs.step == holder.envs_step
+    assert found(ticks, lambda: envs.reset()) == {"environment": 1.0}
 
 
 def test_environments_among_other_work(ticks: Ticks, envs: _Envs) -> None:
@@ -305,7 +239,7 @@ def test_time_after_a_pause_belongs_to_the_function_that_runs(ticks: Ticks, envs
         ticks.python += 2000
 
     profiler = Profiler(ticks)
-    aside = Aside(places_of(entered_by(outer), outer), ticks, profiler.pause, profiler.resume)
+    aside = Aside(list(entered_by(outer).values()), ticks, profiler.pause, profiler.resume)
     with attached([aside]):
         profiler.run(outer)
     assert aside.spent_ns == 3 * 2000
@@ -449,12 +383,3 @@ def test_what_xla_takes_is_not_called_pythons(waits: bool) -> None:
     assert found["jax"] > 0
     assert found["python or jax"] > 0
     assert sum(found.values()) == pytest.approx(1.0)
-
-
-def test_the_table_to_the_letter(wording: Wording) -> None:
-    """Names, percents and bars are aligned."""
-    table = [Share("pytorch", 0.875), Share("pytorch (Python)", 0.1), Share("python", 0.025), Share("unattributed", 0)]
-    assert shares_lines(table) == wording
-    assert shares_lines([Share("unattributed", 1.0)]) == ["unattributed    100 %  " + 40 * "#"]
-    assert max(map(len, shares_lines([Share("an extension of a very long name", 1.0)]))) <= 80
-    assert shares_lines([]) == []

@@ -16,7 +16,6 @@ import pytest
 from builders import source, write
 from wording import Wording
 
-from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.sides import cache as cache_module
 from pytest_rlperf.sides.cache import KEPT_DAYS, Cache, open_cache
@@ -24,8 +23,6 @@ from pytest_rlperf.sides.cache import KEPT_DAYS, Cache, open_cache
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -57,49 +54,18 @@ def content(place: Path) -> str:
     return (place / "package/file").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("home", ["inside", "relative"])
-def test_cache_is_never_within_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
-    """A cache directory within the user's tree, or a relative one, gives way to another place."""
-    top = tmp_path / "tree"
-    top.mkdir()
-    monkeypatch.chdir(top)
+@pytest.mark.parametrize("place", ["within the tree", "home within the tree", "in a:b", "not to be made"])
+def test_place_in_which_no_side_can_be_kept_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, wording: Wording
+) -> None:
+    """A cache within the user's tree, one whose path ends an entry of PATH, and one that cannot be made are errors."""
+    top = write(tmp_path / "tree", {"file": ""})
     monkeypatch.setenv("HOME", str(top))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(top / ".cache") if home == "inside" else "here")
-    directory = open_cache(top).directory
-    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}" / "sides"
-    assert directory.parent.stat().st_mode & 0o777 == 0o700
-    assert not list(top.iterdir())
-
-
-@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME", "TMPDIR"])
-def test_cache_that_no_environment_can_be_made_in_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, wording: Wording
-) -> None:
-    """The separator of PATH's entries cannot be in the cache's path, wherever that comes from; nothing is made."""
-    place = tmp_path / "a:b"
-    place.mkdir()
-    (tmp_path / "tree").mkdir()
-    monkeypatch.setenv(
-        "XDG_CACHE_HOME", {"XDG_CACHE_HOME": str(place), "TMPDIR": str(tmp_path / "tree")}.get(variable, "")
-    )
-    monkeypatch.setenv("HOME", str(place))
-    monkeypatch.setattr("tempfile.tempdir", str(place))
+    named = {"within the tree": top / "cache", "in a:b": tmp_path / "a:b", "not to be made": top / "file/cache"}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(named.get(place, "relative")))
     with wording.raises(SideError):
-        open_cache(tmp_path / "tree")
-    assert not list(place.iterdir())
-
-
-def test_shared_directory_that_others_can_write_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """Files of others in the directory for temporary files are not run."""
-    shared = tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
-    shared.mkdir()
-    shared.chmod(0o777)
-    (tmp_path / "tree").mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "tree"))
-    with wording.raises(SideError):
-        open_cache(tmp_path / "tree")
+        open_cache(tmp_path / "other" if place == "not to be made" else top)
+    assert sorted(path.name for path in (*top.iterdir(), *tmp_path.iterdir())) == ["file", "tree"]
 
 
 @pytest.mark.parametrize("which", ["tree", "entry", "attempt"])
@@ -148,7 +114,7 @@ def test_link_in_the_cache_is_not_followed(cache: Cache, which: str, tmp_path: P
 
 
 @pytest.mark.parametrize("which", ["the cache", "a directory above it"])
-def test_cache_that_others_could_exchange_gives_way(
+def test_cache_that_others_could_exchange_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     """A user's cache that others can write to, or put another in the place of, is not used; a private one is."""
@@ -156,8 +122,8 @@ def test_cache_that_others_could_exchange_gives_way(
     (tmp_path / "open/pytest-rlperf").mkdir(mode=0o700)
     (tmp_path / ("open/pytest-rlperf" if which == "the cache" else "open")).chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "open"))
-    directory = open_cache(tmp_path / "tree").directory
-    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}" / "sides"
+    with pytest.raises(SideError, match="other users can write to"):
+        open_cache(tmp_path / "tree")
     (tmp_path / "open").chmod(0o1777)  # as that of /tmp: nobody can exchange what is in it
     (tmp_path / "open/pytest-rlperf").chmod(0o700)
     assert open_cache(tmp_path / "tree").directory.parent == tmp_path / "open/pytest-rlperf"
@@ -165,6 +131,7 @@ def test_cache_that_others_could_exchange_gives_way(
 
 def test_cache_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
     """All directories of the cache are made for this user alone."""
+    (tmp_path / "cache").mkdir()
     umask = os.umask(0)
     try:
         opened = open_cache(tmp_path / "tree")
@@ -374,51 +341,3 @@ def test_entries_of_all_trees_go_when_unused_for_long(tmp_path: Path) -> None:
     caches[0].entry("new", filled_with("new"), never)
     assert [place.is_dir() for place in (held, *places)] == [True, False, True]
     caches[0].close()
-
-
-def test_cache_is_shown_and_cleared(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wording: Wording
-) -> None:
-    """``rlperf cache`` shows the trees and their sizes; ``--clear`` removes what no run uses, and names the rest."""
-    monkeypatch.setenv("COLUMNS", "200")
-    held = cache.entry("held", filled_with("x" * 1_000_000), never)
-    other = open_cache(tmp_path / "other tree")
-    other.entry("one", filled_with("x" * 200_000), never)
-    other.close()
-    assert main(["cache"]) == 0
-    text = capsys.readouterr().out
-    rows = [line.split() for line in text.splitlines() if "MB" in line]
-    assert [row[-4:-1] for row in rows[:2]] == [["1", "1.0", "MB"], ["1", "0.2", "MB"]]
-    assert "other tree" in text
-    assert f"kept in {tmp_path}/cache/pytest-rlperf\n" in text
-    assert "1.2 MB" in text
-    assert "16 latest entries, for 30 days" in text
-    assert main(["cache", "--clear"]) == 4
-    captured = capsys.readouterr()
-    assert captured.out == "removed 1 of 2 entries, 0.2 MB\n"
-    assert captured.err == wording
-    cache.close()
-    assert main(["cache", "--clear"]) == 0
-    assert not held.exists()
-    capsys.readouterr()
-    assert main(["cache"]) == 0
-    assert capsys.readouterr().out == wording
-
-
-@pytest.mark.parametrize("where", ["own", "linked"])
-def test_directories_of_others_are_not_cleared(tmp_path: Path, where: str) -> None:
-    """``rlperf cache --clear`` leaves alone what the cache has not made, and what a planted link leads to."""
-    place = tmp_path / "cache/pytest-rlperf"
-    if where == "linked":
-        opened = open_cache(tmp_path / "tree")
-        opened.entry("key", filled_with("mine"), never)
-        opened.close()
-        (tmp_path / "mine").mkdir()
-        place.rename(tmp_path / "mine/sides")
-        (tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}").symlink_to(tmp_path / "mine")
-        kept = next((tmp_path / "mine").rglob("package/file"))
-    else:
-        write(place, {"tools/tree": "", "tools/notes/lock": "", "tools/notes/kept": "mine"})
-        kept = place / "tools/notes/kept"
-    assert main(["cache", "--clear"]) == 0
-    assert kept.read_text(encoding="utf-8") == "mine"

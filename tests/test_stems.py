@@ -126,7 +126,6 @@ class FakeWorker(Fake):
         self.called: m.Called | None = None
         self.others: list[str] = []
         self.loaded: dict[str, str] = {}
-        self.importers: dict[str, str] = {}
 
     @property
     def sets_variables(self) -> bool:

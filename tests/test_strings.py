@@ -29,7 +29,7 @@ from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.model.stored import Acceptance, FirstFigures
+from pytest_rlperf.model.stored import Acceptance
 from pytest_rlperf.report.run_json import written
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
@@ -203,9 +203,8 @@ def baseline_of(top: Path) -> tuple[Path, dict[str, Any]]:
     """Store a baseline with every kind of string; return its file and its content."""
     provenance = builders.provenance(commit=git(top, "rev-parse", "HEAD~1"), tree="b" * 40, packages={"numpy": "2.1"})
     found = builders.result(notes=("a note",))
-    first = FirstFigures(provenance.created, provenance.commit)
     accepted = Acceptance("larger net", provenance.created, 0.0005)
-    entry = builders.stored(found, "then", first=first, accepted=accepted)
+    entry = builders.stored(found, "then", accepted=accepted)
     store = Store(top / "baselines", "default", this_machine())
     store.write("then", provenance, {found.nodeid: entry})
     return store.path, json.loads(store.path.read_bytes())

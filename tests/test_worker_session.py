@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve()
 
 
 def start(**changes: Any) -> m.Start:
-    lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "foreign", "sites")}
+    lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "sites")}
     texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
     others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
     return m.Start(**(lists | texts | others | changes))
@@ -66,7 +66,7 @@ def test_modules_that_the_first_call_loads_are_listed(
     checked = m.answer_to(m.Check(), answer)
     assert "rlperf_library" in checked.others
     assert not {"rlperf_own", "pytest", __name__} & {*checked.others}
-    assert checked.loaded.files["rlperf_own"] == str(HERE)
+    assert checked.loaded["rlperf_own"] == str(HERE)
     assert checked.variables == library_variables()
 
 
@@ -119,9 +119,7 @@ def test_generators_are_seeded_once_a_test(
 def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromWorker]:
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
     sent: list[m.FromWorker] = []
-    engine: Any = SimpleNamespace(
-        receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=m.Loaded, dropped=0
-    )
+    engine: Any = SimpleNamespace(receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=dict, dropped=0)
     found = session.Session(start(), engine, terminal=-1)
     if error is not None:
 

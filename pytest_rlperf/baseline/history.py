@@ -50,9 +50,7 @@ class Sessions:
     def add_baseline(self, baseline: Baseline) -> None:
         """Add all that one version of a file has."""
         for test, stored in baseline.results.items():
-            # A file of the first version has the figures of the last session alone.
-            history = stored.history or (session_figures(stored.result, stored.session, same_code=False),)
-            for figures in history:
+            for figures in stored.history:
                 self.add(test, _session(baseline, stored, figures))
             for link in stored.links:
                 self.add_link(test, link)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.sides.build import read_settings
 from pytest_rlperf.sides.git import repository_around
 from pytest_rlperf.sides.packages import installs_from, normalized
 
@@ -68,35 +65,16 @@ def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Proven
 
 def providing(modules: Iterable[str]) -> set[str]:
     """Return the distributions that provide ``modules``."""
-    providers = packages_distributions() if sys.version_info >= (3, 11) else _packages_distributions()
+    providers = packages_distributions()
     return {name for module in modules for name in providers.get(module, ())}
 
 
-def _packages_distributions() -> dict[str, list[str]]:
-    """Do what Python 3.10's function of that name does, also for distributions without a top_level.txt, as NumPy's."""
-    found: dict[str, list[str]] = {}
-    for distribution in distributions():
-        listed = (distribution.read_text("top_level.txt") or "").split()
-        files = distribution.files or ()
-        for name in listed or {file.parts[0].partition(".")[0] for file in files if file.suffix in (".py", ".so")}:
-            found.setdefault(name, []).append(distribution.metadata["Name"])
-    return found
-
-
-def free_distributions(directory: Path, top: Path) -> frozenset[str]:
+def free_distributions(top: Path) -> frozenset[str]:
     """Return the distributions whose versions do not matter, by normalized names: the test tools', and the tree's own.
 
-    The latter are installed from the tree at ``top``, or are the projects around ``directory`` in it, installed or not.
+    The latter are those installed from the tree at ``top``.
     """
-    own = [install.name for install in installs_from(top)]
-    directory, top = directory.resolve(), top.resolve()
-    for place in (directory, *directory.parents):
-        if place.is_relative_to(top):
-            with contextlib.suppress(SideError, OSError):  # one that cannot be read names nothing
-                project = read_settings(place).get("project")
-                name = project.get("name") if isinstance(project, dict) else None
-                own += [name] if isinstance(name, str) else []
-    return HARNESS | {normalized(name) for name in own}
+    return HARNESS | {normalized(install.name) for install in installs_from(top.resolve())}
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:

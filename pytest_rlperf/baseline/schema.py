@@ -1,13 +1,8 @@
-"""The format of a baseline's file: JSON with a line a test, without the values that reading fills in.
-
-Every version is read, the last one is written.
-"""
+"""The format of a baseline's file: JSON with a line a test, without the values that reading fills in."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +17,6 @@ from pytest_rlperf.model.measured import Figures, Phase, Result, WorkerRecord
 from pytest_rlperf.model.stored import (
     LARGEST_LOG,
     Baseline,
-    FirstFigures,
     Link,
     Machine,
     PairSpread,
@@ -32,8 +26,7 @@ from pytest_rlperf.model.stored import (
 )
 from pytest_rlperf.units import round_significant
 
-# 1: the first. 2: defaults left out; earlier sessions' figures and pairs' spread kept.
-SCHEMA = 2
+SCHEMA = 2  # the version that is written and read
 
 _PLAIN = frozenset({bool, float, int, str, NoneType})  # most values, at a glance
 _T = TypeVar("_T")
@@ -53,11 +46,10 @@ class NewerFormatError(FormatError):
 
 def encode(baseline: Baseline) -> bytes:
     """Return a baseline as a file holds it, figures to five digits. UnicodeEncodeError where a text is no UTF-8."""
-    with uncollected():
-        results = _lines(baseline.results)  # as it is joined once: a large file has its text in memory twice
-        beginning = b'{\n "machine": ' + _line(baseline.machine) + b',\n "results": {\n'
-        end = b'\n },\n "schema": %d,\n "sessions": {\n' % SCHEMA
-        return b"".join([beginning, *results, end, *_lines(baseline.sessions), b"\n }\n}\n"])
+    results = _lines(baseline.results)  # as it is joined once: a large file has its text in memory twice
+    beginning = b'{\n "machine": ' + _line(baseline.machine) + b',\n "results": {\n'
+    end = b'\n },\n "schema": %d,\n "sessions": {\n' % SCHEMA
+    return b"".join([beginning, *results, end, *_lines(baseline.sessions), b"\n }\n}\n"])
 
 
 def _lines(parts: Mapping[str, object]) -> Iterator[bytes]:
@@ -100,18 +92,17 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 
 def decode(raw: bytes) -> Baseline:
-    """Return the baseline that a file holds, of any version; FormatError where it holds none."""
+    """Return the baseline that a file holds; FormatError where it holds none."""
     try:
-        with uncollected():
-            _check_version(_part(raw, _Versioned, "$").schema)
-            file = _part(raw, _File, "$")
-            baseline = Baseline(
-                schema=file.schema,
-                machine=_part(file.machine, Machine, "$.machine"),
-                sessions=_part(file.sessions, dict[str, Provenance], "$.sessions"),
-                # One at a time: all of them as plain data take ten times their text.
-                results={key: _entry(key, entry) for key, entry in file.results.items()},
-            )
+        _check_version(_part(raw, _Versioned, "$").schema)
+        file = _part(raw, _File, "$")
+        baseline = Baseline(
+            schema=file.schema,
+            machine=_part(file.machine, Machine, "$.machine"),
+            sessions=_part(file.sessions, dict[str, Provenance], "$.sessions"),
+            # One at a time: all of them as plain data take ten times their text.
+            results={key: _part(entry, StoredResult, f"$.results[{key!r}]") for key, entry in file.results.items()},
+        )
     except RecursionError:
         raise FormatError("it is nested too deep") from None
     fault = senseless(baseline)
@@ -120,41 +111,19 @@ def decode(raw: bytes) -> Baseline:
     return baseline
 
 
-def _entry(key: str, raw: msgspec.Raw) -> StoredResult:
-    place = f"$.results[{key!r}]"
-    entry = _part(raw, Any, place)
-    if isinstance(entry, dict) and isinstance(entry.get("result"), dict):
-        _fill_in(entry["result"], key)
-    return _part(entry, StoredResult, place)
-
-
-def _part(data: Any, type_: type[_T], place: str) -> _T:
-    """Return a part of a file, from its JSON or as plain data, as ``type_``; FormatError where it is none."""
+def _part(data: bytes | msgspec.Raw, type_: type[_T], place: str) -> _T:
+    """Return the part of a file in its JSON as ``type_``; FormatError where it is none."""
     try:
-        if isinstance(data, (bytes, msgspec.Raw)):
-            return msgspec.json.decode(data, type=type_)
-        return msgspec.convert(data, type_)
+        return msgspec.json.decode(data, type=type_)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         text, at, path = str(error).rpartition(" - at `$")
         raise FormatError(f"{text} - at `{place}{path}" if at else f"{error} - at `{place}`") from None
 
 
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Put off the search for cycles: JSON has none, and it takes more than half of the time of a large file."""
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_enabled:
-            gc.enable()
-
-
 def _check_version(version: int) -> None:
     """Raise NewerFormatError or FormatError for a version that is not known here."""
-    if version < 1:
-        raise FormatError(f"$.schema is {version}, the first was 1")
+    if version < SCHEMA:
+        raise FormatError(f"$.schema is {version}, and {SCHEMA} is the earliest that is read")
     if version > SCHEMA:
         raise NewerFormatError(
             f"has schema version {version}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf"
@@ -174,25 +143,6 @@ class _File(msgspec.Struct):
     machine: msgspec.Raw
     sessions: msgspec.Raw
     results: dict[str, msgspec.Raw]
-
-
-def _fill_in(result: dict[str, Any], key: str) -> None:
-    """Fill in what earlier files leave out and no default stands for; what is of another shape is refused later."""
-    result.setdefault("nodeid", key)
-    for worker in _objects(result, "workers"):
-        worker |= {"items_per_call": result.get("items"), "cpu": worker.get("wall"), **worker}
-    for phase in _objects(result, "phases"):
-        phase.setdefault("count", 1.0)
-    for counts in _objects(result.get("counting"), "phases"):
-        zero, exact = counts.get("zero", []), counts.get("exact", {})
-        is_sound = isinstance(zero, list) and isinstance(exact, dict) and all(isinstance(name, str) for name in zero)
-        counts["exact"] = {**dict.fromkeys(zero, 0), **exact} if is_sound else zero
-
-
-def _objects(parent: Any, name: str) -> list[dict[str, Any]]:
-    """Return the objects in a list of another one."""
-    parts = parent.get(name) if isinstance(parent, dict) else None
-    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 # ----------------------------------------------------------------------- values that nothing can have measured
@@ -221,7 +171,6 @@ _RULES: dict[type, dict[str, _Rule]] = {
     Figures: {"call_s": _POSITIVE, "relative": _POSITIVE, "relative_memory": _POSITIVE},
     Phase: {"path": _NAME, "total_s": _NOT_NEGATIVE},  # without a path it would be a part of itself
     PhaseCounts: {"inexact": _RANGES},
-    FirstFigures: {"commit": _SHA},
     PairSpread: {"squares": _NOT_NEGATIVE, "freedom": _POSITIVE},
     Link: {"base": _SHA, "head": _SHA, "log_ratio": _LOG, "error": _LOG_ERROR},
     SessionFigures: {

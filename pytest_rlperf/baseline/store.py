@@ -18,17 +18,13 @@ from pytest_rlperf.baseline.schema import (
     decode,
     encode,
     senseless,
-    uncollected,
 )
 from pytest_rlperf.model.stored import (
     Baseline,
-    FirstFigures,
     Machine,
     PairSpread,
     Provenance,
-    SessionFigures,
     StoredResult,
-    session_figures,
 )
 from pytest_rlperf.writing import check_directory, write_whole
 
@@ -104,7 +100,7 @@ class Store:
         """
         self._check_directories()
         try:
-            with _locked(Path(os.path.realpath(self.path)).parent), uncollected():
+            with _locked(Path(os.path.realpath(self.path)).parent):
                 write_whole(self.path, self._merged(session, provenance, results))
         except UnicodeEncodeError as error:
             raise BaselineError(
@@ -196,28 +192,18 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
-    """Return a test's new entry with what its old one keeps: the oldest figures, earlier sessions, pairs and links."""
+    """Return a test's new entry with what its old one keeps: earlier sessions, pairs and links."""
     stored = None if old is None else old.results.get(key)
-    if old is None or stored is None or not stored.result.is_same_work(new.result):
-        return replace(new, first=None)
+    if stored is None or not stored.result.is_same_work(new.result) or stored.session == new.session:
+        return new
     if stored.result.start != new.result.start:  # sessions and pairs of either spread otherwise
-        return replace(new, first=None, links=(*stored.links, *new.links)[-LINKS_MOST:])
-    if stored.session == new.session:
-        return replace(new, first=stored.first)
-    session = old.sessions[stored.session]
+        return replace(new, links=(*stored.links, *new.links)[-LINKS_MOST:])
     return replace(
         new,
-        first=stored.first or FirstFigures(session.created, session.commit),
-        history=_history(stored, new.history),
+        history=(*stored.history, *new.history)[-SESSIONS_MOST:],
         pairs=_pooled(stored.pairs, new.pairs),
         links=(*stored.links, *new.links)[-LINKS_MOST:],
     )
-
-
-def _history(stored: StoredResult, now: tuple[SessionFigures, ...]) -> tuple[SessionFigures, ...]:
-    """Return a test's sessions, the latest last; a file of the first version has those of the last one alone."""
-    before = stored.history or (session_figures(stored.result, stored.session, same_code=False),)
-    return (*before, *now)[-SESSIONS_MOST:]
 
 
 def _pooled(before: PairSpread | None, now: PairSpread | None) -> PairSpread | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pytest_rlperf.cli.command import Command, Exit, Parser
 from pytest_rlperf.cli.history import ANCHOR, HISTORY
 from pytest_rlperf.cli.init import INIT
-from pytest_rlperf.cli.show import CACHE, MERGE, SHOW
+from pytest_rlperf.cli.show import MERGE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
 from pytest_rlperf.errors import did_you_mean, see
 
@@ -85,4 +85,4 @@ SUITE = Command(
     passes_on=True,
 )
 
-COMMANDS = (INIT, SHOW, MERGE, HISTORY, TREE, SUITE, CACHE, ANCHOR)
+COMMANDS = (INIT, SHOW, MERGE, HISTORY, TREE, SUITE, ANCHOR)

@@ -1,4 +1,4 @@
-"""Commands that show files: ``rlperf show``, ``merge`` of a run's shards, and ``cache``."""
+"""Commands that show files: ``rlperf show``, and ``merge`` of a run's shards."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 import shlex
 import sys
 import tempfile
-import time
 import webbrowser
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,6 @@ from pytest_rlperf.cli.command import (
     chosen,
     exit_code,
     has_color,
-    listed,
     outcomes_of,
     print_text,
     read,
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_rlperf.cli.command import Recorded
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.summary import Summary
-    from pytest_rlperf.sides.cache import Entry
 
 
 _FORMATS = ("text", "markdown", "github")
@@ -224,79 +220,3 @@ def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
 
 
 MERGE = Command("merge", "Join the shards of a run: one table, one exit code.", _add_merge_arguments, _run_merge)
-
-
-# --------------------------------------------------------------------------- rlperf cache
-
-
-def _add_cache_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clear", action="store_true", help="remove all that no run uses now")
-
-
-def _run_cache(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.sides.cache import cache_entries
-
-    entries = cache_entries()
-    if arguments.clear:
-        return _clear(entries)
-    print_text(_cache_text(entries) if entries else "the cache is empty\n")
-    return Exit.NOTHING_SLOWER
-
-
-def _clear(entries: Sequence[Entry]) -> int:
-    sizes = [entry.size_bytes for entry in entries]
-    kept = [entry for entry in entries if not entry.remove()]
-    removed = sum(size for entry, size in zip(entries, sizes, strict=True) if entry not in kept)
-    print_text(f"removed {len(entries) - len(kept)} of {len(entries)} entries, {removed / 1e6:.1f} MB\n")
-    if kept:
-        raise UsageError(
-            f"{listed([str(entry.place) for entry in kept])}: used by a run, or not removable; "
-            "run rlperf cache --clear again when that run has ended"
-        )
-    return Exit.NOTHING_SLOWER
-
-
-def _cache_text(entries: Sequence[Entry]) -> str:
-    """Return a row for each tree, the largest first, and the whole."""
-    from pytest_rlperf.report.printable import shown
-    from pytest_rlperf.report.table import Column, make_table
-    from pytest_rlperf.report.text import table_text
-    from pytest_rlperf.sides.cache import KEPT_DAYS, KEPT_ENTRIES
-
-    columns = [
-        Column("tree", "tree", "left", overflow="fold"),
-        Column("entries", "entries"),
-        Column("size", "size"),
-        Column("used", "last used", "left"),
-    ]
-    trees = [list(group) for _, group in groupby(sorted(entries, key=_directory), key=_directory)]
-    trees.sort(key=lambda tree: sum(entry.size_bytes for entry in tree), reverse=True)
-    rows = [
-        [
-            shown(tree[0].tree),
-            str(len(tree)),
-            _size(tree),
-            time.strftime("%Y-%m-%d", time.localtime(max(entry.used_s for entry in tree))),
-        ]
-        for tree in trees
-    ]
-    lines = table_text(make_table(columns, rows), table_width())
-    whole = f"{_size(entries)} in all; a tree keeps its {KEPT_ENTRIES} latest entries, for {KEPT_DAYS} days after use"
-    roots = " and ".join(sorted({shown(str(entry.place.parent.parent)) for entry in entries}))
-    return "\n".join([*lines, "", f"kept in {roots}", whole, "rlperf cache --clear removes all that no run uses", ""])
-
-
-def _directory(entry: Entry) -> str:
-    return str(entry.place.parent)
-
-
-def _size(entries: Sequence[Entry]) -> str:
-    return f"{sum(entry.size_bytes for entry in entries) / 1e6:.1f} MB"
-
-
-CACHE = Command(
-    "cache",
-    "Show what runs keep of other commits and versions, by tree, or remove it.",
-    _add_cache_arguments,
-    _run_cache,
-)

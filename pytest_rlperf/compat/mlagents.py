@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -232,57 +231,20 @@ def _document(node: TimerNode) -> dict[str, Any]:
 # --------------------------------------------------------------------------- threads
 
 
-class _Stacks(dict[int, TimerStack]):
-    """The stacks of the threads that run, by their identifiers; those of threads that have ended are kept apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ended: weakref.WeakKeyDictionary[threading.Thread, TimerStack] = weakref.WeakKeyDictionary()
-        self.locals = threading.local()
-
-    def clear(self) -> None:
-        super().clear()
-        self.ended.clear()
-
-    def join(self) -> TimerStack:
-        """Return a stack for the current thread: a new one, or its own if the thread only seemed to have ended."""
-        thread = threading.current_thread()
-        if not hasattr(self.locals, "presence"):
-            self.locals.presence = _Presence(self, threading.get_ident(), thread)
-        # Python may see a thread that it has not started begin and end with each call it makes.
-        return self.ended.pop(thread, None) or TimerStack()
-
-
-class _Presence:
-    """Lives among a thread's locals, and so is deleted with it, before another thread gets its identifier."""
-
-    def __init__(self, stacks: _Stacks, ident: int, thread: threading.Thread) -> None:
-        self._stacks, self._ident, self._thread = stacks, ident, thread
-
-    def __del__(self) -> None:
-        stack = self._stacks.pop(self._ident, None)
-        if stack is not None:
-            self._stacks.ended[self._thread] = stack
-
-
-_stacks = _thread_timer_stacks = _Stacks()
+_HELD = "_rlperf_mlagents_timers"  # by a thread, as long as it is kept
 
 
 def _get_thread_timer() -> TimerStack:
-    stack = _thread_timer_stacks.get(threading.get_ident())
+    held = vars(threading.current_thread())
+    stack: TimerStack | None = held.get(_HELD)
     if stack is None:
-        stack = _thread_timer_stacks[threading.get_ident()] = _stacks.join()
+        stack = held[_HELD] = TimerStack()
     return stack
 
 
 def get_timer_stack_for_thread(t: threading.Thread) -> TimerStack | None:
     """Return a thread's stack, whether or not it has ended; None where it has timed nothing."""
-    if t.ident is None:
-        return None
-    stack = _thread_timer_stacks.get(t.ident)
-    if stack is not None and t.is_alive():  # checked last: if it is alive now, the identifier was its own before
-        return stack
-    return _stacks.ended.get(t)
+    return vars(t).get(_HELD)
 
 
 # --------------------------------------------------------------------------- timing

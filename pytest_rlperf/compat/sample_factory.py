@@ -10,17 +10,15 @@ a case in which the original loses track:
 - A name that is both summed up and averaged is an error, and leaves no scope open.
 - No name hides a method: after ``add_time("items")``, ``timing.items()`` still is the mapping's, and
   ``timing["items"]`` the time.
-- The mapping holds the name and the values only. A pickled copy has them and the tree, and no open scope.
+- The mapping holds the name and the values only. It cannot be pickled or copied.
 """
 
 from __future__ import annotations
 
-import copyreg
 import threading
 from collections import deque
-from collections.abc import Callable
 from time import perf_counter as _clock
-from typing import Any, cast
+from typing import Any
 
 from pytest_rlperf.compat import take_out
 from pytest_rlperf.model import timing as model
@@ -56,11 +54,6 @@ class _Node:
         self.sums: dict[Any, TimingContext] = {}
         self.lasts: dict[Any, TimingContext] = {}
         self.means: dict[Any, TimingContext] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not the scopes: they belong to one Timing, with its lock and its threads.
-        state = None, {"count": self.count, "total": self.total, "children": self.children}
-        return _Node, (self.key, self.mode, self.value), state
 
 
 class _Open(threading.local):
@@ -164,7 +157,9 @@ class Timing(dict[Any, Any]):
     def __init__(self, name: str = "Profile", *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self["_name"] = name
-        self.__setstate__(_Node("~", _SUM, 0.0))
+        root = _Node("~", _SUM, 0.0)
+        for slot, value in (("_root", root), ("_lock", threading.RLock()), ("_open", _Open(root))):
+            object.__setattr__(self, slot, value)  # past the items
 
     # ------------------------------------------------------------------ timing
 
@@ -238,17 +233,6 @@ class Timing(dict[Any, Any]):
 
     def __setattr__(self, item: str, value: Any) -> None:
         self[item] = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        make = cast("Callable[..., Timing]", vars(copyreg)["__newobj__"])
-        return make, (type(self),), self._root, None, iter(list(self.items()))
-
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        return self.__reduce__()
-
-    def __setstate__(self, root: _Node) -> None:
-        for slot, value in (("_root", root), ("_lock", threading.RLock()), ("_open", _Open(root))):
-            object.__setattr__(self, slot, value)
 
 
 def _text(value: object) -> str:

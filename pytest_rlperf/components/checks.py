@@ -19,7 +19,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, TypeVar
 
 from pytest_rlperf.devices import devices_of, is_driven
-from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.errors import ComponentError, see
 
 # --------------------------------------------------------------------------- arrays
 
@@ -153,16 +153,11 @@ T = TypeVar("T")
 _DEEPEST = 3  # containers within each other
 _LOOKED_AT_MOST = 64  # members of a container
 
-# Classes by their names, each with its module or a package around that, and the way to their values.
+# Classes by their names, each with its module or a package around that.
 _LAZY = {("builtins", "map"), ("builtins", "filter"), ("multiprocessing.pool", "IMapIterator")}
 _HANDLES = {
-    ("concurrent.futures", "Future"): "call .result()",
-    ("distributed", "Future"): "call .result()",
-    ("multiprocessing.pool", "ApplyResult"): "call .get()",
-    ("ray", "ObjectRef"): "call ray.get(…)",
-    ("ray", "ObjectRefGenerator"): "call ray.get(list(…))",
-    ("mlx", "array"): "call mlx.core.eval(…)",
-    ("cupy", "ndarray"): "call cupy.cuda.Device().synchronize(), and return no CuPy array,",
+    *(("concurrent.futures", "Future"), ("distributed", "Future"), ("multiprocessing.pool", "ApplyResult")),
+    *(("ray", "ObjectRef"), ("ray", "ObjectRefGenerator"), ("mlx", "array"), ("cupy", "ndarray")),
 }
 _WAITS = ("block_until_ready", "wait")
 _WAITED_FOR = ("jax", "jaxlib")  # by those who measure
@@ -176,10 +171,10 @@ def finished(output: T, call: str) -> T:
     __tracebackhide__ = True
     has_run(output, call)
     for place, value in _members(output):
-        remedy = _remedy_of_a_handle(value)
-        if remedy is not None:
+        if _is_handle(value):
             raise ComponentError(
-                f"{call} returned {_named(value)}{place}, whose work may not be done yet: {remedy} within the call"
+                f"{call} returned {_named(value)}{place}, whose work may not be done yet: wait for the result within "
+                f"the call, and return that{see('writing-tests.md#limits')}"
             )
     return output
 
@@ -188,12 +183,12 @@ def has_run(output: T, call: str) -> T:
     """Return a function's output; ComponentError where it, or a member, is code that has not run: a generator."""
     __tracebackhide__ = True
     for place, value in _members(output):
-        remedy = _remedy_of_code(value)
-        if remedy is not None:
+        if _is_code(type(value)):
             with suppress(Exception):
                 value.close()  # Python warns of a coroutine that was never awaited
             raise ComponentError(
-                f"{call} returned {_named(value)}{place}, whose code has not run yet: {remedy} within the call"
+                f"{call} returned {_named(value)}{place}, whose code has not run yet: run it to its end within the "
+                "call, by asyncio.run(…) or list(…)"
             )
     return output
 
@@ -220,33 +215,21 @@ def _named(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{function}"
 
 
-def _remedy_of_code(value: Any) -> str | None:
-    """Return how to run an object that is code which has not run; None for any other object."""
-    kind = type(value)
-    if kind is CoroutineType:
-        return f"call asyncio.run({value.__name__}(…))"
-    if kind is AsyncGeneratorType:
-        return "exhaust it in a coroutine that asyncio.run(…) runs"
-    if kind is GeneratorType:
-        return f"call list({value.__name__}(…))"
-    return "call list(…)" if any(_is_of(kind, *name) for name in _LAZY) else None
+def _is_code(kind: type) -> bool:
+    """Whether objects of a class are code that has not run."""
+    return kind in (CoroutineType, AsyncGeneratorType, GeneratorType) or any(_is_of(kind, *name) for name in _LAZY)
 
 
-def _remedy_of_a_handle(value: Any) -> str | None:
-    """Return how to get the result that an object is a handle of; None for any other object."""
+def _is_handle(value: Any) -> bool:
+    """Whether an object is a handle of a result that there may not be yet."""
     kind = type(value)
-    for name, remedy in _HANDLES.items():
-        if _is_of(kind, *name):
-            return None if is_driven(devices_of([value])) else remedy
+    if any(_is_of(kind, *name) for name in _HANDLES):
+        return not is_driven(devices_of([value]))
     if hasattr(kind, "__dask_graph__"):
         with suppress(Exception):  # of a class that dask knows, not every object is lazy
-            return None if value.__dask_graph__() is None else "call .compute()"
-    if hasattr(kind, "__await__"):
-        return "await it in a coroutine that asyncio.run(…) runs"
-    for method in _WAITS:
-        if callable(getattr(kind, method, None)) and kind.__module__.partition(".")[0] not in _WAITED_FOR:
-            return f"call .{method}(), and return something else,"
-    return None
+            return value.__dask_graph__() is not None
+    waits = any(callable(getattr(kind, method, None)) for method in _WAITS)
+    return hasattr(kind, "__await__") or (waits and kind.__module__.partition(".")[0] not in _WAITED_FOR)
 
 
 def _is_of(kind: type, module: str, name: str) -> bool:

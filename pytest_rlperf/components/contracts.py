@@ -60,13 +60,10 @@ class EveryEnvStepper(Stepper):
     Where an env spends a call on a reset, the subclass appends to ``_ended``, once a call, a value for ``_n_ended``.
     """
 
-    def __init__(
-        self, env: Any, num_envs: int, actions: Iterable[Any], step: Callable[[Any], Any] | None = None
-    ) -> None:
+    def __init__(self, env: Any, num_envs: int, actions: Iterable[Any]) -> None:
         self.env = env
         self.num_envs = num_envs
         self._actions = cycle(actions)
-        self._step: Callable[[Any], Any] = env.step if step is None else step
         self._calls = 0
         self._ended: list[Any] = []
         self._owed = OwedResets()
@@ -76,9 +73,13 @@ class EveryEnvStepper(Stepper):
         with ACTION:
             actions = next(self._actions)
         with ENV_STEP:
-            results = self._step(actions)
+            results = self.step(actions)
         self._calls += 1
         return results
+
+    def step(self, actions: Any) -> object:
+        """Step every env once with these actions."""
+        return self.env.step(actions)
 
     def count(self) -> float:
         """Return the env steps since the last count, resets left out; of a check's, those of its last call."""

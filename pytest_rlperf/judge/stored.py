@@ -14,7 +14,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Creep, Estimate, Policy, Status, Verdict
 from pytest_rlperf.model.measured import Figures, Result
 from pytest_rlperf.model.reasons import MachineDifference, Reason
-from pytest_rlperf.model.stored import Anchor, FirstFigures, SessionFigures, StoredResult
+from pytest_rlperf.model.stored import Anchor, SessionFigures, StoredResult
 
 # How much the means of two sessions of equal code differ, beyond what their workers' spread accounts for. A standard
 # deviation of 5.0 % was measured on a shared machine; at 4 degrees of freedom a prior of 3 % covers it 99 times of 100.
@@ -155,14 +155,14 @@ def _memory_pace(then: Sequence[Figures], now: Sequence[Figures]) -> float:
     return after / before
 
 
-# ----------------------------------------------------------------------- since the first commit
+# ----------------------------------------------------------------------- since the anchor
 
 
-def creep(estimate: Estimate | None, base_commit: str | None, first: FirstFigures | Anchor | None) -> Creep | None:
-    """Return how a test has changed since the ``first`` commit, by live pairs with ``base_commit``.
+def creep(estimate: Estimate | None, base_commit: str | None, anchor: Anchor | None) -> Creep | None:
+    """Return how a test has changed since the anchor, by live pairs with ``base_commit``.
 
     None where they ran another commit. Many small slowdowns add up, each of which moved the baseline along.
     """
-    if estimate is None or first is None or first.commit is None or first.commit != base_commit:
+    if estimate is None or anchor is None or anchor.commit != base_commit:
         return None
-    return Creep(estimate.ratio, estimate.low, estimate.high, first.created, first.commit)
+    return Creep(estimate.ratio, estimate.low, estimate.high, anchor.created, anchor.commit)

@@ -204,10 +204,10 @@ class Policy:
 
 @dataclass(frozen=True)
 class Creep:
-    """How a test's time has changed since the first commit, by live pairs with it: a ratio with its interval.
+    """How a test's time has changed since the anchor, by live pairs with it: a ratio with its interval.
 
-    A baseline that moves along with small slowdowns calls each of them the same. ``created`` is when the commit was
-    stored or became the anchor.
+    A baseline that moves along with small slowdowns calls each of them the same. ``created`` is when the commit became
+    the anchor.
     """
 
     ratio: float

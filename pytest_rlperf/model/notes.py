@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from pytest_rlperf.model.judged import Allowance
 from pytest_rlperf.model.reasons import VersionChange
-from pytest_rlperf.model.sides import Additions
 from pytest_rlperf.model.stored import Anchor
 
 
@@ -51,14 +50,6 @@ class ComparedWithAnchor:
     baseline: str
     anchor: Anchor
     last: str | None
-
-
-@dataclass(frozen=True)
-class AddedPackages:
-    """The side of that label has packages that its build declares and this environment lacks, or should have them."""
-
-    side: str
-    additions: Additions
 
 
 @dataclass(frozen=True)
@@ -168,7 +159,6 @@ Note: TypeAlias = (
     | UnmatchedAllowance
     | SkippedBaseline
     | ComparedWithAnchor
-    | AddedPackages
     | MeasuredFresh
     | NotForked
     | ShortOfTime

@@ -56,27 +56,13 @@ class Project:
 
 
 @dataclass(frozen=True)
-class Additions:
-    """The packages that base's environment has beside those of this one, each with its version.
-
-    Base's build declares them, or they are needed by what it declares. ``missing`` are the names of those that could
-    not be installed, for the reason ``error``.
-    """
-
-    packages: tuple[str, ...]
-    missing: tuple[str, ...] = ()
-    error: str = ""
-
-
-@dataclass(frozen=True)
 class Sides:
     """Both sides of a comparison.
 
     ``packages`` are the import packages under test. ``changed`` are the files by which the trees differ, less tests
     and other files that are the same on both sides; None where the sides differ by something else than files.
     ``notes`` are for the reader of the verdict: uncommitted changes, further distributions that a resolver changed.
-    ``commit`` is base's full SHA, where base is a commit of the repository. ``additions`` are None where base declares
-    nothing that is missing here.
+    ``commit`` is base's full SHA, where base is a commit of the repository.
     """
 
     base: Side
@@ -85,4 +71,3 @@ class Sides:
     changed: tuple[str, ...] | None
     notes: tuple[str, ...]
     commit: str | None = None
-    additions: Additions | None = None

@@ -63,14 +63,6 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstFigures:
-    """Where the oldest figures that a baseline ever had of a test come from; ``commit`` is a full SHA."""
-
-    created: str
-    commit: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class SessionFigures:
     """One session's figures of a test, kept after later ones have replaced them.
 
@@ -151,16 +143,14 @@ class Anchor:
 class StoredResult:
     """One test's entry in a baseline: its figures, the session they come from, and why they were accepted.
 
-    ``first`` is where the oldest figures come from that these come after, None where these are the first. ``pairs`` is
-    the spread of the live pairs that the test had so far, None without any. ``history`` has the figures of the last
-    sessions, the latest last, these among them. ``links`` are the last live comparisons with the commit before, the
-    latest last.
+    ``pairs`` is the spread of the live pairs that the test had so far, None without any. ``history`` has the figures of
+    the last sessions, the latest last, these among them. ``links`` are the last live comparisons with the commit
+    before, the latest last.
     """
 
     result: Result
     session: str
     accepted: Acceptance | None = None
-    first: FirstFigures | None = None
     pairs: PairSpread | None = None
     history: tuple[SessionFigures, ...] = ()
     links: tuple[Link, ...] = ()

@@ -17,7 +17,7 @@ from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import count_text, phase_changes
 
-SINCE_FIRST = "since first"  # the change since the first commit that was stored, or the anchor, by live pairs
+SINCE_FIRST = "since first"  # the change since the anchor, by live pairs
 _CPU_APART = 0.25  # of one CPU second a wall second, or of base's
 _CHANGES_MOST = 8  # of one phase, without -v
 _BAR_COLUMNS = 40

@@ -26,7 +26,6 @@ from pytest_rlperf.model.judged import (
 from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.model.notes import (
-    AddedPackages,
     ComparedWithAnchor,
     FewerLanes,
     KeptBack,
@@ -594,14 +593,7 @@ def uncalled(calls: Mapping[str, str]) -> str:
 
 
 def _note(
-    note: TextNote
-    | FewerLanes
-    | UnmatchedAllowance
-    | SkippedBaseline
-    | ComparedWithAnchor
-    | AddedPackages
-    | MeasuredFresh
-    | NotForked,
+    note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | ComparedWithAnchor | MeasuredFresh | NotForked,
 ) -> str:
     if isinstance(note, TextNote):
         return note.text
@@ -614,8 +606,6 @@ def _note(
         return f"skipped a baseline that is not this machine's: {note.error}"
     if isinstance(note, ComparedWithAnchor):
         return _compared_with_anchor(note)
-    if isinstance(note, AddedPackages):
-        return _added_packages(note)
     if isinstance(note, NotForked):
         return f"every process was a new interpreter, which takes longer: {shown(note.why)}"
     if isinstance(note, MeasuredFresh):
@@ -660,16 +650,6 @@ def anchor_text(anchor: Anchor) -> str:
 def _compared_with_anchor(note: ComparedWithAnchor) -> str:
     last = "has no commit" if note.last is None else f"was last stored at {note.last[:12]}"
     return f"the anchor of baseline {note.baseline!r} is {anchor_text(note.anchor)}; the baseline {last}"
-
-
-def _added_packages(note: AddedPackages) -> str:
-    added = note.additions
-    if added.missing:
-        return (
-            f"{note.side} declares {', '.join(added.missing)}, which this environment lacks and "
-            f"which could not be installed: {added.error}"
-        )
-    return f"{note.side} runs with {', '.join(added.packages)} beside what is installed here, as its build declares"
 
 
 def collision_text(collision: str) -> str:

@@ -24,7 +24,6 @@ from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import (
-    AddedPackages,
     ComparedWithAnchor,
     FewerLanes,
     MeasuredFresh,
@@ -251,8 +250,6 @@ class TestLoop:
         finally:
             self._progress.clear()
         self._run.note(*map(TextNote, sides.notes))
-        if sides.additions is not None:
-            self._run.note(AddedPackages(sides.base.label, sides.additions))
         return sides
 
     def _anchored(self, project: Project) -> Sides:

@@ -18,7 +18,7 @@ from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import OFF, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result, Start
-from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
+from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
@@ -154,8 +154,6 @@ class OneTest:
         """Return the stems of a commit and today's code, or why its code cannot be had."""
         try:
             stems = self._base_sides.of_commit(commit, self._test.progress.show)
-            if stems.sides.additions is not None:
-                self._run.note(AddedPackages(stems.sides.base.label, stems.sides.additions))
             if not stems.is_same_code:
                 stems.check_collected([self._group.key])
         except SideError as error:
@@ -251,9 +249,8 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
         notes += run.accepted.heed(base)
     # A side that the user named is what there is to compare with, also where nothing was measured.
     stored = evidence.stored if live is not None or run.settings.against is None else None
-    stored_first = None if stored is None else stored.first
-    first = run.baselines.anchor if run.settings.against == ANCHOR else stored_first
-    change = None if live is None else creep(verdict.estimate, base, first)
+    anchor = run.baselines.anchor if run.settings.against == ANCHOR else None
+    change = None if live is None else creep(verdict.estimate, base, anchor)
     return Conclusion(Outcome(result, stored, live, verdict, seconds, change), tuple(notes))
 
 

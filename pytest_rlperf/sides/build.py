@@ -1,7 +1,4 @@
-"""Builds by pip into the environment of a side; the environment of the run stays as it is.
-
-What a build declares and this environment lacks is installed for that side alone.
-"""
+"""Builds by pip into the environment of a side; the environment of the run stays as it is."""
 
 from __future__ import annotations
 
@@ -9,25 +6,17 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import Additions, OnStep
-from pytest_rlperf.sides.cache import Cache
+from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.command import Completed, run
-from pytest_rlperf.sides.environment import (
-    changed_environment,
-    installed_versions,
-    make_environment,
-    parent_state,
-    site_packages,
-)
-from pytest_rlperf.sides.packages import is_project, normalized
+from pytest_rlperf.sides.environment import changed_environment
+from pytest_rlperf.sides.packages import is_project
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -128,71 +117,3 @@ def read_settings(project_dir: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SideError(f"{path} cannot be read: {error}") from None
-
-
-# --------------------------------------------------------------------------- packages that this environment lacks
-# Those that the build of a side declares are installed for that side alone.
-
-_ENVIRONMENT = "environment"
-_PATIENCE = ("--retries", "1", "--timeout", "10")  # without a network a comparison goes on without the packages
-
-
-def declared(project_dirs: Iterable[Path]) -> list[str]:
-    """Return the dependencies that projects list in their pyproject.toml; those that a build makes are not known."""
-    projects = (read_settings(project_dir).get("project") for project_dir in project_dirs)
-    return [str(text) for project in projects if isinstance(project, dict) for text in project.get("dependencies", [])]
-
-
-def lacking(texts: Iterable[str], own: Collection[str]) -> list[Requirement]:
-    """Return the requirements that are not installed here in any version, less those of the names in ``own``.
-
-    Texts that are no requirements are left out: a build of them fails.
-    """
-    present = {*installed_versions(), *map(normalized, own)}
-    found: dict[str, Requirement] = {}
-    for text in texts:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        is_wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if is_wanted and normalized(requirement.name) not in present:
-            found.setdefault(normalized(requirement.name), requirement)
-    return list(found.values())
-
-
-def install_missing(wanted: list[Requirement], cache: Cache, on_step: OnStep) -> tuple[Path | None, Additions]:
-    """Return a directory with the packages, and those that they need, and what it adds to this environment.
-
-    Nothing that is installed here is among them in another version. The directory is None where pip fails.
-    """
-    listed = ", ".join(sorted(map(str, wanted)))
-
-    def build(directory: Path) -> None:
-        on_step(f"installing {listed}, for one side alone")
-        python = make_environment(directory / _ENVIRONMENT, (), None, built=False)
-        pins = directory / "installed.txt"
-        pins.write_text("\n".join(_pins()), encoding="utf-8")
-        completed = run_pip(
-            python,
-            ["install", *_PATIENCE, "--constraint", str(pins), *sorted(map(str, wanted))],
-            f"install {listed}",
-        )
-        if completed.code:
-            raise SideError(last_lines(completed).splitlines()[-1])
-
-    try:
-        environment = cache.entry(f"missing\0{listed}\0{parent_state()}", build, on_step) / _ENVIRONMENT
-    except SideError as error:
-        return None, Additions((), tuple(requirement.name for requirement in wanted), str(error))
-    place = site_packages(environment)
-    added = sorted(installed_versions([place]).items())
-    return place, Additions(tuple(f"{name} {version}" for name, version in added))
-
-
-def _pins() -> Iterator[str]:
-    for name, version in sorted(installed_versions().items()):
-        try:
-            yield f"{name}=={Version(version)}"
-        except InvalidVersion:  # pip would refuse the whole file
-            continue

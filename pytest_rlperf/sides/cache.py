@@ -21,7 +21,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -29,12 +28,11 @@ import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
-from pytest_rlperf.scratch import place_of_user
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 KEPT_DAYS = 30  # since the last use of an entry
 _FORMAT = "4"  # of the content of entries; a new number leaves the entries of older versions unused
-_LOCK, _COMPLETE, _TREE, _SIDES = "lock", "complete", "tree", "sides"
+_LOCK, _COMPLETE = "lock", "complete"
 _RETRY_S, _RETRIES = 0.05, 40  # where several runs are about to build the same
 
 
@@ -90,14 +88,16 @@ class Cache:
 
 def open_cache(top: Path) -> Cache:
     """Return the cache of the tree at ``top``, which never lies within that tree."""
-    resolved = top.resolve()
-    tree = os.fsencode(resolved)
-    directory = _root(resolved) / f"{_slug(resolved.name, 40)}{_tree_digest(tree)}"
+    tree = top.resolve()
+    root = _root(tree)
+    directory = root / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
     try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_private(root):
+            raise _open_to_others(root)
         _make(directory)
-        (directory / _TREE).write_bytes(tree)
     except OSError as error:
-        raise SideError(f"cannot keep sides in {directory}: {error}. Set XDG_CACHE_HOME to another directory") from None
+        raise SideError(f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to another directory") from None
     return Cache(directory)
 
 
@@ -105,49 +105,19 @@ def open_cache(top: Path) -> Cache:
 
 
 def _root(top: Path) -> Path:
-    """Return the directory of all caches: the user's, else one under the directory for temporary files."""
-    with contextlib.suppress(RuntimeError, OSError):  # no home directory, or a read-only one
-        root = _users_root()
-        if not root.resolve().is_relative_to(top):
-            _check_name(root.resolve())
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.access(root, os.W_OK | os.X_OK) and _is_private(root.resolve()):
-                return root.resolve()
-    return _temporary_root(top)
-
-
-def _users_root() -> Path:
+    """Return the directory of all caches; SideError where there can be none."""
     # The specification of the variable demands to ignore a relative path.
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf"
-
-
-def _temporary_root(top: Path) -> Path:
-    """Return a directory for temporary files that other users cannot write to."""
-    root = place_of_user() / _SIDES
-    if root.is_relative_to(top):
-        raise SideError(
-            f"there is no place to keep a side: {root} lies within the tree {top} itself; set XDG_CACHE_HOME to a "
-            "directory outside it"
-        )
-    _check_name(root)
     try:
-        _make(root.parent)
-        _make(root)
-    except OSError as error:
+        root = ((named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf").resolve()
+    except RuntimeError:  # no home directory
+        raise SideError("there is no home directory to keep sides in: set XDG_CACHE_HOME to a directory") from None
+    if root.is_relative_to(top) or os.pathsep in str(root):
         raise SideError(
-            f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to a directory of your own"
-        ) from None
-    return root
-
-
-def _check_name(root: Path) -> None:
-    """Check that a directory can be on the PATH, as virtual environments in it are."""
-    if os.pathsep in str(root):
-        raise SideError(
-            f"cannot keep sides in {root}: no virtual environment works in a directory with {os.pathsep!r} in its "
-            "name, which ends an entry of the PATH; set XDG_CACHE_HOME to a directory without it"
+            f"cannot keep sides in {root}, which lies within the tree {top} or has {os.pathsep!r} in its name, where "
+            "no virtual environment works: set XDG_CACHE_HOME to another directory"
         )
+    return root
 
 
 def _is_private(root: Path) -> bool:
@@ -173,10 +143,14 @@ def _is_own(directory: Path) -> bool:
 
 def _check_own(directory: Path) -> None:
     if not _is_own(directory):
-        raise SideError(
-            f"other users can write to {directory}, so its files cannot be trusted: remove it, or set XDG_CACHE_HOME "
-            "to a directory of your own"
-        )
+        raise _open_to_others(directory)
+
+
+def _open_to_others(directory: Path) -> SideError:
+    return SideError(
+        f"other users can write to {directory}, so its files cannot be trusted: remove it, or set XDG_CACHE_HOME to a "
+        "directory of your own"
+    )
 
 
 def _make(directory: Path) -> None:
@@ -191,11 +165,6 @@ def _make(directory: Path) -> None:
 def _entry_name(key: str) -> str:
     digest = hashlib.sha256(f"{_FORMAT}\0{key}".encode("utf-8", "surrogateescape")).hexdigest()[:20]
     return f"{_slug(key, 24)}-{digest}"
-
-
-def _tree_digest(tree: bytes) -> str:
-    """Return the end of the name of a tree's directory, by which it is known as one of the cache's."""
-    return f"-{hashlib.sha256(tree).hexdigest()[:12]}"
 
 
 _EMPTY = hashlib.sha256().hexdigest()
@@ -335,59 +304,33 @@ def _remove(path: Path) -> None:
 # ------------------------------------------------------------------ the whole cache
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An entry of the cache: its place, the tree it is of, and when a run last used it, in epoch seconds."""
-
-    place: Path
-    tree: str
-    used_s: float
-
-    @functools.cached_property
-    def size_bytes(self) -> int:
-        """The size of its files when first asked for, less bytecode."""
-        return sum((self.place / name).lstat().st_size for name in _files(self.place))
-
-    def remove(self) -> bool:
-        """Remove the entry unless a run uses it; return whether it is gone."""
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self.place / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                if _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    # First makes the entry incomplete, in case the removal fails.
-                    (self.place / _COMPLETE).unlink(missing_ok=True)
-                    _remove(self.place)
-            finally:
-                os.close(descriptor)
-        return not self.place.exists()
-
-
-def cache_entries() -> list[Entry]:
-    """Return the entries of all trees, wherever this user's caches are, the last used first."""
-    roots = []
-    with contextlib.suppress(OSError):  # none is there
-        if _is_own(place_of_user()):  # and not another user's link to a directory of this one
-            roots.append(place_of_user() / _SIDES)
-    with contextlib.suppress(RuntimeError):  # no home directory
-        roots.append(_users_root().resolve())
-    entries = [entry for root in dict.fromkeys(roots) for entry in _entries_in(root)]
-    return sorted(entries, key=lambda entry: entry.used_s, reverse=True)
-
-
-def _entries_in(root: Path) -> Iterator[Entry]:
-    for lock in root.glob(f"*/*/{_LOCK}"):
-        with contextlib.suppress(OSError):  # removed meanwhile, or no directory of the cache's
-            place = lock.parent
-            tree = (place.parent / _TREE).read_bytes()
-            if place.parent.name.endswith(_tree_digest(tree)):  # else it is not the cache's to remove
-                yield Entry(place, os.fsdecode(tree), lock.stat().st_mtime)
-
-
 def _prune(new: Path) -> None:
     """Remove entries unused for long, and older ones of the tree that the ``new`` one is of; those in use stay."""
-    entries = sorted(_entries_in(new.parents[1]), key=lambda entry: entry.used_s, reverse=True)
-    of_tree = [entry for entry in entries if entry.place.parent == new.parent]
+    used_s = {lock.parent: _used_s(lock) for lock in new.parents[1].glob(f"*/*/{_LOCK}")}
+    ordered = sorted(used_s, key=used_s.__getitem__, reverse=True)
+    too_many = [place for place in ordered if place.parent == new.parent][KEPT_ENTRIES:]
     oldest_s = time.time() - KEPT_DAYS * 86400
-    for entry in entries:
-        if entry.place != new and (entry.used_s < oldest_s or entry in of_tree[KEPT_ENTRIES:]):
-            entry.remove()
+    for place in ordered:
+        if place != new and (used_s[place] < oldest_s or place in too_many):
+            _remove_unused(place)
+
+
+def _used_s(lock: Path) -> float:
+    """Return when a run last used an entry, in epoch seconds, by the time of its lock."""
+    try:
+        return lock.stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
+def _remove_unused(place: Path) -> None:
+    """Remove an entry unless a run uses it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                # First makes the entry incomplete, in case the removal fails.
+                (place / _COMPLETE).unlink(missing_ok=True)
+                _remove(place)
+        finally:
+            os.close(descriptor)

@@ -7,6 +7,7 @@ import json
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,6 @@ from pytest_rlperf.sides.environment import (
     start_path,
 )
 from pytest_rlperf.sides.packages import import_packages, is_named, local_path, normalized, packages_under_test
-from pytest_rlperf.sides.sources import digest, listing
 from pytest_rlperf.sides.spec import user_path
 
 _LIMIT_S = 120.0
@@ -58,7 +58,7 @@ def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache:
     wanted = [Requirement(text) for text in requirements]
     _check_not_own(wanted, project, top)
     _check_not_installed(wanted)
-    local = [content for requirement in wanted if (content := _local_content(requirement)) is not None]
+    local = any(local_path(requirement.url or "") is not None for requirement in wanted)
     listed = ", ".join(requirements)
 
     def install(directory: Path) -> None:
@@ -70,7 +70,9 @@ def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache:
         if completed.code:
             raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
 
-    key = " ".join(["pip", *sorted(map(str, wanted)), *sorted(local), parent_state()])
+    # What files of this machine hold may be another thing every time.
+    now = str(time.time_ns()) if local else ""
+    key = " ".join(["pip", *sorted(map(str, wanted)), now, parent_state()])
     environment = cache.entry(key, install, on_step) / _ENVIRONMENT
     own = site_packages(environment)
     base, head = installed_versions([own]), installed_versions()
@@ -127,15 +129,6 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
 
 def _own_path(project: Project) -> tuple[str, ...]:
     return tuple(entry for entry in project.path if entry)
-
-
-def _local_content(requirement: Requirement) -> str | None:
-    """Return a digest of the file or directory on this machine that a requirement names, None where it names none."""
-    place = local_path(requirement.url or "")
-    if place is None:
-        return None
-    place = place.resolve()
-    return digest(place, sorted(listing(place))) if place.is_dir() else digest(place.parent, [place.name])
 
 
 def _check_not_own(wanted: Iterable[Requirement], project: Project, top: Path) -> None:

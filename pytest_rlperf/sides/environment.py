@@ -58,17 +58,11 @@ def mapped_search_path(value: str, directory: Path, mapping: tuple[Path, Path] |
 
 
 def make_environment(
-    directory: Path,
-    packages: tuple[Package, ...],
-    mapping: tuple[Path, Path] | None,
-    *,
-    built: bool,
-    further: Path | None = None,
+    directory: Path, packages: tuple[Package, ...], mapping: tuple[Path, Path] | None, *, built: bool
 ) -> str:
     """Make a thin environment in ``directory`` and return its interpreter.
 
-    With ``built`` the packages under test are left out, for builds of them to be installed. ``further`` is a directory
-    of packages that come after all of the parent's.
+    With ``built`` the packages under test are left out, for builds of them to be installed.
     """
     try:
         venv.EnvBuilder(symlinks=os.name == "posix", with_pip=False).create(directory)
@@ -79,7 +73,6 @@ def make_environment(
     if not built:  # in the place of setuptools' finders, which come after all entries of sys.path
         installed = (package for package in packages if package.distribution is not None)
         lines += dict.fromkeys(str(mapped(package.entry, mapping)) for package in installed)
-    lines += [] if further is None else [str(further)]
     text = "".join(f"{line}\n" for line in lines)
     (site_packages(directory) / _PARENT).write_text(text, encoding="utf-8", errors="surrogateescape")
     return python_in(directory)

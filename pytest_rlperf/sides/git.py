@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from types import MappingProxyType
 from pytest_rlperf.errors import SideError, did_you_mean, see
 from pytest_rlperf.model.judged import TRAILER, Allowance
 from pytest_rlperf.model.stored import ANCHOR_FILE
-from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.command import Completed, run
 
 _LIMIT_S = 120.0
@@ -41,23 +41,9 @@ _QUIET = (
     "maintenance.auto=0",
 )
 
-# Git sets most of these for the hooks it runs, one of which may have started this process; they would lead to another
-# repository. The others change how paths and differences are read. GIT_CONFIG_COUNT and its like stay: they may declare
-# a directory safe.
-_LEFT_OUT_VARIABLES = {
-    *("GIT_CONFIG", "GIT_EXTERNAL_DIFF", "GIT_GLOB_PATHSPECS", "GIT_ICASE_PATHSPECS", "GIT_LITERAL_PATHSPECS"),
-    *("GIT_NOGLOB_PATHSPECS", "GIT_REPLACE_REF_BASE"),
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_DIR",
-    "GIT_GRAFT_FILE",
-    "GIT_INDEX_FILE",
-    "GIT_NAMESPACE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_SHALLOW_FILE",
-    "GIT_WORK_TREE",
-}
+# Others may be set for the hook that has started this process, and lead to another repository, or change how paths and
+# differences are read. GIT_CONFIG_COUNT and its like may declare a directory safe.
+_KEPT_VARIABLES = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_", "GIT_TEST_")
 
 _WRITTEN = ("--diff-filter=AMT", "--format=%x00%H")
 
@@ -213,15 +199,10 @@ class Repository:
         listed = self._list("ls-files", "-z", "--cached", *_NEW)
         # A deleted file is still in the index, and a submodule is a directory.
         own = [name for name in listed if (path := self.top / name).is_symlink() or path.is_file()]
-        here = [place for place in self.submodules() if (self.top / place / ".git").exists()]
-        return [*own, *(f"{place}/{name}" for place in here for name in find_repository(self.top / place).files())]
-
-    def submodules(self, sha: str | None = None) -> list[str]:
-        """Return the places of a commit's submodules, checked out or not; without a commit those of the index."""
-        if sha is not None:
-            return [path for path, _ in self._submodules(sha)]
         entries = [entry.partition("\t") for entry in self._list("ls-files", "-z", "--stage")]
-        return sorted({path for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")})
+        submodules = sorted({path for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")})
+        here = [place for place in submodules if (self.top / place / ".git").exists()]
+        return [*own, *(f"{place}/{name}" for place in here for name in find_repository(self.top / place).files())]
 
     def differing(self, sha: str) -> list[str]:
         """Return the files by which the working tree may differ from a commit, relative to the top."""
@@ -286,11 +267,11 @@ class Repository:
     @contextlib.contextmanager
     def _scratch_index(self) -> Iterator[Mapping[str, str]]:
         """Yield the variables that give git a copy of its index, which it may refresh and which hides no change."""
-        with temporary_directory() as directory:
-            variables = {"GIT_INDEX_FILE": str(directory / "index")}
+        with tempfile.TemporaryDirectory(prefix="pytest-rlperf-") as directory:
+            variables = {"GIT_INDEX_FILE": f"{directory}/index"}
             index = self._git_path("index")
             if index.is_file():
-                shutil.copy2(index, directory / "index")  # with its time, which git compares with those of files
+                shutil.copy2(index, f"{directory}/index")  # with its time, which git compares with those of files
             # It fails where files differ. Of files that git was told to pass over it looks at the contents, too.
             _git(self.top, "update-index", "-q", "--really-refresh", settings=_SPARSE, variables=variables)
             yield variables
@@ -452,7 +433,11 @@ def _git(
     limit_s: float = _LIMIT_S,
 ) -> Completed:
     """Run git in a directory; ``settings`` and ``variables`` are added to the user's."""
-    kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT_VARIABLES}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)
+    }
     quiet = {
         "LC_ALL": "C",  # messages in English
         "LANGUAGE": "",

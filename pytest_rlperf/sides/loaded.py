@@ -6,7 +6,6 @@ import functools
 import gc
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType, ModuleType
 
@@ -48,20 +47,6 @@ def executed_files(watched: Sequence[str]) -> dict[str, str]:
     named = {value.__code__.co_filename for value in gc.get_objects() if type(value) is FunctionType}
     paths = {os.path.realpath(name) for name in named if not name.startswith("<")}
     return {path: path for path in paths if path.startswith(homes)}
-
-
-def importers_of(modules: Iterable[str]) -> dict[str, str]:
-    """Return, for each of ``modules``, a module that holds it or a name of it, where there is one."""
-    wanted = set(modules)
-    found: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about deprecated names, which are read here but not used
-        for name, _ in _modules():
-            for value in list(vars(sys.modules[name]).values()):
-                source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-                if isinstance(source, str) and source in wanted and source != name:
-                    found.setdefault(source, name)
-    return found
 
 
 def _modules() -> Iterator[tuple[str, str]]:

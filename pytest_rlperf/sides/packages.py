@@ -374,15 +374,9 @@ def _origin(distribution: importlib.metadata.Distribution, top: Path) -> tuple[P
     if directory is None:
         return None
     place = directory / str(direct.get("subdirectory", ""))
-    if not in_tree(place, top):
+    if "archive_info" in direct or not in_tree(place, top):  # a wheel in the tree may be another project's
         return None
-    if "archive_info" not in direct:
-        return place.resolve(), bool(direct.get("dir_info", {}).get("editable"))
-    # A wheel in the tree may be another project's.
-    project_dir = _project_above(place.resolve().parent, top.resolve())
-    if project_dir is None or not is_named(project_dir, distribution.metadata["Name"]):
-        return None
-    return project_dir, False
+    return place.resolve(), bool(direct.get("dir_info", {}).get("editable"))
 
 
 def _read(distribution: importlib.metadata.Distribution, project_dir: Path, top: Path, *, editable: bool) -> Install:

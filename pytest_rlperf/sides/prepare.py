@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import Additions, OnStep, Project, Side, Sides
-from pytest_rlperf.sides.build import (
-    build_into,
-    declared,
-    install_missing,
-    lacking,
-    needs_isolation,
-)
+from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
+from pytest_rlperf.sides.build import build_into, needs_isolation
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
@@ -145,7 +139,7 @@ class _Comparison:
     def of(cls, source: Source, today: Today, project: Project, on_step: OnStep) -> _Comparison:
         """Return the comparison of a source with today's tree."""
         packages = packages_under_test(project, today.top)
-        overlay = make_overlay(project, today.top, packages, {*source.submodules(), *today.submodules()})
+        overlay = make_overlay(project, today.top, packages)
         dirty = today.repository is not None and today.repository.is_dirty(project.baseline_dir)
         return cls(source, today, project, packages, overlay, open_cache(today.top), on_step, dirty)
 
@@ -153,8 +147,7 @@ class _Comparison:
         """Prepare both sides."""
         reason = why_build(self.packages, self.today.top)
         changed = self._changed(built=reason is not None)
-        further, additions = self._further_packages()
-        base, head = self._base_and_head(reason, further, same=not changed)
+        base, head = self._base_and_head(reason, same=not changed)
         return Sides(
             base=base,
             head=head,
@@ -165,24 +158,11 @@ class _Comparison:
                 *([] if reason is None else [f"built on both sides: {reason}"]),
             ),
             commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
-            additions=additions,
         )
 
-    def _further_packages(self) -> tuple[Path | None, Additions | None]:
-        """Return a directory of the packages that the source declares and this environment lacks."""
-        if not any(PurePosixPath(name).name == "pyproject.toml" for name in self.source.differing(self.today)):
-            return None, None
-        original = self._original(self.source)
-        top = self.today.top
-        places = {self.project.rootdir.resolve(), *(package.project_dir or top for package in self.packages)}
-        below = sorted({place.resolve().relative_to(top) for place in places if place.resolve().is_relative_to(top)})
-        own = {name for package in self.packages for name in (package.name, package.distribution) if name is not None}
-        wanted = lacking(declared([original / path for path in below]), own)
-        return install_missing(wanted, self.cache, self.on_step) if wanted else (None, None)
-
-    def _base_and_head(self, reason: str | None, further: Path | None, *, same: bool) -> tuple[Side, Side]:
+    def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:
         if reason is None:
-            return self._mapped_side(further), self._own_side(self._head_label())
+            return self._mapped_side(), self._own_side(self._head_label())
         if same:  # equal trees are not measured, so they need no build
             return self._own_side(self.source.title), self._own_side(self._head_label())
         self._check_tests_are_outside(reason)
@@ -192,8 +172,8 @@ class _Comparison:
         isolated = needs_isolation(sys.executable, [original / path for original in originals for path in below])
         labels = (self.source.title, self._head_label())
         base, head = (
-            self._built_side(source, original, below, label, packages, isolated=isolated)
-            for source, original, label, packages in zip(sources, originals, labels, (further, None), strict=True)
+            self._built_side(source, original, below, label, isolated=isolated)
+            for source, original, label in zip(sources, originals, labels, strict=True)
         )
         return base, head
 
@@ -201,21 +181,17 @@ class _Comparison:
         """Return today's tree in this process's environment."""
         return self.project.side(label, sys.executable, self.project.path, (self.today.top,))
 
-    def _mapped_side(self, further: Path | None) -> Side:
-        """Return the source's tree in an environment like this process's, had it been started there.
-
-        ``further`` is a directory of packages beside those of this process.
-        """
+    def _mapped_side(self) -> Side:
+        """Return the source's tree in an environment like this process's, had it been started there."""
 
         def build(directory: Path) -> None:
             self.on_step(f"checking out {self.source.title}")
             tree = directory / "tree"
             make_tree(self.source, self.overlay, self.today, tree, ())
             mapping = (self.today.top, tree)
-            make_environment(directory / "environment", self.packages, mapping, built=False, further=further)
+            make_environment(directory / "environment", self.packages, mapping, built=False)
 
-        beside = () if further is None else (further,)
-        key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state(), *beside)
+        key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state())
         entry = self.cache.entry(key, build, self.on_step)
         tree = entry / "tree"
         compile_as_today(self.today.top, self.today.files(), tree)
@@ -231,32 +207,21 @@ class _Comparison:
         return self.cache.entry(self._key("original", source.key), build, self.on_step) / "tree"
 
     def _built_side(
-        self,
-        source: Source,
-        original: Path,
-        below: list[PurePosixPath],
-        label: str,
-        further: Path | None,
-        *,
-        isolated: bool,
+        self, source: Source, original: Path, below: list[PurePosixPath], label: str, *, isolated: bool
     ) -> Side:
-        """Return a source built into an environment of its own, and a tree of its tests without the built packages.
-
-        ``further`` is a directory of packages beside those of this process.
-        """
+        """Return a source built into an environment of its own, and a tree of its tests without the built packages."""
 
         def build(directory: Path) -> None:
             copied = directory / "original"  # builds write into their source
             shutil.copytree(original, copied, symlinks=True)
             mapping = (self.today.top, copied)
             environment = directory / "environment"
-            python = make_environment(environment, self.packages, mapping, built=True, further=further)
+            python = make_environment(environment, self.packages, mapping, built=True)
             build_into(python, [copied / path for path in below], self.on_step, isolated=isolated)
             copies = (package.name for package in self.packages if package.how == "installed")
             hide(environment, (name for name in copies if not _is_installed(name, site_packages(environment))))
 
-        beside = () if further is None else (further,)
-        key = self._key("built", source.key, parent_state(), below, isolated, *beside)
+        key = self._key("built", source.key, parent_state(), below, isolated)
         environment = self.cache.entry(key, build, self.on_step) / "environment"
         home = site_packages(environment)
         loose = [package for package in self.packages if not _is_installed(package.name, home)]
@@ -350,47 +315,17 @@ def _is_installed(name: str, home: Path) -> bool:
 # A process that compiles a module has another heap afterwards than one that reads it compiled, and what it runs then
 # may differ in speed.
 
-_HEADER = 16  # bytes, as PEP 552 has them: magic number, flags, then modification time and size or else a hash
-_HASHED, _CHECKED = 1, 2
-
 
 def compile_as_today(top: Path, names: Iterable[str], tree: Path) -> None:
-    """Compile those modules of ``tree`` that are compiled in today's tree at ``top``, and no others of ``names``.
+    """Compile those modules of ``tree`` that are compiled in today's tree at ``top``, which is not written to.
 
-    ``names`` are today's files, relative to its top, which is not written to. Where the compiled files of ``tree``
-    cannot be written, they stay as they are.
+    ``names`` are today's files, relative to its top.
     """
-    top_of_tree = tree.resolve()
     for name in names:
-        other = tree / name
-        # A link may lead out of the tree, into today's own.
-        if not (name.endswith(".py") and other.is_file() and other.parent.resolve().is_relative_to(top_of_tree)):
-            continue
-        wanted = is_compiled(top / name)
-        if wanted != is_compiled(other):
-            with contextlib.suppress(OSError, py_compile.PyCompileError):
-                if wanted:
-                    py_compile.compile(str(other), doraise=True)
-                else:
-                    _compiled_file(other).unlink()
+        if name.endswith(".py") and _compiled(top / name).is_file() and not _compiled(tree / name).is_file():
+            with contextlib.suppress(OSError, py_compile.PyCompileError):  # base may lack it
+                py_compile.compile(str(tree / name), doraise=True)
 
 
-def is_compiled(source: Path) -> bool:
-    """Whether Python would read a module compiled, rather than compile its source anew."""
-    try:
-        with _compiled_file(source).open("rb") as file:
-            header = file.read(_HEADER)
-        flags = int.from_bytes(header[4:8], "little")
-        if len(header) < _HEADER or header[:4] != importlib.util.MAGIC_NUMBER:
-            return False
-        if flags & _HASHED:
-            return not flags & _CHECKED or header[8:] == importlib.util.source_hash(source.read_bytes())
-        status = source.stat()
-    except OSError:
-        return False
-    state = (int(status.st_mtime), status.st_size)
-    return header[8:] == b"".join((value & 0xFFFFFFFF).to_bytes(4, "little") for value in state)
-
-
-def _compiled_file(source: Path) -> Path:
+def _compiled(source: Path) -> Path:
     return Path(importlib.util.cache_from_source(str(source)))

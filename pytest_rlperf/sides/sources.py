@@ -28,7 +28,6 @@ _LEFT_OUT = {
 MOST_BYTES = 2 * 10**9
 MOST_FILES = 100_000
 _SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _TESTS = {"test", "tests"}  # names of directories of tests within code
 
 
@@ -49,9 +48,6 @@ class Source(Protocol):
     def differing(self, today: Today) -> list[str]:
         """Return the files by which the source differs from today's tree, relative to its top."""
 
-    def submodules(self) -> list[str]:
-        """Return the places of the source's submodules."""
-
 
 @dataclass(frozen=True)
 class Today:
@@ -63,10 +59,6 @@ class Today:
     def files(self) -> list[str]:
         """Return its files relative to its top, less those that git ignores."""
         return list(listing(self.top)) if self.repository is None else self.repository.files()
-
-    def submodules(self) -> list[str]:
-        """Return the places of its submodules."""
-        return [] if self.repository is None else self.repository.submodules()
 
     def source(self) -> Source:
         """Return the tree as the source of a side."""
@@ -97,24 +89,12 @@ class CommitSource:
         A file that git calls unchanged has today's bytes: they may be from before a setting of git's changed.
         """
         self.repository.check_out(self.commit.sha, target)
-        differing = set(self.repository.differing(self.commit.sha))
-        for name in differing:
-            today = self.repository.top / name
-            if is_pointer(target / name) and is_file(today) and not is_pointer(today):
-                raise SideError(
-                    f"{name} of {self.title} is a pointer of Git LFS whose content is not here, but today's file has "
-                    f"its content: git lfs fetch origin {self.commit.sha} brings it"
-                )
-        names = self.repository.files()
+        differing, names = self.repository.differing(self.commit.sha), self.repository.files()
         copy_unlike(self.repository.top, target, set(names).difference(_below(differing, names)))
 
     def differing(self, today: Today) -> list[str]:
         """Return the files that git lists: today's tree belongs to this repository."""
         return self.repository.differing(self.commit.sha)
-
-    def submodules(self) -> list[str]:
-        """Return the commit's submodules; today's tree may lack some of them."""
-        return self.repository.submodules(self.commit.sha)
 
 
 @dataclass(frozen=True)
@@ -147,10 +127,6 @@ class WorkingSource:
     def differing(self, today: Today) -> list[str]:
         """Compare with today's tree file by file, including submodules."""
         return _differing(self.repository.top, self.repository.files(), today.top, today.files())
-
-    def submodules(self) -> list[str]:
-        """Return the submodules of the working tree."""
-        return self.repository.submodules()
 
     @property
     def _commit(self) -> Commit:
@@ -188,10 +164,6 @@ class PlainSource:
         changed = _differing(self.directory, listing(self.directory), today.top / self.place, names)
         return [f"{prefix}{name}" for name in changed]
 
-    def submodules(self) -> list[str]:
-        """Return nothing: submodules are git's."""
-        return []
-
 
 def listing(directory: Path) -> Iterator[str]:
     """Yield the files and links below a directory, relative to it, less version control, caches and environments.
@@ -227,14 +199,6 @@ def _is_left_out(directory: Path) -> bool:
 def is_file(path: Path) -> bool:
     """Whether a path is a file or a link, even one that leads nowhere."""
     return path.is_symlink() or path.is_file()
-
-
-def is_pointer(path: Path) -> bool:
-    """Whether a file has the name of its content in Git LFS in the content's place."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_POINTER)) == _POINTER
 
 
 def digest(root: Path, names: Iterable[str]) -> str:
@@ -314,8 +278,8 @@ class Overlay:
 
     All paths are relative to the tree's top. ``deep`` are directories of tests, covered with all files at any depth.
     ``level`` are directories with packages beside tests or conftests: only the files directly in them are covered.
-    ``single`` are single files. ``code`` are the packages under test and the submodules of either side: their files
-    are the side's own, except ``single`` ones and those in a directory of tests within the package.
+    ``single`` are single files. ``code`` are the packages under test: their files are the side's own, except ``single``
+    ones and those in a directory of tests within the package.
     """
 
     top: Path
@@ -365,11 +329,10 @@ class Overlay:
         return tests is not None and (code is None or tests.is_relative_to(code))
 
 
-def make_overlay(project: Project, top: Path, packages: Iterable[Package], submodules: Iterable[str]) -> Overlay:
-    """Return the overlay for a project in the tree at ``top``; ``submodules`` are those of either side."""
+def make_overlay(project: Project, top: Path, packages: Iterable[Package]) -> Overlay:
+    """Return the overlay for a project in the tree at ``top``."""
     top = top.resolve()
-    places = tuple(_within(top, [package.location for package in packages]))
-    code = tuple(sorted({*places, *map(PurePosixPath, submodules)}))
+    code = tuple(sorted(_within(top, [package.location for package in packages])))
     tests = list(_within(top, [*project.files, *project.conftests]))
     deep: set[PurePosixPath] = set()
     level: set[PurePosixPath] = set()
@@ -377,10 +340,10 @@ def make_overlay(project: Project, top: Path, packages: Iterable[Package], submo
         owner = _innermost(directory, code)
         if owner is not None:
             deep.update(_tests_within(owner, directory))
-        elif _is_root(directory, project, top, places):
+        elif _is_root(directory, project, top, code):
             level.add(directory)
         else:
-            deep.add(_outermost(directory, project, top, places))
+            deep.add(_outermost(directory, project, top, code))
     settings = [project.rootdir / name for name in _SETTINGS] + ([project.inipath] if project.inipath else [])
     return Overlay(
         top=top,

@@ -23,18 +23,17 @@ class NothingLoadedError(SideError):
     """A test has loaded nothing of the packages under test, which is true of this test and says nothing of others."""
 
 
-def check_loaded(sides: Sides, base: Loaded, head: Loaded, importers: Loaded | None = None) -> bool:
+def check_loaded(sides: Sides, base: Loaded, head: Loaded) -> bool:
     """Check the files that workers of both sides have loaded, and return whether any of them differs.
 
-    ``importers`` are modules that hold a module, by its name. SideError where a side has loaded the other's code, code
-    of neither, or files that have changed since they were checked out or built; NothingLoadedError where base has
-    loaded nothing of the packages under test. The result is True wherever files alone do not decide. Files that child
-    processes load are not checked.
+    SideError where a side has loaded the other's code, code of neither, or files that have changed since they were
+    checked out or built; NothingLoadedError where base has loaded nothing of the packages under test. The result is
+    True wherever files alone do not decide. Files that child processes load are not checked.
     """
     one_place = _homes(sides.base) == _homes(sides.head)
     pairs = ((sides.base, base, sides.head), (sides.head, head, sides.base))
     for side, loaded, other in pairs:
-        _check_places(sides, side, loaded, other, importers or {})
+        _check_places(sides, side, loaded, other)
     if sides.packages and not one_place and not _under_test(sides.base, base, sides.packages):
         hint = "rlperf_packages in the ini file names the packages under test"
         if sides.changed is None:
@@ -47,20 +46,19 @@ def check_loaded(sides: Sides, base: Loaded, head: Loaded, importers: Loaded | N
     return _differs(sides, {*base.values(), *head.values()})
 
 
-def _check_places(sides: Sides, side: Side, loaded: Loaded, other: Side, importers: Loaded) -> None:
+def _check_places(sides: Sides, side: Side, loaded: Loaded, other: Side) -> None:
     """Check that a side has loaded nothing of the other's, and its packages under test from its own homes."""
     own = _homes(side)
     for name, (path, owner) in _owned(loaded, own | _homes(other)).items():
         if owner in own or (owner is None and not belongs_to(name, sides.packages)):
             continue
-        importer = f", imported by {importers[name]}" if name in importers else ""
         if owner is not None:
             raise SideError(
-                f"{side.label} has loaded code of {other.label}: {name} is {path}{importer}; "
+                f"{side.label} has loaded code of {other.label}: {name} is {path}; "
                 "something puts that directory on the path or hooks imports after Python has started"
             )
         raise SideError(
-            f"{side.label} has loaded code of neither side: {name} is {path}{importer}, "
+            f"{side.label} has loaded code of neither side: {name} is {path}, "
             f"but it should be under {' or '.join(map(str, side.homes))}; "
             "install the repository editable (pip install -e .), or name the packages under test: rlperf_packages"
         )

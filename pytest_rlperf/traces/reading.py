@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
@@ -15,7 +12,7 @@ import msgspec
 from pytest_rlperf.model.timing import Timing
 
 LARGEST = 2**63 - 1  # of a count or a number of nanoseconds: 292 years
-LARGEST_FILE = 2**29  # bytes, also once unpacked; a few bytes of gzip can hold terabytes
+LARGEST_FILE = 2**29  # bytes
 _SAVE_AGAIN = "save it again with the tool that wrote it"
 _LONGEST_SHOWN = 200
 T = TypeVar("T")
@@ -42,25 +39,14 @@ def converted(value: object, kind: type[T]) -> T:
 
 
 def opened(data: bytes) -> Any:
-    """Return the value of JSON, which gzip may have packed; Malformed where ``data`` are none."""
+    """Return the value of JSON; Malformed where ``data`` are none, or too much."""
+    if len(data) > LARGEST_FILE:
+        raise Malformed(f"it is larger than {LARGEST_FILE} bytes", "keep a shorter part of the run")
     try:
-        return json.loads(_unpacked(data))
+        return json.loads(data)
     except ValueError as error:
         finding = f"this is not JSON: {_shown(str(error))}"
         raise Malformed(finding, "where it is still being written or was cut off, save it again") from None
-
-
-def _unpacked(data: bytes) -> bytes:
-    """Return what gzip has packed, or data that it has not; Malformed where that is too much."""
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-                data = file.read(LARGEST_FILE + 1)
-        except (EOFError, OSError, zlib.error) as error:
-            raise Malformed(f"the gzip data are damaged: {error}") from None
-    if len(data) > LARGEST_FILE:
-        raise Malformed(f"it is larger than {LARGEST_FILE} bytes", "keep a shorter part of the run")
-    return data
 
 
 def _shown(text: str) -> str:

@@ -28,8 +28,7 @@ _POLL_S = 0.05
 class Guardian:
     """The scratch directory of a run, and the process that guards it; both begin with the first directory used.
 
-    The run's process and the guardian hold the lock of the scratch directory: one without a holder is removed by the
-    next run. Any thread may use any method.
+    Any thread may use any method.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,6 @@ class Guardian:
         self._beginning = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        self._lock_file = -1
 
     def new_directory(self) -> Path:
         """Return a new directory for files of this run."""
@@ -76,7 +74,6 @@ class Guardian:
         self._process.wait()
         self._process = None
         shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
-        os.close(self._lock_file)
 
     def _ensure_begun(self) -> None:
         with self._beginning:
@@ -85,9 +82,14 @@ class Guardian:
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""
-        from pytest_rlperf.scratch import make_scratch  # which the guardian's program cannot import
+        from pytest_rlperf.errors import SideError  # which the guardian's program cannot import
 
-        scratch, self._lock_file = make_scratch()
+        try:
+            scratch = Path(tempfile.mkdtemp(prefix="pytest-rlperf-")).resolve()
+        except OSError as error:
+            raise SideError(
+                f"cannot make temporary files: {error}; set TMPDIR to a directory with space that you can write to"
+            ) from None
         reading, self._pipe = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(scratch), str(os.getpid())],
@@ -96,7 +98,6 @@ class Guardian:
             stderr=subprocess.DEVNULL,
             cwd="/",
             env={name: value for name, value in os.environ.items() if name != VARIABLE},
-            pass_fds=[self._lock_file],
             start_new_session=True,
         )
         os.close(reading)

@@ -45,11 +45,10 @@ class Start(msgspec.Struct, frozen=True):
     """The settings that a stem reads before all other messages, from its connection or from its loader.
 
     One stem of a run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output
-    goes to the file ``output``. A worker lists the loaded files below ``watched`` and of ``packages``, and the modules
-    that imported any below ``foreign``, where none should be. ``environment`` has all variables, and ``sites`` are the
-    directories that hold the ``.pth`` files of the side's interpreter, ``prefix`` is its place. ``probe`` has the stem
-    find out whether a copy of it can work. A worker of another protocol must be able to read this, so fields are only
-    added.
+    goes to the file ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. ``environment``
+    has all variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter,
+    ``prefix`` is its place. ``probe`` has the stem find out whether a copy of it can work. A worker of another protocol
+    must be able to read this, so fields are only added.
     """
 
     number: int
@@ -61,7 +60,6 @@ class Start(msgspec.Struct, frozen=True):
     reports: bool
     watched: list[str]
     packages: list[str]
-    foreign: list[str]
     output: str
     share_terminal: bool
     directory: str
@@ -76,13 +74,6 @@ class Start(msgspec.Struct, frozen=True):
 # ------------------------------------------------------------------ worker → run
 
 
-class Loaded(msgspec.Struct, frozen=True):
-    """The loaded files of the code under test, and the importers of the other side's files, both by module."""
-
-    files: dict[str, str] = {}
-    importers: dict[str, str] = {}
-
-
 class Ready(Message, frozen=True):
     """The stem has collected tests with these keys; ``loaded`` is the code under test that this loaded.
 
@@ -93,7 +84,7 @@ class Ready(Message, frozen=True):
     protocol: int
     keys: list[str] = []
     errors: str = ""
-    loaded: Loaded = Loaded()
+    loaded: dict[str, str] = {}
     variables: dict[str, str] = {}
     fault: str = ""
     import_s: float = 0.0
@@ -187,7 +178,7 @@ class Checked(msgspec.Struct, frozen=True):
 
     first_call_s: float
     items: float
-    loaded: Loaded
+    loaded: dict[str, str]
     children: bool
     others: list[str] = []
     variables: dict[str, str] = {}
@@ -197,7 +188,7 @@ class Checked(msgspec.Struct, frozen=True):
 class Surveyed(msgspec.Struct, frozen=True):
     """The code under test that is loaded by now, with files that are no module's but whose functions were run."""
 
-    loaded: Loaded
+    loaded: dict[str, str]
     children: bool
 
 

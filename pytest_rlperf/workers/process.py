@@ -444,8 +444,7 @@ class Worker(Process):
         self.is_base = stem.is_base
         self.number = stem.number
         self.seed = 1000 + self.number // 2  # both workers of a pair have the same, and so has every second pair
-        self.loaded = dict(stem.collected.loaded.files)
-        self.importers = dict(stem.collected.loaded.importers)
+        self.loaded = dict(stem.collected.loaded)
         self.others: list[str] = []
         self.variables: Mapping[str, str] = {}
         self.output: tuple[OutputPart, ...] = ()
@@ -510,7 +509,7 @@ class Worker(Process):
     def wait_checked(self) -> tuple[float, float]:
         """Return the seconds of the checked call and the items it processed."""
         checked: m.Checked = self._answer()
-        self._note(checked.loaded)
+        self.loaded |= checked.loaded
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
         self.others, self.variables = checked.others, checked.variables
@@ -534,7 +533,7 @@ class Worker(Process):
     def survey(self) -> None:
         """List the files that are loaded by now: later calls than the first may have loaded more."""
         surveyed: m.Surveyed = self.ask(m.Survey())
-        self._note(surveyed.loaded)
+        self.loaded |= surveyed.loaded
         self.has_children |= surveyed.children
 
     def place(self, cpus: Collection[int]) -> None:
@@ -577,10 +576,6 @@ class Worker(Process):
     def sets_variables(self) -> bool:
         """Whether the test has set variables that native libraries read when they are loaded."""
         return self.variables != self.stem.collected.variables
-
-    def _note(self, loaded: m.Loaded) -> None:
-        self.loaded |= loaded.files
-        self.importers |= loaded.importers
 
     # ------------------------------------------------------------------ messages
 

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
@@ -44,7 +44,7 @@ from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.measured import Result, Shape, SliceKind, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
-from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
+from pytest_rlperf.sides.loaded import executed_files, loaded_files
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.loader import fork, library_variables, vary_heap
 from pytest_rlperf.workers.probe import fault_of_forks
@@ -158,8 +158,8 @@ class RemoteEngine:
                 return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
             case m.Survey():
                 gc.unfreeze()  # the collector does not list frozen objects; warming up freezes them again
-                executed, seen = executed_files(self._start.watched), self.loaded()
-                return m.Surveyed(m.Loaded(executed | seen.files, seen.importers), _had_children(ended))
+                executed = executed_files(self._start.watched)
+                return m.Surveyed(executed | self.loaded(), _had_children(ended))
             case m.Slow():
                 return meter.slow_down(order.share, order.steps)
             case m.Place():
@@ -176,15 +176,13 @@ class RemoteEngine:
                 return m.Traced(*meter.trace())
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
-    def loaded(self) -> m.Loaded:
-        """Return the files that are loaded of the code under test."""
-        files = loaded_files(self._start.watched, self._start.packages)
-        foreign = loaded_files(self._start.foreign, ())
-        return m.Loaded(files, importers_of(foreign) if foreign else {})
+    def loaded(self) -> dict[str, str]:
+        """Return the files that are loaded of the code under test, by module."""
+        return loaded_files(self._start.watched, self._start.packages)
 
-    def _others(self, loaded: m.Loaded) -> list[str]:
+    def _others(self, loaded: Mapping[str, str]) -> list[str]:
         """Return the modules that have been loaded since the session began and are none of the code under test."""
-        return [name for name in list(sys.modules) if name not in self._known and name not in loaded.files]
+        return [name for name in list(sys.modules) if name not in self._known and name not in loaded]
 
     def send(self, message: m.FromWorker) -> None:
         """Send a message to the run."""

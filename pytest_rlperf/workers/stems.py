@@ -167,7 +167,7 @@ class Stems:
 
     def may_differ(self, base: Worker, head: Worker) -> bool:
         """Whether the files that a pair has loaded so far may differ; SideError where one is the other side's."""
-        differs = check_loaded(self.sides, base.loaded, head.loaded, base.importers | head.importers)
+        differs = check_loaded(self.sides, base.loaded, head.loaded)
         return differs or base.has_children or head.has_children  # files of child processes are unknown
 
     def new_interpreters(self) -> Stems:
@@ -317,7 +317,6 @@ class Stems:
             reports=reports,
             watched=[str(home) for home in dict.fromkeys((*homes, surroundings.top))],
             packages=list(sides.packages),
-            foreign=[str(home) for home in homes if home not in side.homes],
             output=str(scratch / "output"),
             share_terminal=surroundings.share_terminal and reports,
             directory=str(side.directory),

@@ -310,6 +310,7 @@ def roller_of(agent: Any) -> Roller:
 def test_a_rollout_of_another_policy(build: Build, wording: Wording) -> None:
     """A rollout that was made before the policy changed is none of the policy's."""
     torch = pytest.importorskip("torch")
+    torch.manual_seed(0)  # of the networks' parameters, and of the noise below
     agent = build(N_ENVS, N_STEPS)
     roller = roller_of(agent)
     rollout = roller.collect()

@@ -144,7 +144,6 @@ class SacUpdater(Updater):
             _fill_by_learning(agent, _BATCHES_AT_LEAST * batch_size)
         self.buffers = (agent.replay_buffer,)
         self.device = agent.device
-        _check_learning_rate(agent)
 
     def update(self) -> None:
         """Do one gradient step of every part."""
@@ -229,7 +228,6 @@ class PpoLearner(Learner):
         self._rollout: dict[str, Any] = {}
         self.probes = tuple(probes_for({"forward": "policy.evaluate_actions"}, agent))
         self.iteration_probes = tuple(probes_for({"collect": "collect_rollouts", "update": "train"}, agent))
-        _check_learning_rate(agent)
         # One rollout is all that learn() is told to collect, so each would be the end of the schedules.
         put(agent, "_update_current_progress_remaining", lambda *_: None)
 
@@ -288,17 +286,6 @@ def _have_logger(agent: BaseAlgorithm) -> None:
         from stable_baselines3.common.logger import Logger
 
         agent.set_logger(Logger(folder=None, output_formats=[]))
-
-
-def _check_learning_rate(agent: BaseAlgorithm) -> None:
-    """Raise ComponentError where an agent's schedule has come to a learning rate of 0."""
-    __tracebackhide__ = True
-    progress = agent._current_progress_remaining
-    if agent.lr_schedule(progress) == 0:
-        raise ComponentError(
-            f"the learning rate is 0 at progress_remaining={progress:g}: give an agent that has not come to the "
-            "end of its schedule"
-        )
 
 
 def _fill_by_learning(agent: SAC, transitions: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +16,11 @@ from pytest_rlperf.components.contracts import (
     ENV_STEP,
     RESET,
     Cuts,
+    EveryEnvStepper,
     GaeCall,
     Learner,
     Roller,
     Sampler,
-    Stepper,
     Updater,
     check_finite,
     check_observations,
@@ -46,76 +45,60 @@ _STORE = hierarchical_timer("store")
 _EPISODES = hierarchical_timer("episodes")
 
 
-class TianshouStepper(Stepper):
-    """Steps ``env`` with actions drawn beforehand, and resets what has ended, which is part of stepping on.
-
-    An env that waits for some of its workers only is stepped with those that are ready; what it returns is counted.
-    """
+class TianshouStepper(EveryEnvStepper):
+    """Steps ``env`` with actions drawn beforehand, and resets what has ended, which is part of stepping on."""
 
     def __init__(self, env: BaseVectorEnv, seed: int) -> None:
-        self.env = env
-        self.num_envs: int = getattr(env, "wait_num", len(env))
+        if env.is_async:
+            raise ComponentError(
+                "the vector env waits for some of its workers only: give a thunk that steps it, and how many envs a "
+                "call steps, rlperf_vecenv_step(step, num_envs=…)"
+            )
         self._seed = seed
         spaces = env.action_space
         for offset, space in enumerate(spaces):
             space.seed(seed + offset)
-        self._actions = cycle([np.stack([space.sample() for space in spaces]) for _ in range(ACTIONS)])
-        self._ready: Any = np.arange(len(env))  # ids of the envs that wait for an action
-        self._steps = 0
+        super().__init__(env, len(env), [np.stack([space.sample() for space in spaces]) for _ in range(ACTIONS)])
 
     def check(self) -> None:
         """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
         __tracebackhide__ = True
         self.env.seed(self._seed)
-        check_observations(self.env.reset()[0], len(self.env))
+        check_observations(self.env.reset()[0], self.num_envs)
         for _ in range(_CHECKED_STEPS):
-            self._steps = 0
-            stepped = self._step(next(self._actions))
+            stepped = self.env.step(next(self._actions))
             self._check_shapes(*stepped)
-            ended = self._ended(*stepped[2:4])
+            ended = _ended(*stepped[2:4])
             if len(ended):
                 rows = np.shape(self.env.reset(ended)[0])[:1]
                 if rows != ended.shape:
                     raise ComponentError(f"reset({ended.tolist()}) returned {rows} rows, expected {ended.shape}")
                 break
+        self._calls = 1
 
     def call(self) -> None:
-        """Step the envs that are ready once."""
+        """Step every env once."""
         with ACTION:
             actions = next(self._actions)
         with ENV_STEP:
-            _, _, terminated, truncated, _ = self._step(actions)
-        ended = self._ended(terminated, truncated)
+            _, _, terminated, truncated, _ = self.env.step(actions)
+        self._calls += 1
+        ended = _ended(terminated, truncated)
         if len(ended):
             with RESET:
                 self.env.reset(ended)
 
-    def count(self) -> float:
-        """Return the env steps since the last count."""
-        steps, self._steps = self._steps, 0
-        return float(steps)
-
-    def _step(self, actions: Any) -> tuple[Any, ...]:
-        if self.env.is_async:
-            stepped: tuple[Any, ...] = self.env.step(actions[self._ready], self._ready)
-            self._ready = np.array([info["env_id"] for info in stepped[4]])
-        else:
-            stepped = self.env.step(actions)
-        self._steps += len(stepped[4])
-        return stepped
-
-    def _ended(self, terminated: Any, truncated: Any) -> Any:
-        """Return the ids of the envs whose episode ended."""
-        return self._ready[np.logical_or(terminated, truncated)]
-
     def _check_shapes(self, obs: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> None:
         __tracebackhide__ = True
-        rows = len(infos)
-        if rows != len(self.env) and not self.env.is_async:
-            raise ComponentError(f"step() returned infos of {rows} envs, expected {len(self.env)}")
-        check_observations(obs, rows)
+        check_observations(obs, self.num_envs)
         flags = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-        check_rows(rows, {name: np.shape(array)[:1] for name, array in flags.items()})
+        shapes = {name: np.shape(array)[:1] for name, array in flags.items()}
+        check_rows(self.num_envs, {**shapes, "infos": (len(infos),)})
+
+
+def _ended(terminated: Any, truncated: Any) -> Any:
+    """Return the ids of the envs whose episode ended."""
+    return np.flatnonzero(np.logical_or(terminated, truncated))
 
 
 class TianshouSampler(Sampler):
@@ -197,28 +180,11 @@ class TianshouUpdater(Updater):
             return self.algorithm.update(buffer=self.buffer, sample_size=self.batch_size)
 
     def check(self) -> None:
-        """Do one update, and check its device and how many transitions the critics judge."""
+        """Do one update, and check the batch that it draws."""
         __tracebackhide__ = True
         if len(self.buffer) == 0:
             raise ComponentError("the buffer of the trainer's collector is empty: collect before an update is measured")
-        devices = sorted({str(parameter.device) for parameter in self.algorithm.parameters()})
-        if len(devices) > 1:
-            raise ComponentError(f"the algorithm's parameters are on {' and '.join(devices)}, expected one device")
-        rows: list[int] = []
-        critics = (self.algorithm.critic, self.algorithm.critic2)
-        watches = [
-            critic.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0]))) for critic in critics
-        ]
-        try:
-            super().check()
-        finally:
-            for watch in watches:
-                watch.remove()
-        wrong = [found for found in rows if found != self.batch_size]
-        if wrong:
-            raise ComponentError(
-                f"one update gave a critic {wrong[0]} transitions, expected batch_size={self.batch_size}"
-            )
+        super().check()
 
 
 class TianshouRoller(Roller):

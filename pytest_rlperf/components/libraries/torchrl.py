@@ -59,7 +59,7 @@ class TorchRLStepper(EveryEnvStepper):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             actions = [env.full_action_spec.rand() for _ in range(ACTIONS)]
-        super().__init__(env, env.batch_size.numel(), actions, env.step_and_maybe_reset)
+        super().__init__(env, env.batch_size.numel(), actions)
         self._no_grad = torch.no_grad
         self._carried: Any = None  # from step to step, with what the next one starts from
         self._has_reset_calls = _has_reset_calls(env)
@@ -137,7 +137,7 @@ def _has_reset_calls(env: EnvBase) -> bool:
 
 
 class TorchRLSampler(Sampler):
-    """Draws from a buffer, whatever batch size it was made with; all tensors of a batch have to be on one device."""
+    """Draws from a buffer, whatever batch size it was made with."""
 
     def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
         __tracebackhide__ = True
@@ -146,16 +146,12 @@ class TorchRLSampler(Sampler):
         super().__init__(buffer, batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
-        """Return the tensors of the batch; ComponentError where they are not all on one device."""
-        __tracebackhide__ = True
-        found = list(_tensors(batch))
-        for path, tensor in found:
-            first, other = found[0]
-            if getattr(tensor, "device", None) != getattr(other, "device", None):
-                raise ComponentError(
-                    f"the batch is on two devices: {first} is on {other.device}, {path} on {tensor.device}"
-                )
-        return found
+        """Return the tensors of the batch, each with where it was found."""
+        from tensordict import is_tensor_collection
+
+        if not is_tensor_collection(batch):
+            return leaves(batch)
+        return [(str(key), tensor) for key, tensor in batch.items(include_nested=True, leaves_only=True)]
 
 
 class TorchRLGae(GaeCall):
@@ -254,17 +250,6 @@ def _check_batches_are_full(buffer: ReplayBuffer, batch_size: int) -> None:
         )
 
 
-def _tensors(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a batch, each with where it was found."""
-    from tensordict import is_tensor_collection
-
-    if is_tensor_collection(batch):
-        for key, tensor in batch.items(include_nested=True, leaves_only=True):
-            yield str(key), tensor
-    else:
-        yield from leaves(batch)
-
-
 def _envs_first(array: Any) -> Any:
     """Return an array of shape (n_steps, n_envs) as a tensor of shape [n_envs, n_steps, 1]."""
     import torch
@@ -316,8 +301,7 @@ class _RolloutPhases(Cuts):
     """Phases of a collector: ``policy``, ``env_step``, ``store``, and ``gae`` or another ``postproc``.
 
     ``store`` lasts from an env step until the next call of the policy: the collector keeps the transition and numbers
-    trajectories, and in the end stacks and copies them. Where TorchRL's own ranges are on, they are phases within
-    ``env_step`` alone: the collector's ranges are the same times under other names.
+    trajectories, and in the end stacks and copies them.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -329,15 +313,10 @@ class _RolloutPhases(Cuts):
         return together(self._replace())
 
     def _replace(self) -> Iterator[Undo]:
-        from torchrl import _utils
         from torchrl.objectives.value.advantages import ValueEstimatorBase
 
         collector = self._collector
         step = collector.env.step_and_maybe_reset
-        if _utils._PROFILING_ENABLED:
-            _utils.set_profiling_enabled(False)
-            yield partial(_utils.set_profiling_enabled, True)
-            step = partial(_with_ranges, _utils.set_profiling_enabled, step)
         # Past the property's setter, which would have a compiled policy compiled anew.
         yield put(collector, "_wrapped_policy_maybe_compiled", self.around(_POLICY)(collector._wrapped_policy))
         yield put(collector.env, "step_and_maybe_reset", self.around(ENV_STEP, _STORE)(step))
@@ -345,15 +324,6 @@ class _RolloutPhases(Cuts):
             name = "gae" if isinstance(collector.postproc, ValueEstimatorBase) else "postproc"
             yield put(collector, "postproc", self.around(hierarchical_timer(name), _STORE)(collector.postproc))
         yield self.switch
-
-
-def _with_ranges(switch: Callable[[bool], None], step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Step with TorchRL's ranges on."""
-    switch(True)
-    try:
-        return step(*args, **kwargs)
-    finally:
-        switch(False)
 
 
 def _check_collector(collector: BaseCollector, n_steps: int) -> None:
