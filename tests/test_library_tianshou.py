@@ -139,11 +139,7 @@ def test_a_sac_update(kind: Any, auto_alpha: bool) -> None:
 
 
 def test_what_cannot_update(wording: Wording) -> None:
-    """Parts on two devices, nothing collected, an algorithm without its trainer and one that is no SAC are errors."""
-    trainer = off_policy()
-    trainer.algorithm.critic2.to("meta")
-    with wording.raises(ComponentError):
-        sac_workload(trainer, 32).check()
+    """Nothing collected, an algorithm without its trainer and one that is no SAC are errors."""
     with wording.raises(ComponentError):
         sac_workload(off_policy(rows=0), 32).check()
     with wording.raises(ComponentError):

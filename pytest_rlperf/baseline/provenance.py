@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -11,6 +12,7 @@ from pathlib import Path
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Provenance
+from pytest_rlperf.sides.build import read_settings
 from pytest_rlperf.sides.git import repository_around
 from pytest_rlperf.sides.packages import installs_from, normalized
 
@@ -69,12 +71,20 @@ def providing(modules: Iterable[str]) -> set[str]:
     return {name for module in modules for name in providers.get(module, ())}
 
 
-def free_distributions(top: Path) -> frozenset[str]:
+def free_distributions(directory: Path, top: Path) -> frozenset[str]:
     """Return the distributions whose versions do not matter, by normalized names: the test tools', and the tree's own.
 
-    The latter are those installed from the tree at ``top``.
+    The latter are installed from the tree at ``top``, or are the projects around ``directory`` in it, installed or not.
     """
-    return HARNESS | {normalized(install.name) for install in installs_from(top.resolve())}
+    own = [install.name for install in installs_from(top)]
+    directory, top = directory.resolve(), top.resolve()
+    for place in (directory, *directory.parents):
+        if place.is_relative_to(top):
+            with contextlib.suppress(SideError, OSError):  # one that cannot be read names nothing
+                project = read_settings(place).get("project")
+                name = project.get("name") if isinstance(project, dict) else None
+                own += [name] if isinstance(name, str) else []
+    return HARNESS | {normalized(name) for name in own}
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:

@@ -89,7 +89,7 @@ def _free(sessions: Sessions, repository: Repository) -> set[str]:
     from pytest_rlperf.baseline.provenance import free_distributions
     from pytest_rlperf.sides.packages import normalized
 
-    free = free_distributions(repository.top)
+    free = free_distributions(Path(), repository.top)
     names = {name for known in sessions.tests.values() for session in known.values() for name in session.packages or ()}
     return {name for name in names if normalized(name) in free}
 

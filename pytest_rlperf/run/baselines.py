@@ -171,7 +171,7 @@ class StoredCounts:
     @cached_property
     def _free(self) -> frozenset[str]:
         """The distributions whose versions do not matter."""
-        return free_distributions(tree_top(self._root)) | set(map(normalized, providing(self._packages)))
+        return free_distributions(self._root, tree_top(self._root)) | set(map(normalized, providing(self._packages)))
 
 
 def tree_top(directory: Path) -> Path:

@@ -289,12 +289,17 @@ class TorchRLRoller(Roller):
                 f"of {self.num_envs} envs"
             )
         check_finite((repr(key), tensor) for key, tensor in rollout.items(include_nested=True, leaves_only=True))
-        _check_policy(self._collector, rollout)
+        mask = self._mask(rollout)
+        _check_policy(self._collector, rollout if mask is None else rollout[mask])
 
     def env_steps(self, rollout: Any) -> float:
         """Return how many env steps a rollout has: a reset has no frame, and padding is masked."""
-        mask = rollout.get(_MASK, None) if self._collector.split_trajs else None
+        mask = self._mask(rollout)
         return float(rollout.numel() if mask is None else mask.sum())
+
+    def _mask(self, rollout: Any) -> Any:
+        """Return which frames are no padding; None where none is."""
+        return rollout.get(_MASK, None) if self._collector.split_trajs else None
 
 
 class _RolloutPhases(Cuts):
