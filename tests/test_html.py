@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -19,7 +17,7 @@ from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Contribution
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.reasons import WrittenReason
-from pytest_rlperf.report.files import OutputError, write_file
+from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.html import check_html, render_html
 from pytest_rlperf.report.html.charts import Chart, Plot, charts
 from pytest_rlperf.report.statuses import LOOKS
@@ -27,7 +25,6 @@ from pytest_rlperf.report.summary import NextStep, Summary
 
 pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-rlperf[html]'")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|&<!--\u2028\u202e\x1b[31m\x00\udc80${7*7}"
 SUMMARY = Summary(
     ["Some CPU, 2 cores"], ["HEAD with main, live"], ["a note"], [NextStep("show all", ("pytest --rlperf -v",))]
@@ -277,26 +274,3 @@ def test_a_missing_jinja2_is_reported_before_measuring(tmp_path: Path, monkeypat
         check_html(tmp_path / "report.html")
     with pytest.raises(OutputError, match=re.escape("pip install 'pytest-rlperf[html]'")):
         render(compared("t.py::test_a"))
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_a_browser_shows_the_page_without_a_network(tmp_path: Path) -> None:
-    """The first test is open, with no error and nothing refused; a hostile one does no harm."""
-    path = tmp_path / "report.html"
-    write_file("--rlperf-html", path, render(compared(HOSTILE), compared("t.py::test_b", status=Status.SAME)))
-    run = subprocess.run(
-        [
-            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-            "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
-            "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=2000",
-            "--dump-dom", path.as_uri(),
-        ],
-        capture_output=True, text=True, encoding="utf-8", timeout=60, check=True,
-    )  # fmt: skip
-    assert "CONSOLE" not in run.stderr
-    dom = run.stdout
-    assert dom.count("<figure") == 4
-    assert dom.count("<details id=") == 2
-    assert '<details id="test-0" open' in dom
-    assert "◆" in dom
-    assert "<img" not in dom

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import FIRST_CALLS, ONE_CALL, source
-from example import FAILED, INTERRUPTED, NOTHING, OK, USAGE, Example, Run
+from example import FAILED, INTERRUPTED, NOTHING, OK, Example, Run
 from wording import Wording
 
 WORKERS = 3
@@ -299,12 +299,3 @@ def test_a_test_that_never_calls_its_fixture_is_a_warning(pytester: pytest.Pytes
 
 def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
-
-
-def test_disabled_plugin_is_absent(tmp_path: Path) -> None:
-    """With `-p no:rlperf` neither options nor fixtures exist, as for any plugin."""
-    example = Example(tmp_path, {"test_nothing.py": UNMEASURED})
-    example.pytest("-p", "no:rlperf", "--rlperf", plugins=(), code=USAGE)
-    result = example.pytest("-p", "no:rlperf", "-v", plugins=())
-    assert "fixture 'rlperf' not found" in result.out, result.text
-    assert result.outcomes["test_plain"] == "PASSED"

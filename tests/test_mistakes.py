@@ -80,12 +80,6 @@ MISTAKES = {
         ("there is no fixture 'rlperf_vecenv_stp'; did you mean rlperf_vecenv_step?",),
         "writing-tests.md#fixtures",
     ),
-    "fixture of a measured run": Mistake(
-        "def test_it(rlperf_gea):\n    pass\n",
-        SHORT,
-        ("there is no fixture 'rlperf_gea'; did you mean rlperf_gae?", "1 error"),
-        "writing-tests.md#fixtures",
-    ),
     "not called": Mistake(
         "def test_it(rlperf_gae):\n    pass\n",
         (),
@@ -143,12 +137,6 @@ MISTAKES = {
         IN_A_CLASS.format(name="TestOld", base="unittest.TestCase", parameters="self, rlperf_gae"),
         (),
         ("test_gae does not get the fixture 'rlperf_gae': write TestOld without unittest.TestCase",),
-        "writing-tests.md#limits",
-    ),
-    "no self": Mistake(
-        IN_A_CLASS.format(name="TestNew", base="", parameters="rlperf_gae"),
-        (),
-        ("test_gae does not get the fixture 'rlperf_gae': write def test_gae(self, rlperf_gae)",),
         "writing-tests.md#limits",
     ),
     "benchmark": Mistake(

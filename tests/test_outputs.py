@@ -21,28 +21,23 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from example import Example
 from pytest_benchmark.stats import Metadata
-from virtual_gpu import VirtualGPU
 from wording import Wording
 
 from pytest_rlperf import hierarchical_timer
 from pytest_rlperf.cli.command import Exit, UsageError, parse
-from pytest_rlperf.devices.clocks import EventClock
-from pytest_rlperf.devices.tape import HostTape, Tape, trace_call
+from pytest_rlperf.devices.tape import HostTape, trace_call
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.report.benchmark_json import benchmark_document
 from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file, write_traces
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
 from pytest_rlperf.report.wording import message
 from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
-from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.traces.chrome import write_spans
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
@@ -148,32 +143,6 @@ def test_long_iterations_are_cut_and_say_so() -> None:
                     clock.advance(1 * MS)
     assert tape.missed == 2
     assert [(span.path, span.end_s) for span in tape.spans()] == [("all", 3 * MS), ("all/step", 1 * MS)]
-
-
-@pytest.mark.parametrize("pool_size", [64, 3])
-def test_a_device_has_tracks_beside_the_hosts(pool_size: int) -> None:
-    """Its spans are by its own clock, wherever the host was; too few events at first are no obstacle."""
-    gpu = VirtualGPU(launch_s=1 * MS)
-
-    def call() -> None:
-        with hierarchical_timer("update"):
-            with hierarchical_timer("critic"):
-                gpu.launch(5 * MS)
-            with hierarchical_timer("actor"):
-                gpu.launch(2 * MS)
-
-    tape = Tape(EventClock(gpu, pool_size, gpu.clock))
-    spans, _ = trace_call(call, setup=None, probes=(), clock=gpu.clock, tape=tape)
-    told = [(span.path, round(span.end_s - span.start_s, 5), span.track) for span in spans]
-    assert sorted(told[1:], key=lambda one: one[2] != "host") == [
-        ("update", 2 * MS, "host"),
-        ("update/critic", 1 * MS, "host"),
-        ("update/actor", 1 * MS, "host"),
-        ("update", 8 * MS, "virtual:0, stream main"),
-        ("update/critic", 6 * MS, "virtual:0, stream main"),
-        ("update/actor", 2 * MS, "virtual:0, stream main"),
-    ]
-    assert told[0] == ("call", 2 * MS, "host")
 
 
 TRACE = Trace(
@@ -434,25 +403,3 @@ def test_the_schema_is_as_it_is_generated() -> None:
         assert definition["description"], name
         for field, part in definition.get("properties", {}).items():
             assert part["description"], f"{name}.{field}"
-
-
-def test_an_update_that_is_cut_in_sections_has_their_bars() -> None:
-    """Sections follow each other within the update's bar, which is as long as all of them, by their own names."""
-    tree_clock = FakeClock()
-    tape = HostTape(tree_clock)
-    scope = hierarchical_timer("update")
-    with recording_into(tape.tree):
-        tape.begin()
-        with scope:
-            stack = PROCESS.current()
-            assert stack is not None
-            root = stack.node
-            for name in ("critic", "", "actor"):
-                stack.enter(Node(name, Mode.SUM, root), tree_clock())
-                tree_clock.advance(1)
-                stack.leave(tree_clock())
-    assert [(span.path, span.start_s, span.end_s) for span in tape.spans()] == [
-        ("update", 0.0, 3.0),
-        ("update/critic", 0.0, 1.0),
-        ("update/actor", 2.0, 3.0),
-    ]
