@@ -116,9 +116,7 @@ def test_scratch_of_dead_runs_is_removed(tmp_path: Path, monkeypatch: pytest.Mon
 
 LOOK_ALIKE: dict[str, Callable[[Path], Path]] = {
     "a directory with a lock in it": lambda dead: write(dead.parent.parent / "rlperf-notes", {"lock": ""}),
-    "a directory beside scratch, without a mark": lambda dead: write(dead.parent / "notes", {"lock": ""}),
     "a copy of scratch": lambda dead: shutil.copytree(dead, dead.parent / "copy"),
-    "scratch that was moved away": lambda dead: dead.rename(dead.parent.parent / "rlperf-moved"),
     "a forged mark elsewhere": lambda dead: forged(dead, dead.parent.parent / "pytest-rlperf-notes/notes"),
     "a link to another directory": lambda dead: linked(dead, dead.parent / "link"),
 }
@@ -332,9 +330,8 @@ def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeyp
     assert scratch_left(tmp_path) == []
 
 
-@pytest.mark.parametrize(("args", "prints"), [((), 0), pytest.param(("-s",), 2, marks=pytest.mark.slow)])
-def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path, args: tuple[str, ...], prints: int) -> None:
-    """In the run's process and in the one that measures; in the end it is one whose copies cannot even begin."""
+def test_a_package_that_is_loaded_for_all_is_not_seen_to_print(tmp_path: Path) -> None:
+    """In the end it is one whose copies cannot even begin."""
     text = """
         import os, sys
         print("printed at import")
@@ -344,11 +341,10 @@ def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path, args: tupl
     example = Example(tmp_path / "project", {"test_it.py": f"import noisy\n{SOUND}"})
     write(tmp_path / "installed", {"noisy.py": text})
     path = os.pathsep.join([str(tmp_path / "installed"), example.env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    run = example.pytest(*ONE_CALL, *args, code=OK, PYTHONPATH=path)
+    run = example.pytest(*ONE_CALL, code=OK, PYTHONPATH=path)
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" in run.out
-    assert run.text.count("printed at import") == prints
-    assert args or "at import" not in run.text
+    assert "at import" not in run.text
 
 
 def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:
@@ -397,31 +393,3 @@ def test_streams_in_memory_and_logs_are_cut(tmp_path: Path, monkeypatch: pytest.
     assert logs.report_handler.stream.getvalue().endswith(note)
     assert limit.dropped >= 2 * (4000 - len(note))
     own.close()
-
-
-@pytest.mark.slow
-def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path, wording: Wording) -> None:
-    """pytest-forked and --cov-fail-under, which would fail every measured test or run, are off, each with a note."""
-    pytest.importorskip("pytest_cov")
-    pytest.importorskip("pytest_forked")
-    tests = f"import pytest\n{SOUND}@pytest.mark.forked\n{SOUND.replace('_it', '_two')}"
-    plugins = ("-p", "pytest_cov", "-p", "pytest_forked", "--strict-markers")
-    run = measure(tmp_path, tests, *plugins, "--forked", "--cov=.", "--cov-fail-under=99", code=OK)
-    assert run.counts == "2 passed"
-    assert re.findall(r"(?m)^.*(?:cov-fail-under|forked) is .*", run.out) == wording
-
-
-@pytest.mark.slow
-def test_long_paths_that_are_not_utf_8(tmp_path: Path) -> None:
-    """More of file names than an environment variable holds, with bytes that are no UTF-8, reach the workers."""
-    example = Example(tmp_path)
-    directory = os.fsencode(example.root)
-    for _ in range(14):
-        directory += b"/d\xff" + b"x" * 200
-    Path(os.fsdecode(directory)).mkdir(parents=True)
-    names = [b"%s/test_%d.py" % (directory, number) for number in range(50)]
-    for name in names:
-        Path(os.fsdecode(name)).write_text(SOUND)
-    assert sum(map(len, names)) > 128 * 1024
-    run = example.pytest(*ONE_CALL, "-k", "test_7 or test_8", code=OK)
-    assert len(run.document["tests"]) == 2
