@@ -29,10 +29,8 @@ from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Lever, LeverK
 from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Phase, Result
 from pytest_rlperf.model.reasons import WrittenReason
-from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.benchmark_json import benchmark_document
-from pytest_rlperf.report.files import write_traces
 from pytest_rlperf.report.github import (
     GitHubRun,
     annotation_commands,
@@ -133,12 +131,6 @@ def failures(outcomes: Sequence[Outcome], directory: Path) -> str:
     return "\n".join(failure_text(one, one.result.nodeid, against=named) for one in outcomes)
 
 
-def trace_files(outcomes: Sequence[Outcome], directory: Path) -> str:
-    span = Span(outcomes[0].result.nodeid, 0.0, 1.0, outcomes[0].result.nodeid)
-    paths = write_traces(directory, [Trace(one.result.nodeid, "head", "HEAD", (span,), ()) for one in outcomes])
-    return "\n".join(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in paths)
-
-
 def printed(outcomes: Sequence[Outcome], directory: Path, *arguments: str) -> str:
     path = directory / "run.json"
     path.write_text(run_json(outcomes, directory), encoding="utf-8")
@@ -170,7 +162,7 @@ def both_runs(outcomes: Sequence[Outcome], directory: Path) -> str:
 
 
 READ_BY_PEOPLE = (terminal, page, job_summary, comment, shown_run)
-ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files, both_runs)
+ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, both_runs)
 
 
 SAMPLE = Path(__file__).with_name("samples") / "run_of_every_status.json"  # `python tests/test_reports.py` writes it
@@ -513,7 +505,7 @@ def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
         "--rlperf-baseline-dir",
         *(
             pytest.param(f"--rlperf-{kind}", marks=pytest.mark.slow if kind != "json" else ())
-            for kind in ("json", "html", "benchmark-json", "trace")
+            for kind in ("json", "html", "benchmark-json")
         ),
     ],
 )

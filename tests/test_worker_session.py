@@ -26,7 +26,6 @@ from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.model.spans import Span
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import session
@@ -112,11 +111,6 @@ def test_slices_of_a_slowed_worker_do_extra_work(
         assert record.call_s == pytest.approx(1e-3)
         assert record.items == 4.0 * record.calls
     assert set(done) == {7}
-
-
-def test_one_call_is_traced(measured: Callable[..., list[Any]]) -> None:
-    """Of a call without phases that is the call."""
-    assert measured(*WARM, m.TraceCall())[-1] == m.Traced((Span("call", 0.0, 1e-3, "host"),), ())
 
 
 def test_modules_that_the_first_call_loads_are_listed(

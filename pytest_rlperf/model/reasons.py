@@ -195,16 +195,6 @@ class DeviceDisturbed(Reason):
     code = Code.DEVICE
 
 
-@dataclass(frozen=True)
-class CapInSomeWorkers(Reason):
-    """A device was under its power cap in ``capped`` of ``workers`` workers, so their figures are of two clocks."""
-
-    device: str
-    capped: int
-    workers: int
-    code = Code.DEVICE
-
-
 # ----------------------------------------------------------------------- stored numbers
 
 

@@ -176,10 +176,6 @@ def _broken(reason: Reason) -> str | None:
         case reasons.DeviceDisturbed(device, disturbances):
             advice = "; ".join(_advice(disturbances))
             return f"{device} was not fit to be measured on: {disturbances_text(disturbances)}; {advice}"
-        case reasons.CapInSomeWorkers(device, capped, workers):
-            return (
-                f"{device} was under its power cap in {capped} of {workers} workers and not in the others; {_THROTTLED}"
-            )
     return None
 
 

@@ -43,7 +43,7 @@ from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model.measured import Result, Shape, SliceKind, Workload
+from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
@@ -153,7 +153,6 @@ class RemoteEngine:
         self.shared_setup_s = 0.0
         self._start = start
         self._collector = collector
-        self._kernel_shapes: dict[SliceKind, Shape] = {}
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
         self._seed = 0
@@ -194,7 +193,7 @@ class RemoteEngine:
         __tracebackhide__ = True
         self._collector.be_usual()
         self.send(m.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
-        meter = Meter(workload, self._kernels, kernel_shapes=self._kernel_shapes)
+        meter = Meter(workload, self._kernels)
         ended = children_seen()[1]
         try:
             while True:
@@ -240,8 +239,6 @@ class RemoteEngine:
                 return meter.allocations(order.least_bytes)
             case m.Explain():
                 return m.Explained(*meter.explain())
-            case m.TraceCall():
-                return m.Traced(*meter.trace())
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
     def loaded(self) -> m.Loaded:
