@@ -64,16 +64,6 @@ def lines(live: Live, **levels: str) -> list[str]:
     return [f"{finding.kind}{'!' if finding.gates else ''}: {finding.line}" for finding in findings]
 
 
-def test_growth_without_a_base_is_a_note() -> None:
-    """It needs several workers that agree, and growth that goes on."""
-    growing_usages = [[usage(calls, objects=2.0) for calls in CALLS]] * 3
-    filling = [[replace(NOTHING, calls=calls, objects=100_000 + min(calls, 150) * 2) for calls in CALLS]] * 3
-    (note,) = growth.notes(growing_usages)
-    assert "leaves 2 Python objects" in note
-    for usages in ([], growing_usages[:1], filling, [[usage(calls) for calls in CALLS]] * 3):
-        assert growth.notes(usages) == ()
-
-
 @pytest.mark.parametrize(
     ("live", "expected"),
     [

@@ -43,7 +43,7 @@ def combine(verdict: Verdict, then: Counting, now: Counting, gates: Sequence[str
     named = tuple(_by_name(worse or gated, changes))
     status = Status.SLOWER if worse else Status.FASTER
     if verdict.status is status or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
-        return replace(verdict, also=(*verdict.also, reasons.AlsoCounted(named)))
+        return replace(verdict, also=(*verdict.also, reasons.CountsChanged(named, also=True)))
     return overruled(verdict, status, reasons.CountsChanged(named))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_rlperf import units
@@ -83,16 +82,6 @@ def find(live: Live, policy: Policy) -> Finding | None:
     places = f"; allocated at {', '.join(live.places)}" if live.places else ""
     line = f"each call leaves {', '.join(parts)} more than on base{places}"
     return finding(policy, "growth", line, figures)
-
-
-def notes(usages: Sequence[Sequence[Usage]]) -> tuple[str, ...]:
-    """Return a note on what grows in every worker of one side, beside which there is nothing to compare with."""
-    # Beside each worker a base that stands still.
-    runs = _long_enough([Reading(replace(taken[0], calls=usage.calls), usage) for usage in taken] for taken in usages)
-    if len(runs) < _PAIRS_LEAST:
-        return ()
-    kept = [growth.resource.line(growth.least) for growth in _worth_failing_for(runs)]
-    return (f"each call leaves {', '.join(kept)} behind: a leak, or a cache that is not full yet",) if kept else ()
 
 
 def hints(live: Live) -> bool:
