@@ -28,11 +28,11 @@ from shared import percent, print_table
 from pytest_rlperf.components.outputs import output_parts
 from pytest_rlperf.judge import live
 from pytest_rlperf.judge.findings import find_all, first_call, outputs, scale
-from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
+from pytest_rlperf.judge.live import judge_pairs, slower_least
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.measure.pairs import PAIR_TRIM
 from pytest_rlperf.measure.rounds import TURN_S
-from pytest_rlperf.model.judged import FINDINGS, LIVE_TOLERANCE, Policy, Status, Verdict
+from pytest_rlperf.model.judged import CONFIDENCE, FINDINGS, LIVE_TOLERANCE, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Figures, Result, Usage, WorkerRecord
 
@@ -41,8 +41,8 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 TESTS = 5  # in a run, where no other number is named
 RUN_SIZES = (5, 20, 100)
-LIMITS = PairLimits()
-PAIRS = LIMITS.most + 1
+LEAST, MOST = Policy().pairs
+PAIRS = MOST + 1
 
 
 def policy_of(tests: int = TESTS, tolerance: float = LIVE_TOLERANCE) -> Policy:
@@ -173,26 +173,24 @@ class ManyTests:
     pairs on their mean too.
     """
 
-    def __init__(
-        self, policy: Policy = POLICY, limits: PairLimits = LIMITS, *, placed: bool = True, gives_up: bool = True
-    ) -> None:
+    def __init__(self, policy: Policy = POLICY, *, placed: bool = True, gives_up: bool = True) -> None:
         self._policy = policy
         self._placed = placed
-        self._limits = limits if placed else PairLimits(max(limits.least, live.UNPLACED_LEAST), limits.most)
+        self._least, self._most = (LEAST if placed else max(LEAST, live.UNPLACED_LEAST)), MOST
         self._gives_up = gives_up
         self._level = policy.alpha / policy.tests
         self._over, self._half = math.log1p(policy.tolerance), math.log1p(policy.tolerance / 2)
         self._expected = live.PLACED_SPREAD if placed else live.UNPLACED_SPREAD
-        tails = ((1 - policy.confidence) / 2, self._level)
-        counts = range(self._limits.least, self._limits.most + 2)
+        tails = ((1 - CONFIDENCE) / 2, self._level)
+        counts = range(self._least, self._most + 2)
         self._widths = {count: [_width(self._expected, count, tail) for tail in tails] for count in counts}
-        given_up = range(self._limits.least, self._limits.most) if gives_up else ()
+        given_up = range(self._least, self._most) if gives_up else ()
         self._chances = {count: self._chance_table(count) for count in given_up}
         self._agreeing = {count: self._agreeing_least(count) for count in counts}
 
     def judge(self, log_ratios: Array) -> Found:
         """Judge every row, of one pair more than the most."""
-        tests, least, most = len(log_ratios), self._limits.least, self._limits.most
+        tests, least, most = len(log_ratios), self._least, self._most
         status = np.full(tests, Status.UNDECIDED.value, dtype="U10")
         used = np.zeros(tests, np.int64)
         left, leant = np.arange(tests), np.zeros(tests, np.int64)
@@ -259,11 +257,10 @@ class ManyTests:
 
     def _decided(self, distance: Array, sds: Array, count: int) -> Array:
         """Return the chance of a verdict by the most pairs: a row a distance, a column a standard deviation."""
-        most = self._limits.most
+        most = self._most
         error = sds * math.sqrt((most - count) / (count * most))
         two_sided, one_sided = (
-            1.1 * stats.norm.ppf(chance) * sds / math.sqrt(most)
-            for chance in (0.5 + self._policy.confidence / 2, 1 - self._level)
+            1.1 * stats.norm.ppf(chance) * sds / math.sqrt(most) for chance in (0.5 + CONFIDENCE / 2, 1 - self._level)
         )
         slower_from, same_to = np.maximum(self._over, self._half + one_sided), self._over - two_sided
         mean = distance[:, None]
@@ -293,7 +290,7 @@ def many(tests: int = TESTS, *, placed: bool = True, gives_up: bool = True) -> M
 
 def by_the_rule(log_ratios: Sequence[float], policy: Policy = POLICY, *, placed: bool = True) -> Verdict | None:
     """Return the verdict of the rule itself, None where it requests one more pair."""
-    return judge_pairs(log_ratios, policy, LIMITS, 1e-3, final=False, placed=placed)
+    return judge_pairs(log_ratios, policy, 1e-3, final=False, placed=placed)
 
 
 def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True) -> int:
@@ -499,7 +496,7 @@ class Unchanged:
 
     def live(self, generator: np.random.Generator) -> Live:
         """Return a live comparison, as far as findings look at it."""
-        pairs = int(generator.integers(LIMITS.least, LIMITS.most + 1))
+        pairs = int(generator.integers(LEAST, MOST + 1))
         calls = int(10 ** generator.uniform(1, 5)) * np.array([0, 1, 2, 4, 8])
         first_s, import_s = 10 ** generator.uniform(-2, 0.5, 2)
         shares = generator.dirichlet(np.ones(6))
@@ -529,7 +526,7 @@ class Unchanged:
 
     def series(self, generator: np.random.Generator) -> list[scale.Point]:
         """Return tests of three sizes, each with the least pairs."""
-        ratios = self.pair_sd * generator.standard_t(3, (3, LIMITS.least))
+        ratios = self.pair_sd * generator.standard_t(3, (3, LEAST))
         return [
             scale.Point(size, row, 1e-3, {}, {}) for size, row in zip((1e3, 3e4, 1e6), ratios.tolist(), strict=True)
         ]
@@ -587,7 +584,7 @@ def main() -> None:
     tests = 20_000 if options.quick else 200_000
     generator = np.random.default_rng(options.seed)
     needed = ", ".join(f"{slower_least(policy_of(size))} for {size}" for size in RUN_SIZES)
-    limits = f"{LIMITS.least} to {LIMITS.most} pairs, tolerance {percent(POLICY.tolerance, 0)}"
+    limits = f"{LEAST} to {MOST} pairs, tolerance {percent(POLICY.tolerance, 0)}"
     print(f"{limits}, alarms in at most {percent(POLICY.alpha, 0)} of unchanged runs promised; seed {options.seed}.")
     print(f"The fewest pairs of a SLOWER, by the number of tests in a run: {needed}.")
     checked = np.concatenate([draw(generator, 80) for draw in (GAUSSIAN | OTHER_PAIRS).values()])

@@ -279,8 +279,6 @@ OPTIONS = (
            "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE"),
     Option("benchmark_json", "--rlperf-benchmark-json", parse_path, None,
            "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE"),
-    Option("trace", "--rlperf-trace", parse_path, None,
-           "write one call of each test and side as a Chrome trace, for Perfetto and speedscope", "DIR"),
     Option("min_change_s", None, parse_duration, 0.0,
            "an absolute time per call: a smaller change never fails", marker=True),
     Option("gate", None, parse_flag, True,
@@ -320,7 +318,6 @@ class Config:
     json: Path | None
     html: Path | None
     benchmark_json: Path | None
-    trace: Path | None
     min_change_s: float
     gate: bool
     findings: Mapping[str, Any]
@@ -412,23 +409,23 @@ def read_config(config: pytest.Config) -> Config:
     return replace(settings, baseline_dir=directory if directory.is_absolute() else config.rootpath / directory)
 
 
-_FOR_MEASURING = ("json", "html", "benchmark-json", "trace", "shard", "ray", "strict", "findings")
+_FOR_MEASURING = ("json", "html", "benchmark-json", "shard", "ray", "strict", "findings")
 _CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
     ("shard", "measures a part of the tests", ("lf", "selfcheck", "bisect")),
     (
         "ray",
         "measures on other machines",
-        ("lf", "selfcheck", "bisect", "shard", "save-baseline", "trace", "benchmark-json"),
+        ("lf", "selfcheck", "bisect", "shard", "save-baseline", "benchmark-json"),
     ),
     (
         "selfcheck",
         "compares your code with itself, and writes only --rlperf-json",
-        ("save-baseline", "against", "html", "benchmark-json", "trace"),
+        ("save-baseline", "against", "html", "benchmark-json"),
     ),
     (
         "bisect",
         "compares commits, and writes no files",
-        ("save-baseline", "selfcheck", "against", "json", "html", "benchmark-json", "trace"),
+        ("save-baseline", "selfcheck", "against", "json", "html", "benchmark-json"),
     ),
 )
 

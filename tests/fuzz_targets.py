@@ -82,7 +82,7 @@ def show_courses(baseline: Baseline) -> None:
     sessions = Sessions()
     sessions.add_baseline(baseline)
     tests = {test: list(found.values()) for test, found in sessions.tests.items()}
-    report = HistoryReport(tuple(courses(tests, sessions.links, [], (), {})), {baseline.machine: "machine"}, "file")
+    report = HistoryReport(tuple(courses(tests, sessions.links, [])), {baseline.machine: "machine"}, "file")
     text = render_history(report)
     assert all(line.isprintable() for line in text.split("\n")), text
 

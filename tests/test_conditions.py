@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 import os
-import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -85,13 +83,7 @@ def test_conditions_are_what_nvml_tells() -> None:
 
 @pytest.mark.parametrize(
     "bits",
-    [
-        0x4,
-        0x8 | 0x40,
-        0x20,
-        0x80 | 0x1,
-        0x10,
-    ],
+    [0x4 | 0x8 | 0x20 | 0x40 | 0x80, 0x1 | 0x10],
 )
 def test_reasons_are_those_of_power_and_heat(bits: int, wording: Wording) -> None:
     """Every bit that holds a device back against its will has a name."""
@@ -169,30 +161,10 @@ def test_clocks_are_read_and_never_set() -> None:
 
 def test_processes_of_this_run_are_not_others() -> None:
     """A worker, its parent and that one's children are of the run; a list without this process tells nothing."""
-    assert count_others([os.getpid(), os.getppid()], os.getppid()) == 0
-    assert count_others([os.getpid(), 1, 2**22 + 1], os.getppid()) == 2
-    assert count_others([1, 2**22 + 1], None) is None
-    assert count_others([], None) is None
-
-
-def test_what_else_a_shell_has_started_is_another() -> None:
-    """In a process that no run started, the parent and its other children are none of this run's."""
-    beside = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        assert count_others([os.getpid(), os.getppid()], None) == 1
-        assert count_others([os.getpid(), beside.pid], None) == 0, "a child's work is this process's"
-    finally:
-        beside.communicate(b"\n")
-
-
-@pytest.mark.parametrize(("leader", "others"), [(True, 0), (False, 1)])
-def test_a_worker_is_known_by_the_session_it_leads(leader: bool, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers have a session of their own; their parent, which uses the device at times, is the run's."""
-    monkeypatch.setattr(os, "getsid", lambda pid: os.getpid() if leader else os.getppid())
-    processes = [SimpleNamespace(pid=pid) for pid in (os.getpid(), os.getppid())]
-    conditions = nvml_reader(UUID, Nvml(nvmlDeviceGetComputeRunningProcesses=processes)).read()
-    assert conditions is not None
-    assert conditions.others == others
+    assert count_others([os.getpid(), os.getppid()]) == 0
+    assert count_others([os.getpid(), 2**22 + 1, 2**22 + 2]) == 2
+    assert count_others([1, 2**22 + 1]) is None
+    assert count_others([]) is None
 
 
 def test_the_worst_conditions_are_kept() -> None:
@@ -206,19 +178,6 @@ def test_the_worst_conditions_are_kept() -> None:
     assert worst([]) is None
 
 
-@pytest.mark.parametrize(
-    ("told", "known"),
-    [([None, None], None), ([None, ()], ()), ([(), None, ("power cap",)], ("power cap",))],
-)
-def test_not_throttled_and_not_known_are_two_things(
-    told: list[tuple[str, ...] | None], known: tuple[str, ...] | None
-) -> None:
-    """Where one look tells, that counts; where none does, nothing is known."""
-    found = worst(Conditions(None, None, None, reasons, None) for reasons in told)
-    assert found is not None
-    assert found.throttled == known
-
-
 def test_a_machine_class_names_its_gpus() -> None:
     """Model, driver, CUDA, power limit and partitioning: what moves a GPU's times."""
     assert accelerators(Nvml()) == ("NVIDIA A100-SXM4-40GB, driver 550.54.15, CUDA 12.4, 400 W, MIG off",)
@@ -228,13 +187,8 @@ def test_a_machine_class_names_its_gpus() -> None:
     "changed",
     [
         {"nvmlDeviceGetPowerManagementLimit": 250_000},
-        {"nvmlDeviceGetPowerManagementLimit": 700_000},
-        {"nvmlSystemGetCudaDriverVersion": 12000},
-        {"nvmlSystemGetCudaDriverVersion": 13090},
-        {"nvmlDeviceGetMigMode": [1, 1]},
-        {"nvmlSystemGetDriverVersion": "535.1"},
+        {"nvmlSystemGetCudaDriverVersion": 13090, "nvmlDeviceGetMigMode": [1, 1]},
         {"nvmlDeviceGetPowerManagementLimit": NVMLError("Not Supported")},
-        {"nvmlDeviceGetMigMode": NVMLError("Not Supported")},
     ],
 )
 def test_another_setting_is_another_machine_class(changed: dict[str, object], wording: Wording) -> None:
@@ -251,14 +205,6 @@ def test_without_nvml_a_machine_class_names_no_gpus(monkeypatch: pytest.MonkeyPa
     """Also where the library is of another version than the driver."""
     assert accelerators(Nvml(nvmlSystemGetDriverVersion=NVMLError("Driver/library version mismatch"))) == ()
     assert accelerators(Nvml(nvmlInit=NVMLError("no"))) == ()
-
-
-def test_without_gpus_a_machine_class_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line, and the file's name of a machine that nobody looked for GPUs on."""
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    machine = this_machine(accelerators)
-    assert machine.accelerators == ()
-    assert describe(machine).count(";") == 0
 
 
 class Cuda:
@@ -290,21 +236,6 @@ class Cuda:
 
     def set_sync_debug_mode(self, mode: int) -> None:
         self.mode = mode
-
-
-def test_what_a_workload_has_to_leave_is_read_and_put_back() -> None:
-    """The current device and the sync debug mode, as soon as CUDA is in use; without PyTorch there are none."""
-    cuda = Cuda(is_initialized=True)
-    library = Torch({"torch": SimpleNamespace(cuda=cuda)})  # type: ignore[dict-item]
-    before = library.settings()
-    cuda.current, cuda.mode = 1, 2
-    assert library.settings() == {"current device": 1, "sync debug mode": 2}
-    library.restore(before)
-    assert (cuda.current, cuda.mode) == (0, 0)
-    library = Torch({"torch": SimpleNamespace(cuda=Cuda(is_initialized=False))})  # type: ignore[dict-item]
-    assert library.settings() == {"current device": 0, "sync debug mode": 0}
-    assert library.used() == Torch({}).settings() == Torch({}).used() == {}
-    assert Torch({}).recompiles() == 0
 
 
 def test_devices_in_use_are_those_whose_tensors_were_given_memory() -> None:
@@ -366,27 +297,16 @@ def test_flags_have_the_variables_that_pytorch_does_not_tell() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("place", "precision", "name"),
-    [
-        ("cuda.matmul", "tf32", "float32_matmul_precision"),
-        ("cudnn.conv", "ieee", "cudnn.allow_tf32"),
-        ("cudnn.rnn", "ieee", "cudnn.allow_tf32"),
-    ],
-)
-def test_precisions_set_in_pytorchs_new_way_are_told_apart(
-    place: str, precision: str, name: str, wording: Wording
-) -> None:
+def test_precisions_set_in_pytorchs_new_way_are_told_apart() -> None:
     """Where PyTorch refuses to answer in the old way, the new settings stand there."""
-    import torch
-
+    torch: Any = pytest.importorskip("torch")
     if not hasattr(torch.backends, "fp32_precision"):
         pytest.skip("this PyTorch has the old way only")
-    settings = operator.attrgetter(place)(torch.backends)
+    settings = torch.backends.cudnn.conv
     before = settings.fp32_precision
-    settings.fp32_precision = precision
+    settings.fp32_precision = "ieee"
     try:
-        assert Torch().flags()[name] == wording
+        assert Torch().flags()["cudnn.conv"] == "ieee"
     finally:
         settings.fp32_precision = before
 
@@ -421,13 +341,3 @@ def test_cuda_devices_that_nvml_does_not_know_have_no_reader(
     reader = library.conditions("cuda:0")
     assert reader.read() is None
     assert reader.missing == wording
-
-
-@pytest.mark.torch
-def test_other_accelerators_have_no_reader() -> None:
-    """NVML knows NVIDIA's; of others it is said that nobody tells."""
-    import torch
-
-    assert torch is not None
-    assert Torch().conditions("mps").read() is None
-    assert "mps" in Torch().conditions("mps").missing

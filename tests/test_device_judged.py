@@ -10,28 +10,26 @@ from typing import Any
 import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
-from virtual_gpu import VirtualGPU
+from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.stored import judge_stored
-from pytest_rlperf.judge.validity import broken_rule, other_device
-from pytest_rlperf.measure.device_state import ConditionReader
+from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.device import POWER_CAP, Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
+from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Phase, Result, Shape, SliceKind, SliceRecord, Warm
-from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.report.tables import comparable, device_tables
 from pytest_rlperf.report.text import table_text
-from pytest_rlperf.report.wording import reason_lines, verdict_message
+from pytest_rlperf.report.wording import verdict_message
 from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
@@ -91,12 +89,10 @@ def test_equal_figures_on_equal_devices_are_the_same() -> None:
 @pytest.mark.parametrize(
     "tries",
     [
-        [Disturbance((POWER_CAP,))] * 4,
         [Disturbance(recompiled=True)] * 4,
-        [*[Disturbance(allocated=True)] * 3, Disturbance(("power brake",))],
-        [Disturbance((POWER_CAP,), recompiled=True)] * 4,
+        [*[Disturbance(allocated=True)] * 3, Disturbance(("power brake",), recompiled=True)],
     ],
-    ids=["capped", "recompiled", "allocated and braked", "capped and recompiled"],
+    ids=["recompiled", "several"],
 )
 def test_disturbed_figures_are_invalid_with_the_reason(tries: list[Disturbance], wording: Wording) -> None:
     """One worker's is enough: the device, what it was, how often, and what helps."""
@@ -155,11 +151,6 @@ def test_the_report_says_what_is_not_known(wording: Wording) -> None:
     assert [line for line in lines(result(UNKNOWN)) if line.startswith("held back by")] == wording
 
 
-def test_a_test_on_the_host_has_no_such_lines() -> None:
-    """Nothing is said of devices where there is none."""
-    assert lines(result(None, None)) == []
-
-
 @pytest.mark.torch
 def test_inputs_rotate_on_a_device() -> None:
     """Calls take several rollouts in turn, each of which was checked."""
@@ -193,27 +184,6 @@ def test_a_device_needs_tensors() -> None:
         gae_workload(lambda rewards, values, dones, last_values: rewards, 8, 2, "numpy", "cuda")
 
 
-class GpuLibrary:
-    missing = ""
-
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self.read = gpu.conditions
-        self.recompiles = lambda: gpu.recompiles
-        self.used = lambda: {gpu.device: gpu.launches}
-
-    def flags(self) -> dict[str, str]:
-        return {}
-
-    def settings(self) -> dict[str, object]:
-        return {}
-
-    def restore(self, settings: object) -> None:
-        """Do nothing."""
-
-    def conditions(self, device: str) -> ConditionReader:
-        return self
-
-
 class VirtualWorker(FakeWorker):
     """A meter of this process that takes its turns on a virtual GPU."""
 
@@ -228,7 +198,7 @@ class VirtualWorker(FakeWorker):
 
         workload = thunk_workload(update, items=1, unit="update", setup=None, check=None)
         kernels = dict.fromkeys((SliceKind.INTERPRETER, SliceKind.MEMORY), lambda: gpu.host(2e-3))
-        self.meter = Meter(workload, lambda: kernels, Clocks(gpu.clock, gpu.clock, 76.0), GpuLibrary(gpu))
+        self.meter = Meter(workload, lambda: kernels, Clocks(gpu.clock, gpu.clock, 76.0), VirtualLibrary(gpu))
         self._gpu = gpu
 
     def start_check(self) -> None:
@@ -269,6 +239,7 @@ def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
     assert broken_rule(found) is None
     assert found.notes == ()
     for worker in found.workers:
+        assert not worker.alone, "a process that polls for its device is busy, and no less waiting"
         assert worker.device is not None
         assert worker.device.latency_s == pytest.approx(10.005e-3)
         assert worker.device.steady_s == pytest.approx(10e-3, rel=1e-3)
@@ -304,29 +275,7 @@ def test_a_throttled_gpu_makes_a_test_invalid(wording: Wording) -> None:
     assert found.notes == wording
 
 
-def test_a_gpu_that_is_always_at_its_power_cap_is_measured(wording: Wording) -> None:
-    """That is its full load: no finding against the measurement, but told in the notes and among the conditions."""
-    gpu = VirtualGPU()
-    gpu.throttle("power cap", slowdown=1.2)
-    found = measured(gpu)
-    assert broken_rule(found) is None
-    assert found.notes == wording
-    assert [line for line in lines(found) if line.startswith("held back by")] == wording
-    pairs = compared(gpu)
-    base, head = (
-        make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side)
-        for side in (pairs.base, pairs.head)
-    )
-    assert [broken_rule(base), broken_rule(head)] == [None, None]
-    assert other_device(base, head, None) is None
-
-
 UNKNOWN = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, None, 0))
-
-
-def test_a_power_cap_in_some_workers_has_its_reason(wording: Wording) -> None:
-    """Each had it in all of its slices or in none, and together they are of two clocks."""
-    assert reason_lines(reasons.CapInSomeWorkers("cuda:0", 2, 5))[0] == wording
 
 
 def compared(gpu: VirtualGPU) -> PairsMeasured:
@@ -359,14 +308,3 @@ def test_live_pairs_are_compared_at_the_gated_pace() -> None:
     assert pair.head.device is not None
     assert pair.head.device.latency_s == pytest.approx(11.005e-3)
     assert pair.head.device.steady_s is None
-
-
-def test_a_throttled_gpu_makes_live_pairs_invalid() -> None:
-    """The disturbances of either side's slices reach the judge."""
-    gpu = VirtualGPU()
-    gpu.throttle("power brake")
-    pairs = compared(gpu)
-    for side in (pairs.base, pairs.head):
-        broken = broken_rule(make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side))
-        assert broken is not None
-        assert broken.code == Code.DEVICE

@@ -18,7 +18,7 @@ from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model.device import Bound, DeviceTimes
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.timers import hierarchical_timer as timer
-from pytest_rlperf.timers import recording, recording_into
+from pytest_rlperf.timers import recording_into
 
 QUANTUM_S = 0.5e-6
 US = 1e-6
@@ -172,46 +172,6 @@ def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], dr
         assert times.span_s == pytest.approx((times.self_s or 0.0) + sum(below_s), abs=1e-12)
 
 
-def test_a_phase_in_which_the_lag_falls_to_nothing_hangs_on_a_wait() -> None:
-    """A wait within shows where the phase began behind, or an inner phase did; what goes on behind is the device's."""
-    gpu = VirtualGPU(launch_s=5 * US)
-
-    def work() -> None:
-        with timer("update"):
-            with timer("forward"):
-                gpu.launch(1 * MS)
-            with timer("loss"):
-                gpu.item()
-        with timer("more"):
-            gpu.launch(1 * MS)
-            gpu.item()
-            gpu.launch(1 * MS)
-
-    bounds = {path: times_of(phase).bound for path, phase in phases_of(gpu, work).items()}
-    assert bounds == {
-        "update": Bound.SYNC,
-        "update/forward": Bound.DEVICE,
-        "update/loss": Bound.SYNC,
-        "more": Bound.DEVICE,
-    }
-
-
-def test_a_wait_within_a_phase_that_began_and_ended_in_step_is_counted() -> None:
-    """No edge sees such a wait; an iteration that looks does, and the phase hangs on it."""
-    gpu = VirtualGPU()
-    tape = tape_on(gpu)
-    bounds = []
-    for look in (False, True):
-        with iteration(tape, look=look):
-            with timer("update"):
-                gpu.launch(1 * MS)
-                gpu.item()
-            with timer("none"):
-                gpu.launch(0.0)
-        bounds.append([times_of(phase).bound for phase in tape.resolve()])
-    assert bounds == [[Bound.LAUNCH, Bound.LAUNCH], [Bound.SYNC, Bound.LAUNCH]]
-
-
 @given(
     st.lists(st.tuples(st.sampled_from(["small", "large", "wait"]), st.integers(5, 20)), min_size=1, max_size=6),
 )
@@ -316,16 +276,6 @@ def test_which_work_that_no_edge_sees_is_noted(wording: Wording) -> None:
     assert tape.notes == wording
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
-    for waited in (False, True, True, True):
-        with iteration(tape), timer("call"):
-            gpu.launch(1 * MS)
-            gpu.launch(5 * MS, stream=2)
-        if waited:
-            gpu.synchronize()
-        tape.resolve(waited=waited)
-    assert tape.unseen_s == pytest.approx(4 * MS, abs=QUANTUM_S)
-    gpu = VirtualGPU(launch_s=0.0)
-    tape = tape_on(gpu)
     with iteration(tape), timer("call"):
         gpu.launch(5 * MS)
         gpu.launch(5 * MS, stream=2)
@@ -342,25 +292,8 @@ def test_which_work_that_no_edge_sees_is_noted(wording: Wording) -> None:
     assert (tape.unseen_s, tape.notes) == (0.0, ())
 
 
-def test_what_a_capture_leaves_of_phases(wording: Wording) -> None:
-    """While a graph is captured no event is recorded: phases within or across its edge are named."""
-    gpu = VirtualGPU(launch_s=5 * US)
-    tape = tape_on(gpu)
-    with iteration(tape):
-        with timer("capture"), gpu.capture() as graph:
-            with timer("forward"):
-                gpu.launch(1 * MS)
-            with timer("backward"):
-                gpu.launch(2 * MS)
-        with timer("replay"):
-            graph.replay()
-    phases = {phase.path: phase for phase in tape.resolve()}
-    assert phases["capture/forward"].on_device is phases["capture/backward"].on_device is None
-    assert phases["capture/forward"].total_s == pytest.approx(5 * US)
-    capture = times_of(phases["capture"])
-    assert capture.span_s == capture.self_s == pytest.approx(10 * US, abs=QUANTUM_S)
-    assert times_of(phases["replay"]).span_s == pytest.approx(3.005 * MS, abs=QUANTUM_S)
-    assert tape.notes == wording
+def test_a_capture_that_begins_within_a_phase_leaves_it_untimed(wording: Wording) -> None:
+    """While a graph is captured no event is recorded: phases across its edge are named."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
     with iteration(tape):
@@ -408,21 +341,6 @@ def test_timers_within_compiled_code_break_its_graph() -> None:
     )  # what changes from call to call on the tape or in its driver compiles nothing anew
 
 
-@pytest.mark.torch
-def test_a_timer_in_code_that_must_compile_whole_is_pytorchs_own_error() -> None:
-    """With fullgraph=True a timer is never traced over in silence."""
-    import torch
-
-    inner = timer("inner")
-
-    def function(tensor: Any) -> Any:
-        with inner:
-            return tensor.sin()
-
-    with pytest.raises(Exception, match="context manager"), recording():
-        torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
-
-
 def test_peaks_of_memory_nest() -> None:
     """A phase's peak is the most in use within it, children included; what follows a child's peak does not have it."""
     gpu = VirtualGPU()
@@ -446,7 +364,6 @@ def test_peaks_of_memory_nest() -> None:
     peaks = {phase.path: times_of(phase).peak_bytes for phase in tape.resolve()}
     # The block that is cached after the first phase is the one that the second one gets.
     assert peaks == {"outer": 11776, "outer/first": 11264, "outer/second": 11264, "outer/third": 11776}
-    assert tape.peak_bytes == 11776
 
 
 def test_allocations_are_those_that_asked_the_device() -> None:
@@ -461,13 +378,6 @@ def test_allocations_are_those_that_asked_the_device() -> None:
                 pass
     outer, kept, none = (times_of(phase).allocations for phase in tape.resolve())
     assert (outer, kept, none) == (1.0, 1.0, 0.0)
-    gpu = VirtualGPU()
-    tape = tape_on(gpu)
-    made = gpu.events_made
-    with iteration(tape, look=True), timer("outer"):
-        gpu.launch(1 * MS)
-    assert (gpu.syncs, gpu.events_made, tape.clock.left) == (0, made, 64)
-    assert tape.resolve() == ()
 
 
 def test_other_threads_are_kept_apart(wording: Wording) -> None:
@@ -555,19 +465,6 @@ def test_a_device_that_fails_does_not_break_the_code_that_is_timed(wording: Word
     with wording.raises(DeviceClockError):
         tape.resolve()
     assert tape.clock.left == 64
-    gpu = Unasked()
-    tape = tape_on(gpu)
-    with iteration(tape), timer("call"):
-        gpu.launch(1 * MS)
-    with wording.raises(DeviceClockError):
-        tape.resolve()
-
-
-class Unasked(VirtualGPU):
-    """A GPU that fails at the query whether it captures."""
-
-    def is_capturing(self) -> bool:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
 def test_scopes_that_end_late() -> None:
@@ -596,15 +493,3 @@ def test_scopes_that_end_late() -> None:
         tape.end_iteration()
         lasting.__exit__(None, None, None)
     assert [phase.path for phase in tape.resolve()] == ["around/inside"]
-
-
-def test_iterations_come_one_after_the_other(wording: Wording) -> None:
-    """Beginning twice, ending what has not begun, and resolving within are errors."""
-    tape = tape_on(VirtualGPU())
-    with pytest.raises(RuntimeError, match=r"end_iteration\(\) without begin_iteration\(\)"):
-        tape.end_iteration()
-    tape.begin_iteration()
-    with wording.raises(RuntimeError):
-        tape.begin_iteration()
-    with wording.raises(RuntimeError):
-        tape.resolve()

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
-from fake_worker import FakeWorker
-from virtual_gpu import VirtualGPU
+from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import rounds
 from pytest_rlperf.measure.device import RETAKES
-from pytest_rlperf.measure.device_state import NVML_MISSING, ConditionReader, NoReader
+from pytest_rlperf.measure.device_state import NVML_MISSING, ConditionReader
 from pytest_rlperf.measure.figures import device_figures, merged_times, worker_record
-from pytest_rlperf.measure.one_side import WorkerSlices
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceSlice, DeviceTimes, Pace
+from pytest_rlperf.model.device import Bound, DeviceFigures, DeviceSlice, DeviceTimes, Pace
 from pytest_rlperf.model.measured import Figures, Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.report.wording import disturbances_text
-from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers import session
 from pytest_rlperf.workers.process import connected
 
 LAUNCH_S = 5e-6
@@ -35,54 +30,12 @@ KERNEL_S = 10e-6
 START = m.Start(0, [], [], [], "", False, False, [], [], "", False, "", {}, "", "", [])
 
 
-class GpuReader:
-    """Tells a virtual GPU's conditions, as NVML does a real one's."""
-
-    missing = ""
-
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self._gpu = gpu
-        self.reads = 0
-
-    def read(self) -> Conditions | None:
-        self.reads += 1
-        return self._gpu.conditions()
-
-
-class Library:
-    """The library that a workload uses a virtual GPU by, as PyTorch is of a real one."""
-
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self.reader: ConditionReader = GpuReader(gpu)
-        self.process: dict[str, object] = {"current device": 0, "sync debug mode": 0}
-        self.tf32 = False
-        self._gpu = gpu
-
-    def used(self) -> Mapping[str, int]:
-        return {self._gpu.device: self._gpu.launches}
-
-    def flags(self) -> dict[str, str]:
-        return {"tf32": str(self.tf32)}
-
-    def recompiles(self) -> int:
-        return self._gpu.recompiles
-
-    def settings(self) -> Mapping[str, object]:
-        return dict(self.process)
-
-    def restore(self, settings: Mapping[str, object]) -> None:
-        self.process |= settings
-
-    def conditions(self, device: str) -> ConditionReader:
-        return self.reader
-
-
 class Bench:
     """A workload of three kernels, each of 10 µs after a launch of 5 µs, on a virtual GPU; ``then`` follows them."""
 
     def __init__(self, pace: Pace = Pace.LATENCY, *, setup: Callable[[], None] | None = None) -> None:
         self.gpu = VirtualGPU(launch_s=LAUNCH_S)
-        self.library = Library(self.gpu)
+        self.library = VirtualLibrary(self.gpu)
         self.calls = 0
         self.then: Callable[[], object] = lambda: None
         weights = self.gpu.allocate(1 << 20)
@@ -144,25 +97,6 @@ def figures_of(bench: Bench, slices: int = 3) -> tuple[list[SliceRecord], list[S
     return plain, [bench.meter.take(SliceKind.OTHER_PACE)]
 
 
-def test_latency_is_one_call_with_the_device_idle_before_and_done_after(bench: Bench) -> None:
-    """The first kernel waits for its launch, the others for the kernel before: 5 + 3 × 10 µs."""
-    bench.warm()
-    record = bench.meter.take(SliceKind.PLAIN)
-    assert record.call_s == pytest.approx(35e-6, abs=2e-9)
-    assert (told(record).device, told(record).pace, reasons_of(told(record))) == ("virtual:0", Pace.LATENCY, "")
-
-
-def test_steady_is_many_calls_and_one_wait_divided(steady: Bench) -> None:
-    """Launches overlap with the kernels of the call before: N calls take 5 + N × 30 µs."""
-    warm = steady.warm()
-    assert warm.shape.rounds == 1
-    calls = warm.shape.iterations
-    assert calls >= 8
-    record = steady.meter.take(SliceKind.PLAIN)
-    assert record.call_s == pytest.approx(30e-6 + 5e-6 / calls, abs=2e-9)
-    assert told(record).pace is Pace.STEADY
-
-
 def test_the_component_says_which_pace_is_gated_and_both_are_stored(bench: Bench, steady: Bench) -> None:
     """Slices at the other pace make a figure of their own, which enters no other."""
     with driving(bench.gpu):
@@ -177,27 +111,6 @@ def test_the_component_says_which_pace_is_gated_and_both_are_stored(bench: Bench
     for each in (figures, other):
         assert each.latency_s == pytest.approx(35e-6, abs=2e-9)
         assert each.steady_s == pytest.approx(30e-6, abs=0.1e-6)
-
-
-def test_a_worker_takes_a_few_slices_at_the_other_pace(steady: Bench) -> None:
-    """By itself a test has both figures; the judged one is that of its plain slices."""
-    warm = steady.warm()
-    slices = WorkerSlices(_Worker(steady.meter), warm)
-    slices.take(10.0, lambda: steady.gpu.clock.now_ns / 1e9)
-    record = slices.record(0.0)
-    assert record.device is not None
-    assert record.device.latency_s == pytest.approx(35e-6, abs=2e-9)
-    assert record.device.steady_s == pytest.approx(record.wall.call_s)
-    assert 1 <= len(slices.other_pace) == len(slices.traced)
-    assert not record.alone, "a process that polls for its device is busy, and no less waiting"
-
-
-class _Worker(FakeWorker):
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-
-    def take(self, kind: SliceKind) -> SliceRecord:
-        return self._meter.take(kind)
 
 
 def test_calls_with_a_setup_cannot_follow_each_other() -> None:
@@ -229,18 +142,6 @@ def test_known_slowdowns_are_real_at_the_steady_pace(steady: Bench, monkeypatch:
     assert slowed.rounds_s - plain.rounds_s == pytest.approx(100e-6, abs=1e-9)
 
 
-def test_on_the_host_there_is_no_device() -> None:
-    """Without tensors on an accelerator no device is queried, and records are as they were."""
-    clock = FakeClock()
-    workload = Workload("callable", lambda: clock.advance(50e-6), 1.0, "call", lambda: None)
-    meter = Meter(workload, dict, Clocks(clock, clock, 76.0))
-    meter.check()
-    meter.warm_up(None, 1.0)
-    assert meter.device is None
-    assert meter.take(SliceKind.PLAIN).device is None
-    assert device_figures([meter.take(SliceKind.PLAIN)], []) is None
-
-
 def test_time_and_cycles_are_both_kept(bench: Bench) -> None:
     """35 µs at 1.5 GHz are 52 500 cycles, at 1 GHz 35 000."""
     bench.warm()
@@ -254,7 +155,7 @@ def test_time_and_cycles_are_both_kept(bench: Bench) -> None:
 def test_a_throttled_slice_is_retaken(bench: Bench) -> None:
     """One that was throttled at its edge is thrown away, and counted; the next one stands."""
     bench.warm()
-    bench.gpu.throttle("power cap", slowdown=2.0)
+    bench.gpu.throttle("power brake", slowdown=2.0)
     released = bench.calls + 5
 
     def cool() -> None:
@@ -290,111 +191,14 @@ def reasons_of(found: DeviceSlice | DeviceFigures) -> str:
     return disturbances_text(found.disturbances)
 
 
-def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench, wording: Wording) -> None:
-    """As on a GPU at full load: after the tries that show it, slices under it count at once, with a note."""
-    bench.gpu.throttle("power cap", slowdown=1.3)
+def test_a_power_cap_disturbs_nothing(bench: Bench) -> None:
+    """It is a GPU's full load, and among the conditions."""
     bench.warm()
-    first = told(bench.meter.take(SliceKind.PLAIN))
-    assert (reasons_of(first), first.retaken) == ("", 0)
-    assert first.notes == wording
-    calls = bench.calls
-    bench.gpu.throttle("power cap", slowdown=1.31)
-    record = bench.meter.take(SliceKind.PLAIN)
-    assert reasons_of(told(record)) == ""
-    assert bench.calls - calls == record.calls, "it is not taken again"
-    figures = device_figures([record], [])
+    bench.gpu.throttle("power cap", slowdown=1.3)
+    figures = device_figures([bench.meter.take(SliceKind.PLAIN)], [])
     assert figures is not None
     assert figures.conditions is not None
     assert (reasons_of(figures), figures.retaken, figures.conditions.throttled) == ("", 0, ("power cap",))
-
-
-@pytest.mark.parametrize(
-    "reasons",
-    [
-        ("power cap",),
-        ("power cap", "power brake"),
-    ],
-)
-def test_a_power_cap_that_comes_is_a_disturbance(bench: Bench, reasons: tuple[str, ...], wording: Wording) -> None:
-    """Where slices were kept without it, those under it are of another device."""
-    bench.warm()
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == ""
-    bench.gpu.throttle(*reasons)
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == wording
-
-
-@pytest.mark.parametrize(
-    ("reasons", "slowdown"),
-    [
-        ((), 1.3),
-        ((), 1.0),
-        (("power cap",), 1.4),
-        (("power cap", "hardware slowdown"), 1.3),
-        (("software thermal slowdown",), 1.3),
-    ],
-)
-def test_what_is_not_as_under_the_cap_is_a_disturbance(
-    bench: Bench, reasons: tuple[str, ...], slowdown: float, wording: Wording
-) -> None:
-    """Once slices count under a cap, those without it, at another clock or held back by more do not."""
-    bench.gpu.throttle("power cap", slowdown=1.3)
-    bench.warm()
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == ""
-    bench.gpu.throttle(*reasons, slowdown=slowdown)
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == wording
-
-
-class Scripted:
-    """Tells conditions by how often they were read before; slices and steps of warming up read them twice each."""
-
-    missing = ""
-
-    def __init__(self, told: Callable[[int], Conditions]) -> None:
-        self._told = told
-        self._reads = count()
-
-    def read(self) -> Conditions:
-        return self._told(next(self._reads))
-
-
-@pytest.mark.parametrize(
-    "conditions",
-    [
-        lambda reads: Conditions(1e9 * 0.97 ** (reads // 2), None, None, ("power cap",), 0),
-        lambda reads: Conditions(1e9 * (1 - 0.03 * (reads % 2)), None, None, ("power cap",), 0),
-        lambda reads: Conditions(None, None, None, ("power cap",), 0),
-        lambda reads: Conditions(1e9, None, None, ("power cap",)[: reads % 2], 0),
-    ],
-    ids=["from try to try", "within tries", "nobody knows", "cap at one edge"],
-)
-def test_a_power_cap_without_a_steady_clock_is_a_disturbance(
-    bench: Bench, conditions: Callable[[int], Conditions], wording: Wording
-) -> None:
-    """Then times are of many clocks, or nobody knows of how many."""
-    bench.library.reader = Scripted(conditions)
-    bench.meter = bench.metered()
-    bench.warm()
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == wording
-
-
-def test_warming_up_goes_on_until_throttling_is_what_it_was(bench: Bench) -> None:
-    """A cap that begins under load begins before anything is judged, or a note says that it did not."""
-    bench.library.reader = Scripted(lambda reads: Conditions(1e9, None, None, ("power cap",)[: reads % 2], 0))
-    bench.meter = bench.metered()
-    bench.warm()
-    note = "virtual:0 had not settled when warming up ended: its throttling changed"
-    assert note in told(bench.meter.take(SliceKind.PLAIN)).notes
-
-
-def test_a_recompile_mid_run_is_seen(bench: Bench, wording: Wording) -> None:
-    """Compiling within a slice disturbs that slice alone; a new shape in every call is nothing that a retake mends."""
-    bench.warm()
-    once = iter([0.02])
-    bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
-    found = told(bench.meter.take(SliceKind.PLAIN))
-    assert (reasons_of(found), found.retaken) == ("", 1)
-    bench.then = lambda: bench.gpu.compile(1e-6)
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == wording
 
 
 def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
@@ -437,30 +241,13 @@ def test_warming_up_goes_on_until_the_device_has_settled(bench: Bench) -> None:
     assert (reasons_of(told(record)), told(record).retaken, told(record).notes) == ("", 0, ())
 
 
-def test_warming_up_a_device_that_never_settles_is_bounded(bench: Bench) -> None:
-    """It ends, and says what had not settled."""
-    bench.then = lambda: bench.gpu.compile(1e-6)
-    assert bench.warm().warm_up_s < 2.5
-    assert bench.meter.take(SliceKind.PLAIN).device is not None
-
-
 def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench, wording: Wording) -> None:
     """Without NVML there are times, no cycles, and the way to have them."""
-    bench.library.reader = NoReader(NVML_MISSING)
+    bench.library.reader = ConditionReader(NVML_MISSING)
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
     assert (told(record).cycles, told(record).before, told(record).after) == (None, None, None)
     assert told(record).notes[0] == wording
-
-
-def test_other_processes_on_the_device_are_said(bench: Bench) -> None:
-    """They do not disturb a slice by themselves, and may have done."""
-    bench.warm()
-    bench.gpu.others = 2
-    figures = device_figures([bench.meter.take(SliceKind.PLAIN)], [])
-    assert figures is not None
-    assert figures.conditions is not None
-    assert (figures.conditions.others, reasons_of(figures)) == (2, "")
 
 
 def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench, wording: Wording) -> None:
@@ -502,41 +289,12 @@ def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench, wording: W
             bench.meter.take(SliceKind.PLAIN)
 
 
-def test_an_error_of_the_workloads_stays_its_own_and_settings_are_put_back(bench: Bench) -> None:
-    """A device that still answers is not blamed; what the workload changed is put back also where it fails."""
+def test_an_error_of_the_workloads_stays_its_own(bench: Bench) -> None:
+    """A device that still answers is not blamed."""
     bench.warm()
     bench.then = lambda: [].pop()
     with pytest.raises(IndexError):
         bench.meter.take(SliceKind.PLAIN)
-
-    def meddle() -> None:
-        bench.library.process["current device"] = 1
-        raise ValueError("no")
-
-    bench.then = meddle
-    with pytest.raises(ValueError, match="no"):
-        bench.meter.take(SliceKind.PLAIN)
-    assert bench.library.process["current device"] == 0
-
-
-def test_what_the_workload_changes_is_put_back_and_named(bench: Bench, wording: Wording) -> None:
-    """The current device and the sync debug mode hold for the process, and are its own again after every slice."""
-
-    def meddle() -> None:
-        bench.library.process = {"current device": 1, "sync debug mode": 2}
-
-    bench.then = meddle
-    bench.warm()
-    record = bench.meter.take(SliceKind.PLAIN)
-    assert bench.library.process == {"current device": 0, "sync debug mode": 0}
-    assert told(record).notes == wording
-
-
-def test_tensors_on_a_device_without_a_clock_are_an_error() -> None:
-    """Times without the device's clock would be those of launches: nothing is measured."""
-    bench = Bench()  # nobody drives its device
-    with pytest.raises(MeasurementError, match="virtual:0"):
-        bench.meter.check()
 
 
 def test_a_device_that_nothing_leads_to_is_known_by_its_use() -> None:
@@ -567,13 +325,6 @@ def test_a_second_device_in_use_is_an_error(bench: Bench, wording: Wording) -> N
         bench.meter.check()
 
 
-def test_figures_say_the_devices_model(bench: Bench) -> None:
-    """Which is among what must be equal: a machine may have several models, and partitions of different sizes."""
-    bench.warm()
-    record = bench.meter.take(SliceKind.PLAIN)
-    assert told(record).flags == {"model": "virtual", "tf32": "False"}
-
-
 def test_traced_slices_have_phases_by_both_clocks(bench: Bench) -> None:
     """The host is done with the launches after 15 µs, the device with the kernels after 35."""
     bench.warm()
@@ -590,39 +341,8 @@ def test_traced_slices_have_phases_by_both_clocks(bench: Bench) -> None:
     assert record.rounds_s / record.calls == pytest.approx(35e-6, abs=1e-9), "reading the tape is no part of a call"
 
 
-def test_traced_slices_at_the_steady_pace_see_work_queue_up(steady: Bench) -> None:
-    """Where calls follow each other, the device falls behind, and its phases say so."""
-    steady.warm()
-    (phase,) = steady.meter.take(SliceKind.TRACED).phases
-    assert phase.on_device is not None
-    assert phase.on_device.bound is Bound.DEVICE
-    assert phase.on_device.lag_in_s > 35e-6
-
-
-def test_a_devices_times_cross_a_worker(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
-) -> None:
-    """The phases that the run receives have the device's times."""
-    clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
-    monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
-    monkeypatch.setattr(session, "place", lambda cpus: None)
-    here, there = connected()
-    engine = session.RemoteEngine(START, there)
-    take = m.Take(SliceKind.TRACED)
-    orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), take, m.Leave())
-    for order in orders:
-        m.send(here, order)
-    with pytest.raises(session.Unwound):
-        engine.measure(bench.workload, SimpleNamespace(nodeid="test_it", config=pytestconfig))  # type: ignore[arg-type]
-    *_, taken = (m.receive_from_worker(here) for _ in orders)
-    assert isinstance(taken, m.Answer)
-    (phase,) = m.answer_to(take, taken).phases
-    assert phase.on_device is not None
-    assert phase.on_device.span_s == pytest.approx(35e-6, abs=1e-6)
-
-
 def test_what_a_setup_queues_is_no_part_of_the_call() -> None:
-    """The device is idle when a call is looked at or traced: work of the setup's is no device that ran early."""
+    """The device is idle when a call is looked at: work of the setup's is no device that ran early."""
     bench = Bench()
     bench.then = bench.gpu.item
     bench.workload = replace(bench.workload, setup=lambda: bench.gpu.launch(50e-3))
@@ -630,18 +350,14 @@ def test_what_a_setup_queues_is_no_part_of_the_call() -> None:
     with driving(bench.gpu):
         bench.warm()
         (phase,) = bench.meter.take(SliceKind.TRACED).phases
-        spans, notes = bench.meter.trace()
     assert phase.on_device is not None
     assert phase.on_device.span_s == pytest.approx(35e-6, abs=1e-6)
-    on_device = [span for span in spans if span.track.startswith("virtual:0")]
-    assert [span.end_s - span.start_s for span in on_device] == [pytest.approx(35e-6, abs=1e-6)]
-    assert notes == ()
 
 
 def test_a_traced_slice_that_is_retaken_looks_at_memory_again(bench: Bench) -> None:
     """The counts of a discarded slice are discarded with it."""
     bench.warm()
-    bench.gpu.throttle("power cap")
+    bench.gpu.throttle("power brake")
     released = bench.calls + 10
 
     def cool() -> None:
@@ -688,7 +404,7 @@ def test_device_times_of_several_slices_are_weighted_by_their_calls() -> None:
 def test_slices_cross_to_the_run_whole(bench: Bench) -> None:
     """A slice's device fields are in its message unchanged."""
     bench.warm()
-    bench.gpu.throttle("power cap")
+    bench.gpu.throttle("power brake")
     here, there = connected()
     for kind in (SliceKind.PLAIN, SliceKind.TRACED):
         record = bench.meter.take(kind)

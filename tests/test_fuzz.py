@@ -82,8 +82,7 @@ def test_a_log_ratio_without_a_ratio_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("ratio", 0.0), ("ratio", -1.0), ("ratio", None), ("low", 0.0), ("low", 1e9), ("high", 1e-9)]
-    + [("confidence", value) for value in (0.0, 1e-12, 1.0, 5.0, None)],
+    [("ratio", 0.0), ("ratio", None), ("low", 1e9), ("high", 1e-9), ("confidence", 1e-12), ("confidence", 1.0)],
 )
 def test_an_estimate_without_an_error_is_refused(field: str, value: float | None) -> None:
     """Its logarithm or its standard error would be none; the message names the field."""

@@ -240,15 +240,6 @@ def test_phases_wait_at_their_edges(jax: VirtualJax) -> None:
     }
 
 
-def test_nothing_is_counted_of_jaxs_devices(jax: VirtualJax) -> None:
-    """JAX reports no waits or copies, so they are left out and not zero."""
-    names = {
-        each.name for counts in count(workload_of(lambda: jax.compute(WORK_S)), 1, 60.0).repetitions for each in counts
-    }
-    assert "python_calls" in names
-    assert not names & {"syncs", "copies_to_host", "kernels"}
-
-
 def test_counting_leaves_nothing_running(jax: VirtualJax) -> None:
     """Calls that are counted are done when counting ends, and one of them shows how long all will take."""
     made: list[VirtualArray] = []
@@ -289,7 +280,7 @@ def test_arrays_of_jax_are_ready_when_a_round_ends() -> None:
             for _ in range(3):
                 kept()
             made = [agent.state, *jax.tree_util.tree_leaves(driver._output)]
-            clock.synchronize()
+            driver.synchronize()
             assert all(array.is_ready() for array in made)
         assert driver._returns_all == (call is pure)
 

@@ -1,15 +1,12 @@
-"""A run's outputs for other tools: traces, pytest-benchmark's JSON, JUnit properties, and the run's own JSON."""
+"""A run's outputs for other tools: pytest-benchmark's JSON, JUnit properties, and the run's own JSON."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import runpy
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,22 +20,16 @@ from example import Example
 from pytest_benchmark.stats import Metadata
 from wording import Wording
 
-from pytest_rlperf import hierarchical_timer
 from pytest_rlperf.cli.command import Exit, UsageError, parse
-from pytest_rlperf.devices.tape import HostTape, trace_call
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
-from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.benchmark_json import benchmark_document
-from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file, write_traces
+from pytest_rlperf.report.files import OutputError, check_file, write_file
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
 from pytest_rlperf.report.wording import message
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers.process import recording_into
-from pytest_rlperf.traces.chrome import write_spans
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
@@ -55,170 +46,20 @@ def outcomes(*keys: str) -> dict[str, Outcome]:
     return {key: slower(key, message=f"why\n{key}") for key in keys}
 
 
-def spans_of(call: Callable[[FakeClock], object]) -> list[tuple[str, int, int, str]]:
-    """Return the spans of a call on a fake clock, the call's own left out: path, milliseconds, track."""
-    clock = FakeClock()
-    found, notes = trace_call(lambda: call(clock), setup=lambda: clock.advance(5.0), probes=(), clock=clock)
-    assert notes == ()
-    assert found[0].path == "call"
-    assert all(0 <= span.start_s <= span.end_s <= found[0].end_s for span in found)
-    return [(span.path, round(1e3 * span.start_s), round(1e3 * span.end_s), span.track) for span in found[1:]]
-
-
-def test_every_entry_is_a_span() -> None:
-    """Entries of one path are told apart; what ran within what is in their times; what came before is not counted."""
-
-    def call(clock: FakeClock) -> None:
-        for _ in range(2):
-            with hierarchical_timer("update"):
-                clock.advance(1 * MS)
-                with hierarchical_timer("critic"):
-                    clock.advance(2 * MS)
-        clock.advance(4 * MS)
-
-    assert spans_of(call) == [
-        ("update", 0, 3, "host"),
-        ("update/critic", 1, 3, "host"),
-        ("update", 3, 6, "host"),
-        ("update/critic", 4, 6, "host"),
-    ]
-
-
-@pytest.mark.filterwarnings("ignore:timers left out of order")
-def test_scopes_left_out_of_order_end_together() -> None:
-    """A span that is still open at the end of the scope around it ends with that scope."""
-
-    def call(clock: FakeClock) -> None:
-        outer, inner = hierarchical_timer("outer"), hierarchical_timer("inner")
-        outer.__enter__()
-        inner.__enter__()
-        clock.advance(1 * MS)
-        outer.__exit__(None, None, None)
-        inner.__exit__(None, None, None)
-        with hierarchical_timer("after"):
-            clock.advance(1 * MS)
-
-    assert spans_of(call) == [("outer", 0, 1, "host"), ("outer/inner", 0, 1, "host"), ("after", 1, 2, "host")]
-
-
-def test_threads_and_tasks_have_tracks_of_their_own() -> None:
-    """A thread's track has its name; those of tasks that take turns in a thread have numbers."""
-
-    def call(clock: FakeClock) -> None:
-        def beside() -> None:
-            with hierarchical_timer("load"):
-                clock.advance(1 * MS)
-
-        async def task() -> None:
-            with hierarchical_timer("act"):
-                await asyncio.sleep(0)
-                clock.advance(1 * MS)
-
-        async def tasks() -> None:
-            await asyncio.gather(task(), task())
-
-        with hierarchical_timer("update"):
-            thread = threading.Thread(target=beside, name="loader")
-            thread.start()
-            thread.join()
-        asyncio.run(tasks())
-
-    assert spans_of(call) == [
-        ("update", 0, 1, "host"),
-        ("load", 0, 1, "loader"),
-        ("act", 1, 3, "host (3)"),
-        ("act", 1, 2, "host (2)"),
-    ]
-
-
-def test_long_iterations_are_cut_and_say_so() -> None:
-    """A trace holds so many entries; those that are kept have their ends, how many came after is known."""
-    clock = FakeClock()
-    tape = HostTape(clock, most_entries=2)
-    with recording_into(tape.tree):
-        tape.begin()
-        with hierarchical_timer("all"):
-            for _ in range(3):
-                with hierarchical_timer("step"):
-                    clock.advance(1 * MS)
-    assert tape.missed == 2
-    assert [(span.path, span.end_s) for span in tape.spans()] == [("all", 3 * MS), ("all/step", 1 * MS)]
-
-
-TRACE = Trace(
-    HOSTILE,
-    "head",
-    "HEAD 0123",
-    (
-        Span("call", 0.0, 6 * MS, "host"),
-        Span("update", 1 * MS, 5 * MS, "host"),
-        Span("update/critic", 2 * MS, 3 * MS, "host"),
-        Span("update", 2 * MS, 6 * MS, "cuda:0, stream 7"),
-        Span("update/critic", 2.5 * MS, 4 * MS, "cuda:0, stream 7"),
-        Span("update/copy", 3 * MS, 5 * MS, "cuda:0, stream 7"),
-    ),
-    ("a\nnote",),
-)
-
-
-def test_perfetto_gets_a_thread_for_each_track() -> None:
-    """Times are microseconds, the device is below the host, what would not nest has a further track."""
-    events = json.loads(write_spans(TRACE))["traceEvents"]
-    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert threads == {1: "host", 2: "cuda:0, stream 7", 3: "cuda:0, stream 7 (2)"}
-    bars = [(e["tid"], e["name"], e["ts"], e["dur"], e["args"]["path"]) for e in events if e["ph"] == "X"]
-    assert bars == [
-        (1, "call", 0.0, 6000.0, "call"),
-        (1, "update", 1000.0, 4000.0, "update"),
-        (1, "critic", 2000.0, 1000.0, "update/critic"),
-        (2, "update", 2000.0, 4000.0, "update"),
-        (2, "critic", 2500.0, 1500.0, "update/critic"),
-        (3, "copy", 3000.0, 2000.0, "update/copy"),
-    ]
-    events = json.loads(write_spans(replace(TRACE, spans=())))["traceEvents"]
-    assert [event["name"] for event in events] == ["process_name"]
-
-
-def test_traces_have_plain_names_and_texts(tmp_path: Path) -> None:
-    """A file's name is plain, and its texts are printable, whatever the test's id is; its bars are the spans."""
-    paths = write_traces(tmp_path / "new" / "traces", [TRACE, replace(TRACE, side="base")])
-    stem = file_stem(HOSTILE)
-    assert [path.name for path in paths] == [f"{stem}.{side}.perfetto.json" for side in ("head", "base")]
-    assert all(part.isascii() and part.isprintable() and part == Path(part).name for part in (p.name for p in paths))
-    text = paths[0].read_text(encoding="utf-8")
-    bars = [event["args"]["path"] for event in json.loads(text)["traceEvents"] if event["ph"] == "X"]
-    assert sorted(bars) == sorted(span.path for span in TRACE.spans)
-    assert "\\\\x1b[2J" in text
-    assert "\\\\ud800" in text
-
-
-def test_file_names_tell_tests_apart() -> None:
-    """Ids that read the same, or differ far behind, have names of their own; none is too long for a file system."""
-    ids = ["a/test_x.py::t[1-2]", "b/test_x.py::t[1-2]", "a/test_x.py::t[1/2]", "x" * 500 + "1", "x" * 500 + "2", ""]
-    stems = [file_stem(nodeid) for nodeid in ids]
-    assert len({stem.lower() for stem in stems}) == len(ids)
-    assert max(map(len, stems)) < 100
-    assert stems[0].startswith("test_x-py-t-1-2-")
-
-
 def test_unwritable_places_are_told_beforehand(tmp_path: Path, wording: Wording) -> None:
     """Each with the option, the path, the reason and the way out; what can be written is left as it was."""
     (tmp_path / "file").write_text("kept", encoding="utf-8")
     below = tmp_path / "file" / "x.json"
-    for check in (check_file, check_directory):
-        with wording.raises(OutputError):
-            check("--o", below)
+    with wording.raises(OutputError):
+        check_file("--o", below)
     with pytest.raises(OutputError, match="cannot write --o="):
         write_file("--o", below, "")
     with wording.raises(OutputError):
         check_file("--o", tmp_path)
-    with wording.raises(OutputError):
-        check_directory("--o", tmp_path / "file")
     check_file("--o", tmp_path / "file")
     check_file("--o", tmp_path / "new" / "run.json")
-    check_directory("--o", tmp_path / "traces")
     assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
-    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["file", "new", "traces"]
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["file", "new"]
 
 
 def rows(*keys: str, **options: Any) -> list[dict[str, Any]]:

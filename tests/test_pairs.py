@@ -12,41 +12,21 @@ from fake_worker import FakeWorker, ShownSteps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
+from pytest_rlperf.measure.figures import by_cpu, by_wall
 from pytest_rlperf.measure.pairs import (
-    PAIR_TRIM,
     Block,
     LogRatios,
     Pair,
     PairedMeasurement,
     PairsMeasured,
-    typical_shares,
 )
-from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S
-from pytest_rlperf.model.device import DeviceSlice, Pace
 from pytest_rlperf.model.live import log_ratios
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
 
 Steps = list[tuple[str, str]]
-
-
-def on_device(note: str) -> DeviceSlice:
-    """Return what an undisturbed slice on a device has beside its figure."""
-    return DeviceSlice(
-        device="cuda:0",
-        pace=Pace.LATENCY,
-        cycles=None,
-        before=None,
-        after=None,
-        retaken=0,
-        peak_bytes=0,
-        allocations=0.0,
-        flags={},
-        notes=(note,) if note else (),
-    )
 
 
 class Simulated(FakeWorker):
@@ -65,7 +45,6 @@ class Simulated(FakeWorker):
         self.cpu = 3
         self.pace: Callable[[int], float] = lambda slice_: 1.0
         self.phases: dict[str, float] = {"work": 1.0}
-        self.device_notes: dict[SliceKind, str] | None = None  # of a workload on a device, what its slices note
         self.limits_s: list[float] = []
         self.shapes: list[Shape | None] = []
         self.placed: list[int] = []
@@ -126,7 +105,6 @@ class Simulated(FakeWorker):
             collections=1,
             cpu=self.cpu,
             phases=phases if kind is SliceKind.TRACED else (),
-            device=None if self.device_notes is None else on_device(self.device_notes.get(kind, "")),
         )
 
     def cpu_s(self) -> float:
@@ -226,19 +204,6 @@ def test_both_sides_of_all_pairs_take_slices_of_one_shape() -> None:
     assert [worker.shapes for worker in others] == [[shape]] * 5
 
 
-def test_sides_warm_up_one_after_the_other_before_any_slice() -> None:
-    """Each pair warms up when it is taken, head first in every other one, without the kernels, which nothing takes."""
-    world = World()
-    world.measure()
-    starts = [index for index, step in enumerate(world.steps) if step == ("", "pair")]
-    for number, start in enumerate(starts):
-        sides = ["HB", "BH"][number % 2]
-        expected = [*((side, "warm up") for side in sides), ("", "before turns")]
-        assert world.steps[start + 1 : start + 4] == expected
-    assert world.steps.count(("H", "warm up")) == world.steps.count(("B", "warm up")) == 3
-    assert all(worker.kernels == [False] for worker in (*world.bases[:3], *world.heads[:3]))
-
-
 def test_how_long_sides_warm_up() -> None:
     """For a sixth of a share or two seconds, less after a pair that settled soon, not at all for very long calls."""
     world = World(base_s=0.6, head_s=0.6)
@@ -295,23 +260,6 @@ def test_traced_slices_are_not_counted() -> None:
         assert {phase.path: phase.total_s for phase in side.phases} == pytest.approx({"work": 1.0})
 
 
-def test_a_stalled_slice_moves_no_phase() -> None:
-    """Phases are the median of the slices' shares, and what has children keeps the rest for itself."""
-
-    def traced(critic: float) -> SliceRecord:
-        phases = (
-            Phase("update", 1.0, 0.9, 0.9 - critic, "host"),
-            Phase("update/critic", 2.0, critic, critic, "host"),
-        )
-        return SliceRecord(SliceKind.TRACED, 1.0, 1.0, 1, 1.0, 1.0, 1.0, 0, 0, 0, phases)
-
-    shares = typical_shares([traced(0.3), traced(0.9), traced(0.3), traced(0.31), traced(0.29)])
-    assert [(phase.path, phase.count) for phase in shares] == [("update", 1.0), ("update/critic", 2.0)]
-    assert [phase.total_s for phase in shares] == pytest.approx([0.9, 0.3])
-    assert [phase.self_s for phase in shares] == pytest.approx([0.6, 0.3])
-    assert typical_shares([]) == ()
-
-
 @settings(max_examples=30, deadline=None)
 @given(base_s=st.floats(1e-6, 3.0), ratio=st.floats(0.25, 4.0))
 def test_a_constant_factor_is_found_exactly(base_s: float, ratio: float) -> None:
@@ -343,19 +291,6 @@ def test_swapping_sides_mirrors_every_figure(drawn: list[Block], head_first: boo
         one = LogRatios.of(drawn, clock, head_first=head_first)
         other = LogRatios.of(mirrored, clock, head_first=not head_first)
         assert one.figure() == pytest.approx(-other.figure(), abs=1e-12)
-
-
-@given(drawn=st.lists(drawn_blocks, min_size=1, max_size=12), scale=st.floats(1e-3, 1e3))
-def test_scaling_both_sides_changes_nothing(drawn: list[Block], scale: float) -> None:
-    """A machine at another pace gives the same ratio, by either clock."""
-
-    def scaled(record: SliceRecord) -> SliceRecord:
-        return plain_slice(scale * record.call_s, scale * record.cpu_s)
-
-    for clock, head_first in itertools.product((by_wall, by_cpu), (False, True)):
-        before = LogRatios.of(drawn, clock, head_first=head_first)
-        after = LogRatios.of([Block(*map(scaled, block)) for block in drawn], clock, head_first=head_first)
-        assert [*after.within, *after.between] == pytest.approx([*before.within, *before.between], abs=1e-9)
 
 
 @given(
@@ -396,47 +331,6 @@ def test_one_stalled_slice_does_not_move_a_figure(stalled: int) -> None:
     assert measured.pairs[1].head.wall.call_s == pytest.approx(2e-3)
 
 
-@given(
-    values=st.lists(st.floats(-0.1, 0.1), min_size=3, max_size=30),
-    at=st.integers(0, 29),
-    stall=st.floats(math.log(100) / 2, 10.0),
-    sign=st.sampled_from([-1, 1]),
-)
-def test_how_far_a_stalled_block_can_move_a_figure(values: list[float], at: int, stall: float, sign: int) -> None:
-    """From three blocks on it moves a pair's figure by the spread of the others over those that count, no more."""
-    with_stall = list(values)
-    with_stall[at % len(values)] = sign * stall
-    counted = len(values) - 2 * max(1, int(PAIR_TRIM * len(values)))
-    spread = max(values) - min(values)
-    calm, stalled = (trimmed_mean(each, PAIR_TRIM) for each in (values, with_stall))
-    assert abs(stalled - calm) <= spread / counted + 1e-12
-    assert min(values) - 1e-12 <= stalled <= max(values) + 1e-12
-
-
-def test_contention_that_comes_and_goes_cancels() -> None:
-    """A machine that is twice as slow for seconds on end moves the times, and the figures by far less than 1 %."""
-    world = World(base_s=2e-3, head_s=2.1e-3)
-    slow = lambda _: 2.0 if world.clock.now_ns // 500_000_000 % 2 else 1.0  # noqa: E731
-    for worker in (*world.bases, *world.heads):
-        worker.pace = slow
-    for record in world.measure().pairs:
-        assert record.wall_log_ratio == pytest.approx(math.log(1.05), abs=1e-3)
-
-
-def test_a_pace_that_jumps_and_drifts_cancels() -> None:
-    """A pace that jumps at every eighth slice or so, up to twice as slow, and drifts between moves no figure."""
-    world = World(base_s=2e-3, head_s=2.1e-3)
-    jumps = random.Random(1)
-    paces = [1.0]
-    for index in range(2000):
-        paces.append(jumps.uniform(1.0, 2.0) if jumps.random() < 1 / 8 else paces[-1] * (1 + 1e-4 * (index % 7)))
-    taken = itertools.count()
-    for worker in (*world.bases, *world.heads):
-        worker.pace = lambda _: paces[next(taken)]
-    for record in world.measure().pairs:
-        assert record.wall_log_ratio == pytest.approx(math.log(1.05), abs=1e-3)
-
-
 def long_calls(head_held_up: float = 2.0) -> World:
     """Return pairs of 20 ms calls where others hold up the heads: the same work takes them longer."""
     world = World(base_s=20e-3, head_s=20e-3 * head_held_up)
@@ -451,18 +345,6 @@ def test_where_every_worker_is_alone_cpu_time_counts() -> None:
     assert [record.alone for record in pairs] == [True] * 3
     assert [record.wall_log_ratio for record in pairs] == [pytest.approx(math.log(2))] * 3
     assert log_ratios(pairs) == pytest.approx((0.0,) * 3, abs=1e-12)
-
-
-@pytest.mark.parametrize("side", ["bases", "heads"])
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_the_first_two_pairs_choose_the_clock_for_all(side: str, index: int) -> None:
-    """CPU time needs both of them to be alone on both sides; a later pair changes nothing for any of them."""
-    world = long_calls()
-    getattr(world, side)[index].waits = 1
-    pairs = world.measure().pairs
-    assert [record.alone for record in pairs] == [number != index for number in range(3)]
-    expected = math.log(2) if index < 2 else 0.0
-    assert log_ratios(pairs) == pytest.approx((expected,) * 3, abs=1e-12)
 
 
 def test_several_threads_and_short_calls_make_wall_time_count() -> None:
@@ -500,13 +382,6 @@ def test_a_rule_never_content_is_asked_for_the_last_time_when_time_is_up() -> No
     measured = world.measure(max_time_s=1e-3)
     assert [record.blocks for record in measured.pairs] == [1]
     assert world.asked == [(1, False), (1, True)]
-
-
-def test_short_calls_take_as_long_as_planned() -> None:
-    """A pair of short calls measures for about a second and a half, however much time there would be."""
-    world = World(50e-6, 50e-6)
-    measured = world.measure(max_time_s=600.0)
-    assert all(1.2 < record.seconds < 2.5 for record in measured.pairs)
 
 
 def test_time_is_shared_out_among_the_least_pairs() -> None:
@@ -557,13 +432,6 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
     assert all(record.blocks >= 1 for record in measured.pairs)
 
 
-def test_progress_shows_the_pair() -> None:
-    """The user sees which pair is measured."""
-    world = World(wanted=4)
-    world.measure()
-    assert world.progress.shown == ["pair 1", "pair 2", "pair 3", "pair 4"]
-
-
 def test_a_worker_lost_within_a_pair_is_reported() -> None:
     """No figure is made of half a pair: what took the worker away comes through."""
     world = World()
@@ -586,23 +454,6 @@ def test_cpu_time_used_while_waiting_is_recorded() -> None:
     (pair,) = world.measure().pairs
     assert pair.head.idle_cpu_share == pytest.approx(0.3)
     assert pair.base.idle_cpu_share == 0.0
-
-
-def test_only_waiting_workers_are_watched() -> None:
-    """CPU time of a worker's own turns is none done out of turn."""
-    clock = FakeClock()
-    steps: Steps = []
-    measuring, waiting = (Simulated(name, clock, steps, 1e-3) for name in "BH")
-    measuring.idle, waiting.idle = 1.0, 0.25
-    watch = IdleWatch(lambda: clock.now_ns / 1e9)
-    clock.advance(5.0)
-    with watch.while_measuring(measuring, [measuring, waiting]):
-        clock.advance(2.0)
-    clock.advance(5.0)
-    with watch.while_measuring(measuring, [measuring, waiting]):
-        clock.advance(1.0)
-    assert watch.share(measuring) == 0.0
-    assert watch.share(waiting) == pytest.approx(0.25)
 
 
 def test_a_pair_that_is_single_shares_one_cpu_where_there_are_cpus_to_choose() -> None:
@@ -697,44 +548,6 @@ def test_a_pair_ends_when_its_own_error_is_small_beside_the_spread_between_pairs
     assert max(seconds[3:]) < 1.0
 
 
-def test_what_comes_before_turns_comes_once_a_pair() -> None:
-    """Each pair is handed over once, warm and before its first slice; the time it takes is the pair's."""
-    world = World()
-    given_pairs: list[Pair] = []
-
-    def before_turns(pair: Pair) -> None:
-        given_pairs.append(pair)
-        world.steps.append(("", "before turns"))
-        world.clock.advance(0.5)
-
-    world.before_turns = before_turns
-    measured = world.measure()
-    expected = zip(world.bases[:3], world.heads[:3], strict=True)
-    assert [(pair.base, pair.head) for pair in given_pairs] == list(expected)
-    for number, (_, step) in enumerate(world.steps):
-        if step == "before turns":
-            assert world.steps[number - 1][1] == "warm up"
-            assert world.steps[number + 1][1] == "plain"
-    assert all(record.seconds > 0.5 + 1.2 for record in measured.pairs)
-
-
-def test_records_say_what_was_measured() -> None:
-    """A pair's record has its blocks, items, seeds and threads, and the seconds that the clock saw."""
-    world = World()
-    for number, worker in enumerate((*world.bases, *world.heads)):
-        worker.seed = number
-    measured = world.measure()
-    assert [record.base.seed for record in measured.pairs] == [0, 1, 2]
-    assert [record.head.seed for record in measured.pairs] == [60, 61, 62]
-    assert sum(record.seconds for record in measured.pairs) == pytest.approx(world.clock.now_ns / 1e9)
-    for record in measured.pairs:
-        assert record.blocks >= 3
-        assert record.cpus == (3,)
-        assert record.head.items_per_call == 2.0
-        assert record.head.threads == 2
-        assert record.head.cpu_share == pytest.approx(1.0)
-
-
 def test_phases_are_shares_of_their_own_sides_calls() -> None:
     """A traced block has each side's phases as shares of that side's call, so that the machine's pace cancels."""
     world = World(base_s=2e-3, head_s=3e-3)
@@ -749,17 +562,3 @@ def test_phases_are_shares_of_their_own_sides_calls() -> None:
         base, head = block.shares()
         assert base == pytest.approx({"critic": 0.25, "actor": 0.5})
         assert head == pytest.approx({"critic": 0.5, "extra": 0.1})
-
-
-def test_notes_of_traced_slices_are_kept_with_their_side() -> None:
-    """Notes of traced slices alone are kept, though no figure is made of those slices."""
-    world = World()
-    for worker in (*world.bases, *world.heads):
-        worker.device_notes = {}
-    world.bases[1].device_notes = {SliceKind.PLAIN: "in a plain slice"}
-    world.heads[1].device_notes = {SliceKind.TRACED: "in a traced slice"}
-    notes = [
-        [None if worker.device is None else worker.device.notes for worker in (record.base, record.head)]
-        for record in world.measure().pairs
-    ]
-    assert notes == [[(), ()], [("in a plain slice",), ("in a traced slice",)], [(), ()]]

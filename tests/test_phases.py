@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +27,6 @@ def example_of(tmp_path: Path, tests: str, agent: str = "agent") -> Example:
 
 def phases_of(run: Run) -> dict[str, dict[str, Any]]:
     return {name: {phase["path"]: phase for phase in test["result"]["phases"]} for name, test in run.tests.items()}
-
-
-@pytest.mark.slow
-def test_phases_of_methods_and_functions(tmp_path: Path) -> None:
-    """Methods of what is measured, of what it holds and functions are shown, once a call."""
-    example = example_of(
-        tmp_path,
-        """
-        import numpy as np
-
-        class Trained(library.Agent):
-            def __init__(self):
-                super().__init__()
-                self.weights = np.zeros(3)
-
-            def update(self, batch_size=4):
-                super().update(batch_size)
-                self.weights += 0.1
-
-        def test_update(rlperf_sac_update):
-            phases = {"sample": "buffer.sample", "critic": "update_critic", "polyak": library.polyak}
-            rlperf_sac_update(Trained(), 4, phases=phases)
-        """,
-    )
-    run = example.pytest(*MEASURED, "-v", code=OK)
-    found = phases_of(run)["test_update"]
-    assert list(found) == ["sac_update", *(f"sac_update/{name}" for name in ("sample", "critic", "polyak"))]
-    assert [phase["count"] for phase in found.values()] == pytest.approx([1] * 4)
-    shown = re.findall(r"^ +(sac_update|sample|critic|polyak) .*%", run.out, re.MULTILINE)
-    assert shown == ["sac_update", "sample", "critic", "polyak"]
 
 
 @pytest.mark.slow
@@ -150,12 +118,8 @@ WRONG_NAMES = {
 }
 
 
-@pytest.mark.parametrize(
-    "how",
-    [pytest.param(MEASURED, id="measured", marks=pytest.mark.slow), pytest.param((), id="not measured")],
-)
-def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, how: Sequence[str], wording: Wording) -> None:
-    """The error lists the names that exist, before anything runs, in a measured run and in any other."""
+def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, wording: Wording) -> None:
+    """The error lists the names that exist, before anything runs."""
     tests = """
         def update(agent, phases, rlperf_sac_update):
             agent.update = lambda *_: print("has", "run")
@@ -167,7 +131,7 @@ def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, how: Sequence[str]
         """
         for number, phases in enumerate(WRONG_NAMES)
     )
-    run = example_of(tmp_path, tests).pytest(*how, code=FAILED)
+    run = example_of(tmp_path, tests).pytest(code=FAILED)
     assert run.counts == f"{len(WRONG_NAMES)} failed"
     errors = [run.error(f"test_{number}") for number in range(len(WRONG_NAMES))]
     for error, name in zip(errors, WRONG_NAMES.values(), strict=True):
@@ -181,17 +145,6 @@ def sections_of(tmp_path: Path, tests: str) -> dict[str, list[str]]:
     tests = f"import torch\n\ntorch.set_num_threads(1)\n{textwrap.dedent(tests)}"
     phases = phases_of(example_of(tmp_path, tests, "torch_agent").pytest(*MEASURED, code=OK))
     return {test: [path.partition("/")[2] for path in paths if path.count("/") == 1] for test, paths in phases.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_an_update_without_timers_is_harvested(tmp_path: Path) -> None:
-    """Its six parts are seen from outside."""
-    tests = """
-        def test_harvested(rlperf_sac_update):
-            rlperf_sac_update(library.Agent(), 16)
-    """
-    assert sections_of(tmp_path, tests) == {"test_harvested": list(PARTS)}
 
 
 @pytest.mark.slow

@@ -38,28 +38,6 @@ def test_every_thread_of_a_process_is_kept_on_its_cpus() -> None:
 
 
 @needs_affinity
-def test_this_test_run_keeps_its_cpus() -> None:
-    """Being told no CPU at all leaves a process where it may already be."""
-    before = usable_cpus()
-    place([])
-    assert usable_cpus() == before != ()
-
-
-@needs_affinity
-def test_child_processes_inherit_where_they_may_run() -> None:
-    """The children of a placed process stay on its CPU too."""
-    script = """
-import subprocess, sys
-from pytest_rlperf.measure.placement import place, usable_cpus
-last = usable_cpus()[-1]
-place([last])
-print(last, subprocess.check_output([sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"], text=True))
-"""
-    placed, *inherited = run_apart(script).split()
-    assert inherited == [placed]
-
-
-@needs_affinity
 def test_the_cpu_told_is_one_that_may_be_used() -> None:
     """A slice ends on a CPU that this process may run on."""
     assert cpu_reader()() in usable_cpus()
@@ -79,26 +57,6 @@ def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     assert cpu_reader()() == -1
-
-
-@needs_affinity
-def test_a_thread_that_ends_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of threads listed a moment ago one may be gone; all others are placed."""
-    placed: list[int] = []
-
-    def set_affinity(thread: int, cpus: object) -> None:
-        if not placed:
-            placed.append(0)
-            raise ProcessLookupError
-        placed.append(thread)
-
-    monkeypatch.setattr(os, "sched_setaffinity", set_affinity)
-    monkeypatch.setattr(
-        "pytest_rlperf.measure.placement.Path",
-        lambda path: SimpleNamespace(iterdir=lambda: [SimpleNamespace(name=str(number)) for number in (7, 8, 9)]),
-    )
-    place([0])
-    assert placed == [0, 8, 9]
 
 
 Usage = dict[int, tuple[float, float]]
@@ -152,13 +110,6 @@ def test_a_thread_started_meanwhile_counts(watched: Watched) -> None:
     """All that a new thread has used, it used since; one that has ended is not there to be kept anywhere."""
     assert watched({1: QUIET}, {1: BUSY, 2: (0.5, 0.0)}, 1.0, 0).threads == 2
     assert watched({1: QUIET, 2: QUIET}, {1: BUSY}, 1.0, 0).threads == 1
-
-
-def test_a_process_that_waits_is_single(watched: Watched) -> None:
-    """Where hardly anything works there is nothing that one CPU would hold up."""
-    seen = watched({1: QUIET, 2: QUIET}, {1: QUIET, 2: QUIET}, 1.0, 0)
-    assert seen == Activity(threads=0, children=0)
-    assert seen.is_single
 
 
 def test_little_work_over_a_long_time_is_none(watched: Watched) -> None:

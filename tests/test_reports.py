@@ -25,10 +25,8 @@ from pytest_rlperf.model.judged import Allowance, Creep, Lever, LeverKind, Outco
 from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Phase, Result
 from pytest_rlperf.model.reasons import WrittenReason
-from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.benchmark_json import benchmark_document
-from pytest_rlperf.report.files import write_traces
 from pytest_rlperf.report.github import (
     GitHubRun,
     annotation_commands,
@@ -128,12 +126,6 @@ def failures(outcomes: Sequence[Outcome], directory: Path) -> str:
     return "\n".join(failure_text(one, one.result.nodeid, against=named) for one in outcomes)
 
 
-def trace_files(outcomes: Sequence[Outcome], directory: Path) -> str:
-    span = Span(outcomes[0].result.nodeid, 0.0, 1.0, outcomes[0].result.nodeid)
-    paths = write_traces(directory, [Trace(one.result.nodeid, "head", "HEAD", (span,), ()) for one in outcomes])
-    return "\n".join(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in paths)
-
-
 def printed(outcomes: Sequence[Outcome], directory: Path, *arguments: str) -> str:
     path = directory / "run.json"
     path.write_text(run_json(outcomes, directory), encoding="utf-8")
@@ -153,7 +145,7 @@ def shown_run(outcomes: Sequence[Outcome], directory: Path) -> str:
 
 
 READ_BY_PEOPLE = (terminal, page, job_summary, comment, shown_run)
-ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files)
+ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures)
 
 
 SAMPLE = Path(__file__).with_name("samples") / "run_of_every_status.json"  # `python tests/test_reports.py` writes it

@@ -85,14 +85,6 @@ def test_short_calls_are_told_by_the_median_and_long_ones_by_the_mean() -> None:
     assert slice_figure_ns([10_000_000, 14_000_000], Shape(1, 2, long=True)) == 12_000_000
 
 
-def test_which_figure_tells_is_chosen_once() -> None:
-    """A slice's own rounds do not choose: a tenth more of each round is a tenth more of the figure, in either kind."""
-    rounds_ns = [900_000] * 6 + [4_900_000] * 2
-    more_ns = [round(1.1 * value) for value in rounds_ns]
-    for shape in (Shape(1, 8, long=False), Shape(1, 8, long=True)):
-        assert slice_figure_ns(more_ns, shape) == pytest.approx(1.1 * slice_figure_ns(rounds_ns, shape))
-
-
 def test_calls_of_different_lengths_are_told_by_their_mean() -> None:
     """Three calls of 1 ms and one of 6.5 ms, as of a delayed actor, are long calls, of 2.4 ms on both clocks."""
     clock = FakeClock()
@@ -131,14 +123,6 @@ def test_a_slice_reports_what_its_calls_took() -> None:
     assert record.phases == ()
     subject.warm_up(None, 10.0, kernels=False)
     assert subject.take(SliceKind.PLAIN).rounds_s == pytest.approx(TURN_S, rel=0.1)
-
-
-def test_both_sides_take_the_given_shape() -> None:
-    """A worker that receives another's shape takes slices of that shape, whatever its own pace."""
-    clock = FakeClock()
-    subject = meter(workload(lambda: clock.advance(1e-3)), clock)
-    assert subject.warm_up(Shape(7, 3, long=False), 10.0).shape == Shape(7, 3, long=False)
-    assert subject.take(SliceKind.PLAIN).calls == 21
 
 
 def test_warming_up_ends_when_calls_stop_getting_faster() -> None:
@@ -278,43 +262,3 @@ def test_warnings_in_slices_are_not_kept() -> None:
         subject.warm_up(None, 0.5)
         subject.take(SliceKind.PLAIN)
     assert caught == []
-
-
-def test_kernel_slices_run_the_kernel_only() -> None:
-    """The reference kernel's slice neither calls the workload nor counts items."""
-    calls: list[int] = []
-    subject = Meter(workload(lambda: calls.append(1)), make_kernels)
-    subject.warm_up(None, 0.01)
-    calls.clear()
-    for kind in (SliceKind.INTERPRETER, SliceKind.MEMORY):
-        record = subject.take(kind)
-        assert (calls, record.items, record.kind) == ([], 0.0, kind)
-        assert record.call_s > 0
-
-
-def test_the_kernels_do_the_same_work_in_every_process() -> None:
-    """The kernels' results do not depend on when or where they were made."""
-    one, other = make_kernels(), make_kernels()
-    for kind, kernel in one.items():
-        assert [kernel() for _ in range(40)] == [other[kind]() for _ in range(40)]
-
-
-def test_the_kernels_are_warmed_up_once_a_process() -> None:
-    """Their pace is the machine's, whatever workload they take turns with."""
-    clock, calls, shapes = FakeClock(), [0], dict[SliceKind, Shape]()
-
-    def kernel() -> None:
-        calls[0] += 1
-        clock.advance(1e-4)
-
-    def warm_up() -> int:
-        before = calls[0]
-        work = Workload("work", lambda: clock.advance(1e-3), 1.0, "call", lambda: None)
-        meter = Meter(work, lambda: {SliceKind.INTERPRETER: kernel}, Clocks(clock, clock, 100.0), kernel_shapes=shapes)
-        meter.warm_up(None, 0.5)
-        meter.thaw()
-        return calls[0] - before
-
-    assert warm_up() > 0
-    assert warm_up() == 0
-    assert set(shapes) == {SliceKind.INTERPRETER}

@@ -20,8 +20,6 @@ from typing import Any, cast
 import builders
 import pytest
 from builders import git, run_document, write
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import BaselineError, Store
@@ -262,15 +260,3 @@ def test_strings_of_a_run_stay_text(tmp_path: Path, capsys: pytest.CaptureFixtur
             with watched():
                 main(command)
     assert sorted(tmp_path.rglob("*")) == sorted([*before, path])
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_text_in_the_place_of_a_commit_is_a_ref_or_nothing(tree: Path, data: st.DataObject) -> None:
-    """Whatever text a ref or a commit is, git ends with an answer or a refusal, and writes nothing."""
-    text = data.draw(st.text(alphabet=st.sampled_from("-=./~^:@{}()\n\0 abHEAD0"), max_size=12)) + WORD
-    with watched():
-        find_repository(tree).resolve(text)
-    with watched():
-        commit_sides(text, make_project(tree), quiet)
-    assert git(tree, "status", "--porcelain") == ""

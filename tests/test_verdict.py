@@ -163,13 +163,11 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.BackgroundWork(0.05),
     reasons.PhasesOverCall(2e-3, 1e-3),
     reasons.DeviceDisturbed("cuda:0", (Disturbance(recompiled=True),)),
-    reasons.CapInSomeWorkers("cuda:0", 2, 5),
     reasons.TooFewWorkers(1, 5),
     reasons.StoredSame(0.2),
     reasons.StoredSlower(0.2),
     reasons.StoredFaster(stores=False),
     reasons.StoredSpread(0.2, 0.3),
-    reasons.PacesDiffer(1.4, 1.0, 1.4),
     reasons.UnderMinimum(1e-6, 2e-6, at_most=True),
     reasons.PairsSame(3, 0.03),
     reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=0.9, fresh=0.9),
@@ -187,11 +185,9 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.OtherEnvironment(1.4, (), None),
     reasons.CountsChanged(CHANGES),
     reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),
-    reasons.AlsoCounted(CHANGES),
+    reasons.CountsChanged(CHANGES, also=True),
     reasons.Found(("each call leaves 1 Python object more than on base",)),
-    reasons.AlsoFound(
-        ("works with 3 threads, 1 on base", "returns other numbers from the first call on: output differs")
-    ),
+    reasons.Found(("works with 3 threads, 1 on base", "returns other numbers"), also=True),
     reasons.BeyondAllowance("1a2b3c4d5e6f", 0.05, 1.08),
     *(reasons.NotSettledLive(why, "git has no such commit") for why in reasons.NoCode),
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_rlperf.devices.clocks import Memory
+from pytest_rlperf.measure.device_state import ConditionReader, DeviceLibrary
 from pytest_rlperf.model.device import Conditions
 from pytest_rlperf.testing import FakeClock
 
@@ -29,8 +30,6 @@ class VirtualGPU:
     of pageable memory wait. It counts ``launches``, ``copies``, ``syncs`` of any kind, the ``implicit_syncs`` among
     them, ``events_made`` and ``recompiles``; :meth:`counts` returns them by the counters' names.
     """
-
-    resolution_ns = 500.0
 
     def __init__(
         self,
@@ -66,9 +65,9 @@ class VirtualGPU:
         """Let the host work for ``seconds``."""
         self.clock.advance(seconds)
 
-    def launch(self, seconds: float, stream: int | None = None, name: str = "") -> None:
+    def launch(self, seconds: float, stream: int | None = None) -> None:
         """Queue ``seconds`` of work on the current stream, or another; the host goes on after ``launch_s``."""
-        self._check(name)
+        self._check("launch")
         self.launches += 1
         self.host(self.launch_s)
         self._queue(seconds, self._current if stream is None else stream)
@@ -94,11 +93,6 @@ class VirtualGPU:
             yield
         finally:
             self._current = before
-
-    def wait_event(self, event: VirtualEvent) -> None:
-        """Have the current stream wait until ``event`` was reached; the host does not wait."""
-        self._check("wait_event")
-        self._streams.add(self._current, event.stamp_ns or 0.0, 0.0)
 
     @contextmanager
     def capture(self) -> Iterator[VirtualGraph]:
@@ -204,14 +198,14 @@ class VirtualGPU:
         before = self.implicit_syncs
         yield lambda: self.implicit_syncs - before
 
-    def state(self) -> dict[str, str]:
-        return {"name": "virtual"}
+    def name(self) -> str:
+        return "virtual"
 
     # ------------------------------------------------------------------ within
 
     def _check(self, what: str) -> None:
         if self._is_lost:
-            raise RuntimeError(f"CUDA error: device {self.device} is lost" + (f", in {what}" if what else ""))
+            raise RuntimeError(f"CUDA error: device {self.device} is lost, in {what}")
 
     def _queue(self, seconds: float, stream: int) -> None:
         work_ns = seconds * self._slowdown * 1e9
@@ -250,6 +244,34 @@ class VirtualGPU:
         self.clock.now_ns = max(self.clock.now_ns, -int(-self._streams.done_ns(stream) // 1))
 
 
+class VirtualReader(ConditionReader):
+    """Reads a virtual GPU's conditions, as NVML does a real one's."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        super().__init__("")
+        self._gpu = gpu
+
+    def read(self) -> Conditions | None:
+        return self._gpu.conditions()
+
+
+class VirtualLibrary(DeviceLibrary):
+    """The library that a workload uses a virtual GPU by, as PyTorch is of a real one."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self.reader: ConditionReader = VirtualReader(gpu)
+        self._gpu = gpu
+
+    def used(self) -> Mapping[str, int]:
+        return {self._gpu.device: self._gpu.launches + self._gpu.copies}
+
+    def recompiles(self) -> int:
+        return self._gpu.recompiles
+
+    def conditions(self, device: str) -> ConditionReader:
+        return self.reader
+
+
 class VirtualTensor:
     """Memory of a virtual device, which ``device`` names; :meth:`free` gives it back."""
 
@@ -278,8 +300,6 @@ class CachingAllocator:
 
     def take(self, size_bytes: int) -> tuple[int, bool]:
         """Return the bytes of a block for ``size_bytes``, and whether the device allocated it."""
-        if size_bytes < 0:
-            raise ValueError(f"memory of a negative size: {size_bytes} bytes")
         needed = -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
         fitting = [block for block in self._cached if block >= needed]
         if fitting:

@@ -37,9 +37,10 @@ class Sessions:
         known = self.tests.setdefault(test, {})
         key = (session.machine, session.name)
         old = known.get(key, session)
-        origin = old if session.packages is None else session  # only a name is known of a session without packages
+        origin = session if session.has_origin else old
         call_s = session.call_s if old.call_s is None else old.call_s
-        known[key] = replace(old, commit=origin.commit, created=origin.created, call_s=call_s, packages=origin.packages)
+        has_origin = origin.has_origin
+        known[key] = replace(old, commit=origin.commit, created=origin.created, call_s=call_s, has_origin=has_origin)
 
     def add_link(self, test: str, link: Link) -> None:
         """Add a live comparison of a test, once."""
@@ -61,7 +62,7 @@ class Sessions:
         if not figures or not all(0 < each.relative < math.inf > each.relative_memory > 0 for each in figures):
             return
         summary = session_figures(result, session_name(origin), same_code=False)
-        self.add(result.nodeid, _made(machine, result, summary, origin.created, origin.clean_commit, origin.packages))
+        self.add(result.nodeid, _made(machine, result, summary, origin.created, origin.clean_commit))
 
 
 def session_name(origin: Provenance) -> str:
@@ -112,9 +113,9 @@ def _session(baseline: Baseline, stored: StoredResult, figures: SessionFigures) 
     created, _, commit = figures.session.partition(" ")
     origin = baseline.sessions.get(figures.session)
     if origin is None:
-        return _made(baseline.machine, stored.result, figures, created, commit, None, is_latest=False)
-    made = (origin.created, origin.clean_commit, origin.packages)
-    return _made(baseline.machine, stored.result, figures, *made, is_latest=figures.session == stored.session)
+        return _made(baseline.machine, stored.result, figures, created, commit, has_origin=False, is_latest=False)
+    is_latest = figures.session == stored.session
+    return _made(baseline.machine, stored.result, figures, origin.created, origin.clean_commit, is_latest=is_latest)
 
 
 def _made(
@@ -123,8 +124,8 @@ def _made(
     figures: SessionFigures,
     created: str,
     commit: str,
-    packages: dict[str, str] | None,
     *,
+    has_origin: bool = True,
     is_latest: bool = True,
 ) -> Session:
     return Session(
@@ -136,13 +137,6 @@ def _made(
         work=(result.component, result.unit, result.items),
         relative=figures.relative,
         relative_memory=figures.relative_memory,
-        error=_error(figures.squares, figures.workers),
-        error_memory=_error(figures.squares_memory, figures.workers),
         call_s=result.call_s if is_latest else None,
-        packages=packages,
+        has_origin=has_origin,
     )
-
-
-def _error(squares: float, workers: int) -> float:
-    """Return the standard error of a mean of logarithms; 0 for a single worker, which shows none."""
-    return math.sqrt(squares / (workers * (workers - 1))) if workers > 1 else 0.0

@@ -11,7 +11,7 @@ from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen,
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
-    from pytest_rlperf.model.history import Course, LoggedCommit
+    from pytest_rlperf.model.history import LoggedCommit
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.sides.git import Repository
 
@@ -74,30 +74,15 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
         {test: list(sessions.tests.get(test, {}).values()) for test in tests},
         {test: sessions.links[test] for test in tests if test in sessions.links},
         commits,
-        _free(sessions, repository),
-        {},
     )
     machines = dict.fromkeys(line.machine for course in found for line in course.lines if line.machine is not None)
     source = f"read {units.counted(len(commits), 'commit')} of {repository.top}, and {directory}"
-    notes = _notes(repository, commits, sessions, found)
+    notes = _notes(repository, commits, sessions)
     names = {machine: slug(machine).rpartition("-")[2] for machine in machines}  # the end of its file's
     return HistoryReport(tuple(found), names, source, notes)
 
 
-def _free(sessions: Sessions, repository: Repository) -> set[str]:
-    """Return the packages whose versions do not matter: those that run tests, and those of the tree itself."""
-    from pytest_rlperf.baseline.provenance import free_distributions
-    from pytest_rlperf.sides.packages import normalized
-
-    free = free_distributions(Path(), repository.top)
-    names = {name for known in sessions.tests.values() for session in known.values() for name in session.packages or ()}
-    return {name for name in names if normalized(name) in free}
-
-
-def _notes(
-    repository: Repository, commits: Sequence[LoggedCommit], sessions: Sessions, found: Sequence[Course]
-) -> tuple[str, ...]:
-    from pytest_rlperf import units
+def _notes(repository: Repository, commits: Sequence[LoggedCommit], sessions: Sessions) -> tuple[str, ...]:
     from pytest_rlperf.sides.git import DEEPEN, short
 
     notes = []
@@ -106,21 +91,6 @@ def _notes(
     notes += [f"left out {skipped}" for skipped in sessions.skipped[:_SKIPPED_MOST]]
     if len(sessions.skipped) > _SKIPPED_MOST:
         notes.append(f"left out {len(sessions.skipped) - _SKIPPED_MOST} more that cannot be read")
-    left_off = {(session.machine, session.name): session for course in found for session in course.left_off}
-    if left_off:
-        uncommitted = sum(not session.commit for session in left_off.values())
-        of = {
-            "of uncommitted changes": uncommitted,
-            "of commits that are not in this history": len(left_off) - uncommitted,
-        }
-        notes.append(
-            f"{units.counted(len(left_off), 'session')} {'is' if len(left_off) == 1 else 'are'} on no line: "
-            + " and ".join(f"{count} {origin}" for origin, count in of.items() if count)
-        )
-    if not all(course.is_searched for course in found):
-        notes.append(
-            "changes in stored sessions are not looked for without ruptures: pip install 'pytest-rlperf[history]'"
-        )
     return tuple(notes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -55,8 +54,8 @@ class Device(Protocol):
         Yields a function that returns the count so far, None where it is unknown.
         """
 
-    def state(self) -> dict[str, str]:
-        """Return the device's name, size and versions, for reports."""
+    def name(self) -> str:
+        """Return the device's model."""
 
 
 class WaitedDevice:
@@ -86,8 +85,6 @@ class WaitedDevice:
 class Driver(Device, Protocol):
     """A device that records events on its streams: PyTorch's, or a virtual one."""
 
-    resolution_ns: float  # of the time between two events
-
     def make_event(self) -> Any:
         """Return a new event; this allocates, so it is done before measuring."""
 
@@ -112,33 +109,13 @@ class Mark:
         self.stream: Hashable = None
 
 
-_RESOLUTION_NS = 1e9 * time.get_clock_info("perf_counter").resolution
-
-
 class HostClock:
-    """The host's own clock, whose marks are integer nanoseconds."""
+    """The host's own clock, for work on no device."""
 
     device = "host"
-    is_synced = False
 
     def __init__(self, host_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.host_ns = host_ns
-        self.resolution_ns = _RESOLUTION_NS
-
-    def mark(self) -> int:
-        """Return the host's nanoseconds."""
-        return self.host_ns()
-
-    def elapsed_ns(self, start: int, end: int) -> float:
-        """Return the nanoseconds between two marks."""
-        return end - start
-
-    def synchronize(self) -> None:
-        """Return at once: the host waits for nothing."""
-
-    def state(self) -> dict[str, str]:
-        """Return the host's processor."""
-        return {"device": self.device, "name": platform.processor() or platform.machine()}
 
 
 class _DeviceClock:
@@ -154,10 +131,6 @@ class _DeviceClock:
         except RuntimeError as error:
             raise DeviceClockError(f"waiting for {self.device} failed: {error}") from error
 
-    def state(self) -> dict[str, str]:
-        """Return the device's name, settings and versions."""
-        return {"device": self.device, **self.driver.state()}
-
 
 class SyncClock(_DeviceClock):
     """The host's clock, read once the device has finished its work: for devices without timed events.
@@ -172,8 +145,6 @@ class SyncClock(_DeviceClock):
         self.driver = driver
         self.device = driver.device
         self.host_ns = host_ns
-        self.resolution_ns = _RESOLUTION_NS
-        self.grown = 0
         self.left = 1  # there is always another mark
 
     def mark(self) -> Mark:
@@ -202,7 +173,7 @@ class EventClock(_DeviceClock):
     """The device's own clock: marks are events of a pool, recorded on the current stream without waiting.
 
     To make an event takes twenty times as long as to take one from the pool, so the pool grows only by
-    :meth:`reserve`. ``grown`` counts how often it has grown, ``left`` how many marks it has.
+    :meth:`reserve`. ``left`` is how many marks it has.
     """
 
     is_synced = False
@@ -213,9 +184,7 @@ class EventClock(_DeviceClock):
     ) -> None:
         self.driver = driver
         self.device = driver.device
-        self.resolution_ns = driver.resolution_ns
         self.host_ns = host_ns
-        self.grown = 0
         self._free: list[Mark] = []
         self._taken: dict[int, Mark] = {}
         self._fill(pool_size)
@@ -225,18 +194,13 @@ class EventClock(_DeviceClock):
         """How many marks can be taken before the pool is empty."""
         return len(self._free)
 
-    @property
-    def size(self) -> int:
-        """How many marks there are, taken or not."""
-        return len(self._free) + len(self._taken)
-
     def mark(self) -> Mark:
         """Mark this moment; DeviceClockError where the pool is empty, or the device refuses."""
         try:
             mark = self._free.pop()
         except IndexError:
             raise DeviceClockError(
-                f"all {self.size} events of {self.device}'s clock are in use: release() marks that were read, "
+                f"all {len(self._taken)} events of {self.device}'s clock are in use: release() marks that were read, "
                 "or reserve() more before measuring"
             ) from None
         self._taken[id(mark)] = mark
@@ -265,7 +229,6 @@ class EventClock(_DeviceClock):
         """Have at least this many marks left; call it between iterations, as making events takes time."""
         missing = marks - self.left
         if missing > 0:
-            self.grown += 1
             self._fill(missing)
 
     def release(self, marks: Iterable[Mark] | None = None) -> None:

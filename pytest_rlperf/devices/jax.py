@@ -122,7 +122,6 @@ class JaxDevice(WaitedDevice):
             self._jax.effects_barrier()
             self._jax.block_until_ready([run(start) for run, start in self._last])
 
-    def state(self) -> dict[str, str]:
-        """Return the devices' kinds and JAX's version."""
-        kinds = dict.fromkeys(str(device.device_kind) for device in self._devices)
-        return {"name": ", ".join(kinds), "runtime": f"jax {self._jax.__version__}"}
+    def name(self) -> str:
+        """Return the devices' kinds."""
+        return ", ".join(dict.fromkeys(str(device.device_kind) for device in self._devices))

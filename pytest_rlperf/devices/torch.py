@@ -10,14 +10,11 @@ from typing import Any
 
 from pytest_rlperf.devices.clocks import DeviceClockError, Memory, WaitedDevice
 
-_CUDA_RESOLUTION_NS = 500.0  # "a resolution of around 0.5 microseconds": cudaEventElapsedTime in CUDA's reference
 _SYNCED = "called a synchronizing CUDA operation"  # in the warnings of PyTorch's sync debug mode
 
 
 class CudaDriver:
     """An NVIDIA GPU, or with PyTorch's ROCm builds one of AMD's, by events on PyTorch's current stream."""
-
-    resolution_ns = _CUDA_RESOLUTION_NS
 
     def __init__(self, device: str) -> None:
         torch = _torch(device)
@@ -33,7 +30,6 @@ class CudaDriver:
         self.device = f"cuda:{index}"
         self._index = index
         self._cuda = torch.cuda
-        self._version = torch.version
 
     def make_event(self) -> Any:
         """Return a new event, made on the device: PyTorch makes them when they are first recorded."""
@@ -106,16 +102,9 @@ class CudaDriver:
             finally:
                 self._cuda.set_sync_debug_mode(before)
 
-    def state(self) -> dict[str, str]:
-        """Return the GPU's name and size, and the libraries' versions."""
-        properties = self._cuda.get_device_properties(self._index)
-        runtime = self._version.cuda or f"ROCm {self._version.hip}"
-        return {
-            "name": properties.name,
-            "memory_bytes": str(properties.total_memory),
-            "capability": ".".join(str(number) for number in self._cuda.get_device_capability(self._index)),
-            "runtime": str(runtime),
-        }
+    def name(self) -> str:
+        """Return the GPU's model."""
+        return str(self._cuda.get_device_properties(self._index).name)
 
 
 class WaitedTorchDevice(WaitedDevice):
@@ -138,15 +127,14 @@ class WaitedTorchDevice(WaitedDevice):
         self._wait: Callable[[], None] = torch.mps.synchronize
         if not is_mps:
             self._wait = partial(torch.accelerator.synchronize, device)
-        self._version = str(torch.__version__)
 
     def synchronize(self) -> None:
         """Have the host wait until the device has finished its work on every stream."""
         self._wait()
 
-    def state(self) -> dict[str, str]:
-        """Return what is known of the device."""
-        return {"name": self._kind, "runtime": self._version}
+    def name(self) -> str:
+        """Return the kind of the device: PyTorch knows no model."""
+        return self._kind
 
 
 def _is_usable(torch: Any, kind: str) -> bool:

@@ -44,7 +44,7 @@ def combine(verdict: Verdict, then: Counting, now: Counting, policy: Policy) -> 
     status = Status.SLOWER if worse else Status.FASTER
     is_said = verdict.status is status and verdict.gated
     if is_said or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
-        return replace(verdict, also=(*verdict.also, reasons.AlsoCounted(named)))
+        return replace(verdict, also=(*verdict.also, reasons.CountsChanged(named, also=True)))
     return overruled(policy, verdict, status, reasons.CountsChanged(named))
 
 

@@ -1,4 +1,4 @@
-"""The course of a test's time over commits: lines that can be compared, chains of live ratios, and change points."""
+"""The course of a test's time over commits: lines that can be compared, chains of live ratios, and their changes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from pytest_rlperf.judge.stats import normal_quantile, squared_deviations, student_quantile
+from pytest_rlperf.judge.stats import normal_quantile
 from pytest_rlperf.model.history import (
     Break,
     Course,
     Line,
     LoggedCommit,
-    PackageChange,
     Point,
     Segment,
     Session,
@@ -21,11 +20,10 @@ from pytest_rlperf.model.history import (
 )
 from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Estimate, Outcome, Status
 from pytest_rlperf.model.reasons import Code, VersionChange
-from pytest_rlperf.model.stored import LARGEST_LOG, Link, Machine
+from pytest_rlperf.model.stored import LARGEST_LOG, Link
 
-FALSE_STEPS = 0.05  # the chance of any change point in a segment, or a chain, of equal code
-LEAST_POINTS = 3  # on either side of a change point of a stored line: one odd session is none
-LEAST_CHANGE = LIVE_TOLERANCE / 2  # of a change point; a search for the commit counts less as no change too
+FALSE_STEPS = 0.05  # the chance of any change in a chain of equal code
+LEAST_CHANGE = LIVE_TOLERANCE / 2  # of a change; a search for the commit counts less as no change too
 LEAST_TOLERANCE = 0.005  # of a search
 _SAME_SIZE = 0.05
 _DIGITS = 12  # of a SHA: the names of sessions have no more
@@ -100,61 +98,37 @@ def _chain_segment(
 # ----------------------------------------------------------------------- stored sessions
 
 
-def _in_order(
-    sessions: Iterable[Session], commits: Sequence[LoggedCommit], order: Mapping[str, int]
-) -> tuple[list[Session], list[Session]]:
-    """Return the sessions of one machine class in the order of their commits, and those that have no place in it.
+def _in_order(sessions: Iterable[Session], order: Mapping[str, int]) -> list[Session]:
+    """Return the sessions of one machine class in the order of their commits, those without a place in it left out.
 
-    Commits that were measured before the history begins, as a shallow clone's may, come first, in the order of time. So
-    do all sessions where the history has none of them.
+    They are in the order of time where the history has none of them.
     """
     timed = sorted(sessions, key=lambda each: each.created)
     placed = [session for session in timed if session.commit[:_DIGITS] in order]
-    if not placed:
-        return timed, []
-    others = [session for session in timed if session.commit[:_DIGITS] not in order]
-    begins = commits[0].created
-    early = [session for session in others if session.commit and session.created < begins]
-    left = [session for session in others if not (session.commit and session.created < begins)]
-    placed.sort(key=lambda each: order[each.commit[:_DIGITS]])
-    return [*early, *placed], left
+    return sorted(placed, key=lambda each: order[each.commit[:_DIGITS]]) or timed
 
 
-def _stored_line(ordered: Sequence[Session], order: Mapping[str, int], free: Collection[str]) -> Line:
+def _stored_line(ordered: Sequence[Session], order: Mapping[str, int]) -> Line:
     """Return ordered sessions of one machine class as a line.
 
     Its values are multiples of the kernel by which they vary less from one session to the next.
     """
-    groups: list[tuple[Break, tuple[PackageChange, ...], list[Session]]] = []
-    versions: dict[str, str] = {}
+    groups: list[tuple[Break, list[Session]]] = []
     for session in ordered:
-        changed = _changed(versions, session.packages or {}, free)
-        begins = _break(groups[-1][2][-1], session, changed) if groups else Break.FIRST
+        begins = _break(groups[-1][1][-1], session) if groups else Break.FIRST
         if begins is not None:
-            groups.append((begins, changed if begins is Break.PACKAGES else (), []))
-        groups[-1][2].append(session)
-        versions |= session.packages or {}
-    pace = _calmer([group for _, _, group in groups])
-    segments = (
-        Segment(tuple(_point(session, pace, order) for session in group), begins, packages)
-        for begins, packages, group in groups
-    )
+            groups.append((begins, []))
+        groups[-1][1].append(session)
+    pace = _calmer([group for _, group in groups])
+    segments = (Segment(tuple(_point(session, pace, order) for session in group), begins) for begins, group in groups)
     return Line(ordered[0].machine, "interpreter" if pace == "relative" else "memory", tuple(segments))
 
 
-def _changed(then: Mapping[str, str], now: Mapping[str, str], free: Collection[str]) -> tuple[PackageChange, ...]:
-    """Return the packages whose versions differ; of one that was loaded on one side alone nothing is known."""
-    both = sorted(then.keys() & now.keys())
-    return tuple((name, then[name], now[name]) for name in both if then[name] != now[name] and name not in free)
-
-
-def _break(before: Session, now: Session, changed: Sequence[PackageChange]) -> Break | None:
+def _break(before: Session, now: Session) -> Break | None:
     """Return why two sessions in a row cannot be compared, None where they can."""
     if before.work[:2] != now.work[:2] or not math.isclose(before.work[2], now.work[2], rel_tol=_SAME_SIZE):
         return Break.WORKLOAD
-    if before.clock != now.clock:
-        return Break.CLOCK
-    return Break.PACKAGES if changed else None
+    return Break.CLOCK if before.clock != now.clock else None
 
 
 def _calmer(groups: Sequence[Sequence[Session]]) -> str:
@@ -168,61 +142,11 @@ def _calmer(groups: Sequence[Sequence[Session]]) -> str:
 
 
 def _point(session: Session, pace: str, order: Mapping[str, int]) -> Point:
-    error = session.error if pace == "relative" else session.error_memory
     place = order.get(session.commit[:_DIGITS])
-    return Point(session.created, session.commit, getattr(session, pace), error, session.call_s, place)
+    return Point(session.created, session.commit, getattr(session, pace), 0.0, session.call_s, place)
 
 
-# ----------------------------------------------------------------------- change points
-
-
-def change_points(logs: Sequence[float], error: float) -> list[int]:
-    """Return the places at which new levels begin in a row of logarithms; ImportError without ruptures.
-
-    The segmentation is that of least squares with a penalty for each change. A change is worth σ² t², t being Student's
-    quantile for a chance of ``FALSE_STEPS`` in all, shared by all places a single change could have (Bonferroni's
-    inequality for the largest of the statistics of a shift at each place: K. J. Worsley, "On the likelihood ratio test
-    for a shift in location of normal populations", JASA 74, 1979). σ² is half the mean squared difference of
-    neighbours, into which a shift enters once, at its degrees of freedom (J. von Neumann et al., "The mean square
-    successive difference", Ann. Math. Stat. 12, 1941), and no less than ``error``².
-    """
-    count = len(logs)
-    places = count - 2 * LEAST_POINTS + 1
-    if places < 1:
-        return []
-    import numpy as np
-    import ruptures
-
-    freedom = 2 * (count - 1) ** 2 / (3 * count - 4)
-    quantile = student_quantile(1 - FALSE_STEPS / (2 * places), freedom)
-    penalty = max(_neighbours(logs), error**2, 1e-18) * quantile**2
-    search = ruptures.KernelCPD(kernel="linear", min_size=LEAST_POINTS).fit(np.array(logs).reshape(-1, 1))
-    found: list[int] = search.predict(pen=penalty)
-    return found[:-1]
-
-
-def _neighbours(logs: Sequence[float]) -> float:
-    """Return the variance of a row as half the mean squared difference of neighbours."""
-    return sum((later - earlier) ** 2 for earlier, later in pairwise(logs)) / (2 * (len(logs) - 1))
-
-
-def _stored_steps(line: Line) -> list[Step]:
-    """Return the change points of a line of sessions, with the change of the levels on either side."""
-    found = []
-    for segment in line.segments:
-        points = segment.points
-        logs = [math.log(point.value) for point in points]
-        error = math.hypot(*(point.error for point in points)) / math.sqrt(len(points))
-        places = change_points(logs, error)
-        levels = [logs[begin:end] for begin, end in pairwise([0, *places, len(logs)])]
-        freedom = len(logs) - len(levels)
-        noise = sum(map(squared_deviations, levels)) / max(1, freedom)
-        for place, (before, after) in zip(places, pairwise(levels), strict=True):
-            change = math.fsum(after) / len(after) - math.fsum(before) / len(before)
-            squared = max(noise, error**2) * (1 / len(before) + 1 / len(after))
-            half = student_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(squared)
-            found.append(_step(line.machine, points[place - 1], points[place], change, half))
-    return found
+# ----------------------------------------------------------------------- changes
 
 
 def _chain_steps(row: Sequence[Link], segment: Segment) -> list[Step]:
@@ -230,17 +154,17 @@ def _chain_steps(row: Sequence[Link], segment: Segment) -> list[Step]:
     least = normal_quantile(1 - FALSE_STEPS / (2 * len(row)))
     width = normal_quantile((1 + CONFIDENCE) / 2)
     return [
-        _step(None, before, after, link.log_ratio, width * link.error)
+        _step(before, after, link.log_ratio, width * link.error)
         for link, (before, after) in zip(row, pairwise(segment.points), strict=True)
         if abs(link.log_ratio) > least * link.error
     ]
 
 
-def _step(machine: Machine | None, before: Point, after: Point, change: float, half: float) -> Step:
+def _step(before: Point, after: Point, change: float, half: float) -> Step:
     # Live pairs are SLOWER for certain from 4/3 of the tolerance on.
     tolerance = None if change > math.log1p(4 / 3 * LIVE_TOLERANCE) else max(LEAST_TOLERANCE, math.expm1(change) / 2)
     ratios = (_ratio(change), _ratio(change - half), _ratio(change + half))
-    return Step(machine, before, after, *ratios, tolerance=tolerance)
+    return Step(before, after, *ratios, tolerance=tolerance)
 
 
 def _ratio(log_ratio: float) -> float:
@@ -255,19 +179,16 @@ def courses(
     sessions: Mapping[str, Collection[Session]],
     links: Mapping[str, Collection[Link]],
     commits: Sequence[LoggedCommit],
-    free: Collection[str],
-    times: Mapping[str, str],
 ) -> list[Course]:
     """Return the course of every test that there are sessions or live comparisons of.
 
-    ``commits`` are the first-parent history, oldest first, empty without a repository; then ``times`` are when commits
-    were measured, as far as that is known. ``free`` are packages whose versions begin no new segment.
+    ``commits`` are the first-parent history, oldest first.
     """
-    times = {commit.sha: commit.created for commit in commits} or times
+    times = {commit.sha: commit.created for commit in commits}
     # Full SHAs of links, and the first digits of sessions'.
     order = {key: place for place, commit in enumerate(commits) for key in (commit.sha, commit.sha[:_DIGITS])}
     tests = dict.fromkeys((*sessions, *links))
-    return [_course(test, sessions.get(test, ()), links.get(test, ()), commits, order, free, times) for test in tests]
+    return [_course(test, sessions.get(test, ()), links.get(test, ()), commits, order, times) for test in tests]
 
 
 def _course(
@@ -276,35 +197,18 @@ def _course(
     links: Iterable[Link],
     commits: Sequence[LoggedCommit],
     order: Mapping[str, int],
-    free: Collection[str],
     times: Mapping[str, str],
 ) -> Course:
-    """Return a test's course; where a chain has both ends of a change in a stored line, the chain decides."""
+    """Return a test's course, with the changes in its chain."""
     rows = chains(links, order, times)
     segments = [_chain_segment(row, order, times, is_first=not number) for number, row in enumerate(rows)]
     lines = [Line(None, "", tuple(segments))] if rows else []
-    steps = [step for row, segment in zip(rows, segments, strict=True) for step in _chain_steps(row, segment)]
-    live = [{point.commit[:_DIGITS] for point in segment.points} for segment in segments]
-    is_searched, left_off = True, []
     for machine in dict.fromkeys(session.machine for session in sessions):
-        ordered, others = _in_order([each for each in sessions if each.machine == machine], commits, order)
-        line = _stored_line(ordered, order, free)
-        lines.append(line)
-        left_off += others
-        try:
-            found = _stored_steps(line)
-        except ImportError:
-            is_searched = False
-            continue
-        steps += [step for step in found if not any(_ends(step) <= chain for chain in live)]
+        lines.append(_stored_line(_in_order([each for each in sessions if each.machine == machine], order), order))
+    steps = [step for row, segment in zip(rows, segments, strict=True) for step in _chain_steps(row, segment)]
     known = [step for step in steps if abs(math.log(step.ratio)) >= math.log1p(LEAST_CHANGE)]
     whole = tuple(_with_commits(step, commits, order) for step in known)
-    return Course(test, tuple(lines), whole, is_searched, tuple(left_off))
-
-
-def _ends(step: Step) -> set[str]:
-    """Return the commits on both sides of a change."""
-    return {point.commit[:_DIGITS] for point in (step.before, step.after)}
+    return Course(test, tuple(lines), whole)
 
 
 def _with_commits(step: Step, commits: Sequence[LoggedCommit], order: Mapping[str, int]) -> Step:

@@ -6,8 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stats import (
@@ -19,7 +18,7 @@ from pytest_rlperf.judge.stats import (
     squared_deviations,
 )
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Estimate, Lever, LeverKind, Policy, Status, Verdict
+from pytest_rlperf.model.judged import CONFIDENCE, Estimate, Lever, LeverKind, Policy, Status, Verdict
 from pytest_rlperf.model.live import PAIR_BLOCKS, Contribution, OtherWork, PairRecord, log_ratios
 from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
@@ -49,14 +48,6 @@ _SECONDS_STEP = 10
 _DISTURBS = 0.1  # of the CPUs: other work from there on makes pairs differ
 
 
-@dataclass(frozen=True)
-class PairLimits:
-    """How many pairs a verdict takes: ``least`` at the least, ``most`` at the most, a confirmation not counted."""
-
-    least: int = 3
-    most: int = 10
-
-
 def slower_least(policy: Policy) -> int:
     """Return the fewest pairs that SLOWER or FASTER takes, the confirming one included.
 
@@ -69,7 +60,6 @@ def slower_least(policy: Policy) -> int:
 def judge_records(
     records: Sequence[PairRecord],
     policy: Policy,
-    limits: PairLimits,
     *,
     final: bool,
     history: PairSpread | None = None,
@@ -84,23 +74,21 @@ def judge_records(
     base_call_s = statistics.median(record.base.wall.call_s for record in records)
     ratios = log_ratios(records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
-    found = judge_pairs(
-        ratios, policy, limits, base_call_s, final=final, placed=placed, history=history, confirms=confirms
-    )
+    found = judge_pairs(ratios, policy, base_call_s, final=final, placed=placed, history=history, confirms=confirms)
     if found is None or not isinstance(found.reason, PairsUndecided):
         return found
     reason = replace(found.reason, other_work=_disturbing([record.other_work for record in records]))
     # Where time was short, pairs were too.
     pair_s = statistics.fmean(record.seconds * max(1.0, PAIR_BLOCKS / record.blocks) for record in records)
-    needs = _LiveJudge(policy, limits, base_call_s, placed=placed, history=history).needs(reason, ratios)
-    found_lever = lever(reason, needs, pair_s, can_count=counted and not policy.gates)
-    return replace(found, reason=reason, lever=found_lever)
+    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history)
+    return replace(
+        found, reason=reason, lever=judge.lever(reason, ratios, pair_s, can_count=counted and not policy.gates)
+    )
 
 
 def judge_pairs(
     log_ratios: Sequence[float],
     policy: Policy,
-    limits: PairLimits,
     base_call_s: float,
     *,
     final: bool,
@@ -116,8 +104,8 @@ def judge_pairs(
     of this test differed. ``confirms`` is which pairs can confirm a change, all where it is left out: what the pairs of
     one loader have in common is no chance of theirs.
     """
-    judge = _LiveJudge(policy, limits, base_call_s, placed=placed, history=history)
-    for count in range(judge.limits.least, len(log_ratios) + 1):
+    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history)
+    for count in range(judge.least, len(log_ratios) + 1):
         seen, fresh = log_ratios[:count], log_ratios[count : count + 1]
         if fresh and confirms and not confirms[count]:
             found = judge.look(seen, None, final=False)
@@ -131,13 +119,9 @@ def judge_pairs(
 class _LiveJudge:
     """Looks at the pairs so far, with the next one at hand or yet to be taken."""
 
-    def __init__(
-        self, policy: Policy, limits: PairLimits, base_call_s: float, *, placed: bool, history: PairSpread | None
-    ) -> None:
-        if not placed:
-            limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
+    def __init__(self, policy: Policy, base_call_s: float, *, placed: bool, history: PairSpread | None) -> None:
+        self.least, self.most = (max(pairs, 0 if placed else UNPLACED_LEAST) for pairs in policy.pairs)
         self._policy = policy
-        self.limits = limits
         self._base_call_s = base_call_s
         self._placed = placed
         self._expected = PLACED_SPREAD if placed else UNPLACED_SPREAD
@@ -155,7 +139,7 @@ class _LiveJudge:
         A fresh pair that fails to confirm joins the others at the next look.
         """
         estimate, spread = self._learn(seen)
-        count, most = len(seen), self.limits.most
+        count, most = len(seen), self.most
         if _within(estimate, self._policy.tolerance):
             return self._verdict(Status.SAME, reasons.PairsSame(count, self._policy.tolerance), estimate, spread)
         status = self._leaning(estimate)
@@ -179,7 +163,7 @@ class _LiveJudge:
             few = reasons.PairsUndecided(Code.PAIRS, None, time_is_short=True)
             return verdict(self._policy, Status.UNDECIDED, few)
         estimate, spread = self._learn(seen)
-        if len(seen) < self.limits.least:
+        if len(seen) < self.least:
             # Under the least number of pairs it could have seen nothing, however large.
             few = reasons.PairsUndecided(Code.PAIRS, estimate.high, time_is_short=True)
             return verdict(self._policy, Status.UNDECIDED, few, estimate)
@@ -190,7 +174,7 @@ class _LiveJudge:
     def _learn(self, seen: Sequence[float]) -> tuple[Estimate, Spread]:
         """Return the change by the pairs so far, and how much pairs differ."""
         spread = self._expected.after(squared_deviations(seen), len(seen) - 1)
-        return spread.estimate(seen, confidence=self._policy.confidence, alpha=self._level), spread
+        return spread.estimate(seen, self._level), spread
 
     def _leaning(self, estimate: Estimate) -> Status | None:
         """Return the status by the estimate, if a fresh pair confirms it."""
@@ -248,7 +232,7 @@ class _LiveJudge:
 
     def _at_the_most(self, seen: Sequence[float], status: Status | None, estimate: Estimate, spread: Spread) -> Verdict:
         """Return the verdict by the most pairs, which decide nothing."""
-        most = self.limits.most
+        most = self.most
         smallest = self._smallest(spread, most)
         if status is not None and self._slower_least > most + 1:
             reason = PairsUndecided(Code.PAIRS, estimate.high, smallest)
@@ -258,7 +242,7 @@ class _LiveJudge:
 
     def _give_up(self, seen: Sequence[float], estimate: Estimate, spread: Spread) -> Verdict:
         """Return the verdict by pairs to which more, up to the most, would hardly add one."""
-        smallest = self._smallest(spread, self.limits.most)
+        smallest = self._smallest(spread, self.most)
         reason = self._differing(seen, estimate, smallest)
         if _within(estimate, _NEAR * self._policy.tolerance):
             reason = PairsUndecided(Code.NEAR, estimate.high, smallest)
@@ -270,7 +254,7 @@ class _LiveJudge:
         return PairsUndecided(Code.SPREAD, estimate.high, smallest, pair_sd=pair_sd, placed=self._placed)
 
     def _verdict(self, status: Status, reason: Reason, estimate: Estimate, spread: Spread) -> Verdict:
-        return verdict(self._policy, status, reason, estimate, self._smallest(spread, self.limits.most))
+        return verdict(self._policy, status, reason, estimate, self._smallest(spread, self.most))
 
     # What the most pairs would show, taken as one look at all of them with a spread that is known.
 
@@ -280,13 +264,13 @@ class _LiveJudge:
 
     def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
         """Whether the most pairs would hardly decide, given those seen."""
-        return self._chance(seen, spread, self.limits.most) < _HOPELESS
+        return self._chance(seen, spread, self.most) < _HOPELESS
 
     def _chance(self, seen: Sequence[float], spread: Spread, pairs: int) -> float:
         """Return the chance that so many pairs decide, given those seen."""
         count, mean = len(seen), abs(statistics.fmean(seen))
         unseen = math.sqrt(max(_NEGLIGIBLE, pairs - count) / (count * pairs))
-        two_sided = _ESTIMATED * normal_quantile(0.5 + self._policy.confidence / 2)
+        two_sided = _ESTIMATED * normal_quantile(0.5 + CONFIDENCE / 2)
 
         def decided(sd: float) -> float:
             error = sd * unseen  # of the mean of all, predicted by that of the seen
@@ -297,26 +281,38 @@ class _LiveJudge:
 
         return spread.average(decided)
 
-    def needs(self, undecided: PairsUndecided, seen: Sequence[float]) -> Needs:
-        """Return what would most likely decide, given the pairs seen."""
-        count, most = len(seen), self.limits.most
-        spread = self._learn(seen)[1]
+    def lever(self, undecided: PairsUndecided, seen: Sequence[float], pair_s: float, *, can_count: bool) -> Lever:
+        """Return the one change that would most likely decide, given the pairs seen, which took ``pair_s`` each.
+
+        ``can_count`` where exact counts of both sides are there and gate nothing yet.
+        """
+        count, most = len(seen), self.most
+        spread, is_spread = self._learn(seen)[1], undecided.code is Code.SPREAD
         pairs: int | None = None
         if undecided.code is Code.UNCONFIRMED:
             pairs = count + 1
         elif undecided.code is Code.PAIRS:
-            pairs = max(self.limits.least, self._slower_least - 1)
-        elif undecided.code is Code.SPREAD:
+            pairs = max(self.least, self._slower_least - 1)
+        elif is_spread:
             more = range(count + 1, _PAIRS_MOST * most + 1)
             pairs = next((pairs for pairs in more if self._chance(seen, spread, pairs) >= _LIKELY), None)
+        if undecided.time_is_short and pairs is not None and (pairs <= most or not is_spread):
+            return Lever(LeverKind.TIME, _SECONDS_STEP * math.ceil(pairs * pair_s / _SECONDS_STEP))
+        if is_spread and undecided.other_work is not None:
+            return Lever(LeverKind.QUIET)
+        if pairs is not None and not undecided.time_is_short:
+            return Lever(LeverKind.PAIRS, pairs)
         wider = (percent / 100 for percent in range(1, 101) if percent / 100 > self._policy.tolerance)
         judges = ((tolerance, self._with_tolerance(tolerance)) for tolerance in wider)
         decide = (tolerance for tolerance, judge in judges if judge._chance(seen, spread, max(count, most)) >= _LIKELY)
-        return Needs(most, pairs, next(decide, None))
+        tolerance = next(decide, None)
+        if can_count and (tolerance is None or tolerance > _TOLERABLE):
+            return Lever(LeverKind.COUNTS)
+        return Lever(LeverKind.QUIET) if tolerance is None else Lever(LeverKind.TOLERANCE, tolerance)
 
     def _with_tolerance(self, tolerance: float) -> _LiveJudge:
         policy = replace(self._policy, tolerance=tolerance)
-        return _LiveJudge(policy, self.limits, self._base_call_s, placed=self._placed, history=None)
+        return _LiveJudge(policy, self._base_call_s, placed=self._placed, history=None)
 
     def _smallest(self, spread: Spread, pairs: int) -> float | None:
         """Return the slowdown that so many pairs find 95 times of 100; None where they cannot find any."""
@@ -342,57 +338,20 @@ def _within(estimate: Estimate, tolerance: float) -> bool:
     return 1 / (1 + tolerance) < estimate.low and estimate.high < 1 + tolerance
 
 
-# ----------------------------------------------------------------------- what would decide where pairs do not
-
-
-class Needs(NamedTuple):
-    """What would most likely decide: so many ``pairs``, where ``most`` are allowed, or so large a ``tolerance``.
-
-    None stands for more pairs, and for a larger tolerance, than anybody would use.
-    """
-
-    most: int
-    pairs: int | None
-    tolerance: float | None
-
-
-def lever(undecided: PairsUndecided, needs: Needs, pair_s: float, *, can_count: bool) -> Lever:
-    """Return the one change that would most likely decide an UNDECIDED whose pairs take ``pair_s`` seconds each.
-
-    ``can_count`` where exact counts of both sides are there and gate nothing yet.
-    """
-    is_spread = undecided.code is Code.SPREAD
-    if undecided.time_is_short and needs.pairs is not None and (needs.pairs <= needs.most or not is_spread):
-        return Lever(LeverKind.TIME, _SECONDS_STEP * math.ceil(needs.pairs * pair_s / _SECONDS_STEP))
-    if is_spread and undecided.other_work is not None:
-        return Lever(LeverKind.QUIET)
-    if needs.pairs is not None and not undecided.time_is_short:
-        return Lever(LeverKind.PAIRS, needs.pairs)
-    if can_count and (needs.tolerance is None or needs.tolerance > _TOLERABLE):
-        return Lever(LeverKind.COUNTS)
-    return Lever(LeverKind.QUIET) if needs.tolerance is None else Lever(LeverKind.TOLERANCE, needs.tolerance)
-
-
 def _disturbing(each: Sequence[OtherWork | None]) -> OtherWork | None:
-    """Return the mean of other work beside the pairs, None where it is too little to make them differ.
+    """Return the other work beside the usual pair, None where it is too little to make pairs differ.
 
-    It names the processes that used the most, with their mean over the pairs where they did; it names none where more
-    was used by those that cannot be seen.
+    It names no process where more was used by those that cannot be seen.
     """
-    works = [work for work in each if work is not None]
-    if not works:
+    works = sorted((work for work in each if work is not None), key=_used)
+    usual = works[len(works) // 2] if works else None
+    if usual is None or _used(usual) < _DISTURBS:
         return None
-    seen, unseen = (statistics.fmean(getattr(work, name) for work in works) for name in ("seen_share", "unseen_share"))
-    if max(seen, unseen) < _DISTURBS:
-        return None
-    if unseen > seen:
-        return OtherWork("", 0, 0.0, seen, unseen)
-    by_name: dict[str, list[OtherWork]] = {}
-    for work in works:
-        by_name.setdefault(work.process, []).append(work)
-    named = max(by_name.values(), key=lambda alike: sum(work.cpu_share for work in alike))
-    pid, cpu_share = statistics.mode(work.pid for work in named), statistics.fmean(work.cpu_share for work in named)
-    return OtherWork(named[0].process, pid, cpu_share, seen, unseen)
+    return usual if usual.seen_share >= usual.unseen_share else replace(usual, process="", pid=0, cpu_share=0.0)
+
+
+def _used(work: OtherWork) -> float:
+    return max(work.seen_share, work.unseen_share)
 
 
 # ----------------------------------------------------------------------- the phases that carry a change

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_rlperf.model.judged import Estimate
+from pytest_rlperf.model.judged import CONFIDENCE, Estimate
 
 _LOG_MOST = 40.0  # of a ratio: its exponential is under 1e18, the largest figure that is read from a file
-_PRECISION = 1e-9  # of a bound, relative
 _KNOWN = 6.0  # degrees of freedom that what is known before counts as
-_STEPS_MOST = 100  # to find one
+_HALVINGS = 60  # of the interval in which a bound lies
 
 
 class Variance(NamedTuple):
@@ -27,7 +26,6 @@ def welch(
     base: Sequence[float],
     head: Sequence[float],
     *,
-    confidence: float,
     alpha: float,
     between: Variance = Variance(0.0, 1.0),  # noqa: B008 - a frozen value
 ) -> Estimate:
@@ -35,7 +33,7 @@ def welch(
 
     Each sample is of one session, and ``between`` is the variance of the sessions' own means, in logarithms, so that
     the squared error is s²_base/n_base + s²_head/n_head + 2 s²_between, each term with its own degrees of freedom. The
-    interval is two-sided at ``confidence``; floor and ceiling are one-sided at ``alpha``. Both samples need two
+    interval is two-sided at CONFIDENCE; floor and ceiling are one-sided at ``alpha``. Both samples need two
     figures at least. (B. L. Welch, "The generalization of 'Student's' problem when several different population
     variances are involved", Biometrika 34, 1947; degrees of freedom of a sum of variances: F. E. Satterthwaite, "An
     approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946.)
@@ -57,7 +55,7 @@ def welch(
         freedom = float(len(base) + len(head) - 2)
     else:
         freedom = squared**2 / sum(part.value**2 / part.freedom for part in parts)
-    return _student(difference, math.sqrt(squared), freedom, confidence=confidence, alpha=alpha)
+    return _student(difference, math.sqrt(squared), freedom, alpha)
 
 
 class LogNormal(NamedTuple):
@@ -117,30 +115,19 @@ class Spread:
         """Return how far over the mean of ``count`` values the true one lies with a chance of ``tail`` under 1/2."""
         parts = [(math.sqrt(count / 2) / sd, chance / 2) for sd, chance in zip(self.sds, self.chances, strict=True)]
         low, high = 0.0, 40 / min(factor for factor, _ in parts)
-        found = 2.5 / math.exp(sum(2 * chance * math.log(factor) for factor, chance in parts))
-        for _ in range(_STEPS_MOST):  # pragma: no branch - the widest takes 37
-            beyond = slope = 0.0
-            for factor, chance in parts:
-                normal = factor * found
-                beyond += chance * math.erfc(normal)
-                slope += chance * factor * math.exp(-normal * normal)
-            low, high = (found, high) if beyond > tail else (low, found)
-            before, found = found, (low + high) / 2
-            if beyond and slope:
-                # Newton's step for the tail's logarithm, which is nearly straight.
-                step = before + math.sqrt(math.pi) / 2 * beyond / slope * math.log(beyond / tail)
-                found = step if low <= step <= high else found
-            if abs(found - before) <= _PRECISION * found:
-                break
-        return found
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            beyond = sum(chance * math.erfc(factor * middle) for factor, chance in parts)
+            low, high = (middle, high) if beyond > tail else (low, middle)
+        return high
 
-    def estimate(self, values: Sequence[float], *, confidence: float, alpha: float) -> Estimate:
+    def estimate(self, values: Sequence[float], alpha: float) -> Estimate:
         """Return the ratio whose logarithm is the mean of ``values``, which are part of what is known.
 
-        The interval is two-sided at ``confidence``; floor and ceiling are one-sided at ``alpha``.
+        The interval is two-sided at CONFIDENCE; floor and ceiling are one-sided at ``alpha``.
         """
-        two_sided, one_sided = (self.half_width(len(values), tail) for tail in ((1 - confidence) / 2, alpha))
-        return _ratio(statistics.fmean(values), two_sided, one_sided, confidence)
+        two_sided, one_sided = (self.half_width(len(values), tail) for tail in ((1 - CONFIDENCE) / 2, alpha))
+        return _ratio(statistics.fmean(values), two_sided, one_sided)
 
 
 def normal_chance(value: float) -> float:
@@ -182,20 +169,20 @@ def shrunken_variance(squares: float, freedom: float, usual_sd: float) -> Varian
     return Variance((_KNOWN * usual_sd**2 + squares) / known, known)
 
 
-def _student(log_ratio: float, error: float, freedom: float, *, confidence: float, alpha: float) -> Estimate:
+def _student(log_ratio: float, error: float, freedom: float, alpha: float) -> Estimate:
     """Return the ratio with its bounds by Student's t, from its logarithm and that one's standard error."""
-    two_sided = student_quantile(0.5 + confidence / 2, freedom) * error
+    two_sided = student_quantile(0.5 + CONFIDENCE / 2, freedom) * error
     one_sided = student_quantile(1 - alpha, freedom) * error
-    return _ratio(log_ratio, two_sided, one_sided, confidence)
+    return _ratio(log_ratio, two_sided, one_sided)
 
 
-def _ratio(log_ratio: float, two_sided: float, one_sided: float, confidence: float) -> Estimate:
+def _ratio(log_ratio: float, two_sided: float, one_sided: float) -> Estimate:
     """Return a ratio from its logarithm, with bounds so far from that."""
     return Estimate(
         ratio=_exp(log_ratio),
         low=_exp(log_ratio - two_sided),
         high=_exp(log_ratio + two_sided),
-        confidence=confidence,
+        confidence=CONFIDENCE,
         floor=_exp(log_ratio - one_sided),
         ceiling=_exp(log_ratio + one_sided),
     )

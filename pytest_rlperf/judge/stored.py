@@ -47,7 +47,6 @@ def judge_stored(
             welch(
                 [getattr(figures, pace) for figures in then],
                 [getattr(figures, pace) for figures in now],
-                confidence=policy.confidence,
                 alpha=policy.alpha / policy.tests,
                 between=session_variance(stored.history, clock, pace),
             )
@@ -139,20 +138,7 @@ def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], polic
     certain = [each for each in paces if 1 / (1 + tolerance) < each.low and each.high < 1 + tolerance]
     if certain and most < 1 + tolerance:
         return Status.SAME, reasons.StoredSame(tolerance), min(certain, key=_width), smallest
-    interpreter, memory = paces
-    # The obstacle: a machine that has changed, or figures that differ too much.
-    why: Reason = reasons.StoredSpread(tolerance, smallest)
-    if abs(math.log(interpreter.ratio / memory.ratio)) > math.log1p(policy.stored_failing):
-        why = reasons.PacesDiffer(interpreter.ratio, memory.ratio, _memory_pace(then, now))
-    return Status.UNDECIDED, why, sharper, smallest
-
-
-def _memory_pace(then: Sequence[Figures], now: Sequence[Figures]) -> float:
-    """Return how long the memory kernel takes now, over what it took in the baseline."""
-    before, after = (
-        statistics.median(figures.call_s / figures.relative_memory for figures in side) for side in (then, now)
-    )
-    return after / before
+    return Status.UNDECIDED, reasons.StoredSpread(tolerance, smallest), sharper, smallest
 
 
 # ----------------------------------------------------------------------- since the anchor

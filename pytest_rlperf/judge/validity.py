@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.device import POWER_CAP, DeviceFigures
+from pytest_rlperf.model.device import DeviceFigures
 from pytest_rlperf.model.measured import Result, work_text
 from pytest_rlperf.model.reasons import Code, Reason
 from pytest_rlperf.model.stored import StoredResult
@@ -29,13 +29,9 @@ def broken_rule(result: Result) -> Reason | None:
 
 def _disturbed(result: Result) -> Reason | None:
     """Return why a result's figures on a device are worthless, if they are."""
-    found = [worker.device for worker in result.workers if worker.device is not None]
-    for figures in found:
-        if figures.disturbances:
+    for figures in (worker.device for worker in result.workers):
+        if figures is not None and figures.disturbances:
             return reasons.DeviceDisturbed(figures.device, figures.disturbances)
-    capped = [is_capped for figures in found if (is_capped := _is_capped(figures)) is not None]
-    if any(capped) and not all(capped):
-        return reasons.CapInSomeWorkers(found[0].device, sum(capped), len(capped))
     return None
 
 
@@ -71,20 +67,11 @@ def _difference(was: DeviceFigures | None, now: DeviceFigures | None) -> tuple[s
         return "the device", was.device, now.device
     if was.gated is not now.gated:
         return "the time that is judged", was.gated.value, now.gated.value
-    if {_is_capped(was), _is_capped(now)} == {True, False}:
-        return "the device's power cap", *(("off", "always on") if _is_capped(now) else ("always on", "off"))
     names = [name for name in {**was.flags, **now.flags} if was.flags.get(name) != now.flags.get(name)]
     if not names:
         return None
     then, today = (", ".join(f"{name}={each.flags.get(name, 'unknown')}" for name in names) for each in (was, now))
     return "the device's settings", then, today
-
-
-def _is_capped(figures: DeviceFigures) -> bool | None:
-    """Return whether a device was under its power cap, which disturbs nothing if it always is; None where unknown."""
-    if figures.conditions is None or figures.conditions.throttled is None:
-        return None
-    return POWER_CAP in figures.conditions.throttled
 
 
 def _figures(result: Result) -> DeviceFigures | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pytest_rlperf.errors import closest
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.findings import find_all
-from pytest_rlperf.judge.live import PairLimits, judge_records
+from pytest_rlperf.judge.live import judge_records
 from pytest_rlperf.judge.policy import overruled, verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
@@ -76,7 +76,7 @@ def with_findings(verdict: Verdict, findings: tuple[Finding, ...], policy: Polic
         verdict = overruled(policy, verdict, Status.SLOWER, reasons.Found(gating))
         gating = ()
     lines = (*gating, *others)
-    return replace(verdict, also=(*verdict.also, reasons.AlsoFound(lines))) if lines else verdict
+    return replace(verdict, also=(*verdict.also, reasons.Found(lines, also=True))) if lines else verdict
 
 
 def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
@@ -104,7 +104,7 @@ def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
     """Return the verdict of live pairs, where both sides' measurements are valid and can be compared."""
     history = None if evidence.stored is None else evidence.stored.pairs
     counted = evidence.counts is not None
-    found = judge_records(live.pairs, policy, PairLimits(*policy.pairs), final=True, history=history, counted=counted)
+    found = judge_records(live.pairs, policy, final=True, history=history, counted=counted)
     assert found is not None
     broken = broken_rule(evidence.head) or broken_rule(live.base)
     if broken is not None:

@@ -7,7 +7,7 @@ Where that wait stands makes two figures: after every call (latency), or once af
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -15,67 +15,10 @@ from pytest_rlperf.devices import clock_for, devices_of
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, SyncClock
 from pytest_rlperf.devices.jax import JaxDevice
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, Jax, all_reasons
+from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, Jax
 from pytest_rlperf.measure.rounds import ClockNs, Timed
-from pytest_rlperf.model.device import POWER_CAP, POWER_CAP_VARIES, Conditions, DeviceSlice, Disturbance, Pace
+from pytest_rlperf.model.device import POWER_CAP, Conditions, DeviceSlice, Disturbance, Pace
 from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
-
-
-class PowerCap:
-    """Distinguishes a power cap that is always on, for slices of one kind, from one that comes and goes.
-
-    The cap is always on where all tries of a slice were under it, and no slice without it was kept before. From then
-    on a slice that is not under it, or runs at another clock, does not count.
-    """
-
-    def __init__(self) -> None:
-        self._clock_hz: float | None = None  # that the device is held at, where the cap is always on
-        self._was_free = False
-        self._tries_hz: list[float | None] = []
-
-    def begin(self) -> None:
-        """Begin the tries of another slice."""
-        self._tries_hz = []
-
-    def disturbing(self, before: Conditions | None, after: Conditions | None) -> tuple[str, ...]:
-        """Return the reasons for which a try does not count, by the states of the device before and after it."""
-        reasons = all_reasons(state for state in (before, after) if state is not None) or ()
-        clock_hz = capped_clock_hz(before, after)
-        self._tries_hz.append(clock_hz)
-        if self._clock_hz is None:
-            return reasons
-        if clock_hz is not None and _holds_still([self._clock_hz, clock_hz]):
-            return ()
-        return tuple(POWER_CAP_VARIES if reason == POWER_CAP else reason for reason in reasons) or (POWER_CAP_VARIES,)
-
-    def keep(self) -> None:
-        """Take note of a slice that counts."""
-        self._was_free = self._was_free or self._clock_hz is None
-
-    def is_always_on(self) -> bool:
-        """Whether the tries of this slice, all of them disturbed, show a cap that is always on; this is kept."""
-        tries_hz = [clock_hz for clock_hz in self._tries_hz if clock_hz is not None]
-        if self._was_free or self._clock_hz is not None or len(tries_hz) < len(self._tries_hz):
-            return False
-        if not _holds_still(tries_hz):
-            return False
-        self._clock_hz = tries_hz[-1]
-        return True
-
-
-def capped_clock_hz(before: Conditions | None, after: Conditions | None) -> float | None:
-    """Return the clock that a device was held at by its power cap and nothing else; None where it moved or was not."""
-    clocks_hz: list[float] = []
-    for state in (before, after):
-        if state is None or state.throttled != (POWER_CAP,) or state.sm_clock_hz is None:
-            return None
-        clocks_hz.append(state.sm_clock_hz)
-    return clocks_hz[-1] if _holds_still(clocks_hz) else None
-
-
-def _holds_still(clocks_hz: Sequence[float]) -> bool:
-    return max(clocks_hz) - min(clocks_hz) <= CLOCK_STEADY * max(clocks_hz)
-
 
 RETAKES = 3  # a device that disturbs a slice as often again cannot be measured on
 _WARM_UPS_MOST = 10  # of a tenth of a second each: compiling is over by then, or never
@@ -91,31 +34,19 @@ class _Edge:
 
 
 class Accelerator:
-    """The device that a workload runs on.
+    """The device that a workload runs on."""
 
-    ``settings`` are the library's before the workload first ran; they are restored after every slice.
-    """
-
-    def __init__(
-        self,
-        clock: EventClock | SyncClock,
-        library: DeviceLibrary,
-        gated: Pace,
-        settings: Mapping[str, object],
-    ) -> None:
+    def __init__(self, clock: EventClock | SyncClock, library: DeviceLibrary, gated: Pace) -> None:
         self.clock = clock
         self.name = clock.device
         self.gated = gated
         self._library = library
         self._reader = library.conditions(self.name)
         self._notes = dict.fromkeys([self._reader.missing] if self._reader.missing else [])
-        self._settings = settings or library.settings()
         # Goes with the settings: a machine may have several models, and partitions of one GPU differ as much.
-        self._model = {"model": clock.state().get("name", "unknown")}
+        self._model = {"model": clock.driver.name()}
         self._allocates = False
         self._gave_up = self._gave_up_tracing = False
-        self._caps = {kind: PowerCap() for kind in SliceKind}
-        self._restore()
 
     @property
     def compiles_first(self) -> bool:
@@ -166,16 +97,12 @@ class Accelerator:
                 run()
                 after = self._edge()
             change = _change(before, after)
-            is_steady, throttles_alike = _is_steady(before, after), _reasons(before) == _reasons(after)
-            if (is_steady and throttles_alike and not change) or not has_time():
+            is_steady = _is_steady(before, after)
+            if (is_steady and not change) or not has_time():
                 break
         # A workload that requests memory however long it runs does so in every call: that is counted, no disturbance.
         self._allocates = change.allocated
-        changes = [
-            *([_in_words(change)] if change else []),
-            *([] if is_steady else ["its clock changed"]),
-            *([] if throttles_alike else ["its throttling changed"]),
-        ]
+        changes = [*([_in_words(change)] if change else []), *([] if is_steady else ["its clock changed"])]
         if changes:
             self._notes[f"{self.name} had not settled when warming up ended: {', '.join(changes)}"] = None
 
@@ -187,31 +114,24 @@ class Accelerator:
         """Return a slice with the state of the device, retaken where it was disturbed.
 
         Where the retakes are disturbed as well, the last one has all disturbances, and later slices are not retaken.
-        For traced slices this is decided separately: tracing itself may have code recompiled. Where a power cap that is
-        always on was the only disturbance, the last one counts, with a note.
+        For traced slices this is decided separately: tracing itself may have code recompiled.
         """
         __tracebackhide__ = True
         is_traced = kind is SliceKind.TRACED
         tries = 1 if self._gave_up or (is_traced and self._gave_up_tracing) else 1 + RETAKES
         disturbances: list[Disturbance] = []
-        cap = self._caps[kind]
-        cap.begin()
         while True:
             with self.answering():
                 before = self._edge()
                 self._reset_peak()
                 record = take()
                 after = self._edge()
-            disturbance = self._disturbance(before, after, cap)
+            disturbance = self._disturbance(before, after)
             if disturbance:
                 disturbances.append(disturbance)
             if not disturbance or len(disturbances) == tries:
                 break
-        if self._is_always_capped(disturbances, cap):
-            disturbances, disturbance = [], Disturbance()
-        if not disturbance:
-            cap.keep()
-        if len(disturbances) == tries and not self._gave_up:
+        if disturbance and not self._gave_up:
             self._give_up(disturbance, is_traced=is_traced)
         device = self._slice(self.pace_of(kind), record, before, after, disturbances if disturbance else [])
         retaken = len(disturbances) - (1 if disturbance else 0)
@@ -237,15 +157,6 @@ class Accelerator:
             if isinstance(error, DeviceClockError):
                 raise MeasurementError(f"{self.name} cannot be measured: {error}") from error
             raise
-        finally:
-            self._restore()
-
-    def _is_always_capped(self, disturbances: Sequence[Disturbance], cap: PowerCap) -> bool:
-        """Whether all tries of a slice were under a power cap that is always on, and had no other fault."""
-        if len(disturbances) <= RETAKES or {*disturbances} != {Disturbance((POWER_CAP,))} or not cap.is_always_on():
-            return False
-        self.note([f"{self.name} is under its {POWER_CAP} all the time, at a steady clock: that disturbs nothing"])
-        return True
 
     def _give_up(self, disturbance: Disturbance, *, is_traced: bool) -> None:
         """Take no more slices again, of traced ones or of any."""
@@ -286,33 +197,23 @@ class Accelerator:
         if self.clock.driver.memory() is not None:
             self.clock.driver.reset_peak()
 
-    def _disturbance(self, before: _Edge, after: _Edge, cap: PowerCap) -> Disturbance:
-        """Return why the slice between two edges does not count, false where it does."""
+    def _disturbance(self, before: _Edge, after: _Edge) -> Disturbance:
+        """Return why the slice between two edges does not count, false where it does.
+
+        A power cap is a GPU's full load, under which both sides of a comparison run: it is among the conditions alone.
+        """
         change = _change(before, after)
+        throttled = [*(_reasons(before) or ()), *(_reasons(after) or ())]
         return replace(
             change,
-            throttled=cap.disturbing(before.conditions, after.conditions),
+            throttled=tuple(reason for reason in dict.fromkeys(throttled) if reason != POWER_CAP),
             allocated=change.allocated and not self._allocates,
-        )
-
-    def _restore(self) -> None:
-        """Restore the settings of the whole process that the workload has changed, and note that it did."""
-        try:
-            now = self._library.settings()
-            changed = {name: value for name, value in self._settings.items() if now.get(name) != value}
-            self._library.restore(changed)
-        except RuntimeError:
-            return  # a device that is gone has no settings; the next wait for it raises
-        self.note(
-            f"the workload left the {name} at {now.get(name)!r}; it was put back to {value!r} after every slice"
-            for name, value in changed.items()
         )
 
 
 def find_accelerator(
     workload: Workload,
     library: DeviceLibrary,
-    settings: Mapping[str, object],
     wall_ns: ClockNs,
     *,
     made: Iterable[object],
@@ -332,8 +233,8 @@ def find_accelerator(
     if isinstance(clock, HostClock):
         return None
     if isinstance(clock.driver, JaxDevice):
-        library, settings = Jax(), {}
-    return Accelerator(clock, library, workload.pace, settings)
+        library = Jax()
+    return Accelerator(clock, library, workload.pace)
 
 
 def _change(before: _Edge, after: _Edge) -> Disturbance:

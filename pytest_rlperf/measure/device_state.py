@@ -1,8 +1,8 @@
 """The state of an accelerator: clocks, throttling, temperature and other processes, and its library's settings.
 
 The driver's state is read and never set: a tool that fixes clocks measures a machine that its user does not have. The
-library's settings hold for the whole process, and a workload may change them. They are read through loaded modules
-only; nothing here imports PyTorch: where it is not loaded, there is nothing on a device.
+library's settings are read through loaded modules only; nothing here imports PyTorch: where it is not loaded, there is
+nothing on a device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import chain
 from operator import attrgetter
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -39,27 +39,21 @@ _REASONS = {
 T = TypeVar("T")
 
 
-class ConditionReader(Protocol):
-    """Reads the state of one device; there is nothing here that could change it."""
+class ConditionReader:
+    """Reads the state of one device, where a subclass can; there is nothing here that could change it.
 
-    missing: str  # why nothing is read, and what helps; empty where it is
-
-    def read(self) -> Conditions | None:
-        """Return the device's state now, None where it cannot be read."""
-
-
-class NoReader:
-    """Reads nothing; ``missing`` is the reason."""
+    ``missing`` is why nothing is read, and what helps; empty where it is.
+    """
 
     def __init__(self, missing: str) -> None:
         self.missing = missing
 
     def read(self) -> Conditions | None:
-        """Return None."""
+        """Return the device's state now, None where it cannot be read."""
         return None
 
 
-class NvmlReader:
+class NvmlReader(ConditionReader):
     """Reads a device by its handle of NVML's; ``nvml`` is the module pynvml, started."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -67,7 +61,7 @@ class NvmlReader:
         self._handle = handle
         # pynvml raises the latter, which is no NVMLError, where it is newer than the driver.
         self._refusals = (nvml.NVMLError, getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError))
-        self.missing = "" if self._reasons() is not None else NO_REASONS
+        super().__init__("" if self._reasons() is not None else NO_REASONS)
 
     def read(self) -> Conditions | None:
         """Return the device's state; None for a value it does not support, as a partition has no clocks of its own."""
@@ -79,7 +73,7 @@ class NvmlReader:
             memory_clock_hz=self._clock_hz(nvml.NVML_CLOCK_MEM),
             temperature_c=self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
             throttled=None if reasons is None else throttle_reasons(reasons),
-            others=None if processes is None else count_others([process.pid for process in processes], _starter()),
+            others=None if processes is None else count_others([process.pid for process in processes]),
         )
 
     def _reasons(self) -> int | None:
@@ -104,12 +98,12 @@ def nvml_reader(uuid: str, nvml: Any = None) -> ConditionReader:
     try:
         nvml = import_module("pynvml") if nvml is None else nvml
     except ImportError:
-        return NoReader(NVML_MISSING)
+        return ConditionReader(NVML_MISSING)
     try:
         nvml.nvmlInit()
         return NvmlReader(nvml, _handle(nvml, uuid))
     except nvml.NVMLError as error:
-        return NoReader(f"NVML does not know the device {uuid}: {error}; its clocks and throttling are unknown")
+        return ConditionReader(f"NVML does not know the device {uuid}: {error}; its clocks and throttling are unknown")
 
 
 def throttle_reasons(bits: int) -> tuple[str, ...]:
@@ -117,22 +111,16 @@ def throttle_reasons(bits: int) -> tuple[str, ...]:
     return tuple(name for bit, name in _REASONS.items() if bits & bit)
 
 
-def count_others(pids: Sequence[int], starter: int | None) -> int | None:
-    """Return how many processes on a device are not of this run: not this one, its ``starter``, or a child of either.
+def count_others(pids: Sequence[int]) -> int | None:
+    """Return how many processes on a device are not of this run: not this one, its parent, or a child of either.
 
     None where this process, which uses the device, is not in the list: in a container the list may have the process
     numbers of the machine outside.
     """
-    ours = {os.getpid(), starter}
+    ours = {os.getpid(), os.getppid()}
     if os.getpid() not in pids:
         return None
     return sum(pid not in ours and _parent(pid) not in ours for pid in pids)
-
-
-def all_reasons(seen: Iterable[Conditions]) -> tuple[str, ...] | None:
-    """Return every reason for which a device was held back, each once; None where none of the states has reasons."""
-    known = [state.throttled for state in seen if state.throttled is not None]
-    return tuple(dict.fromkeys(chain.from_iterable(known))) if known else None
 
 
 def worst(seen: Iterable[Conditions]) -> Conditions | None:
@@ -140,15 +128,18 @@ def worst(seen: Iterable[Conditions]) -> Conditions | None:
     states = list(seen)
     if not states:
         return None
+    reasons = _known(state.throttled for state in states)
     return Conditions(
-        sm_clock_hz=min((state.sm_clock_hz for state in states if state.sm_clock_hz is not None), default=None),
-        memory_clock_hz=min(
-            (state.memory_clock_hz for state in states if state.memory_clock_hz is not None), default=None
-        ),
-        temperature_c=max((state.temperature_c for state in states if state.temperature_c is not None), default=None),
-        throttled=all_reasons(states),
-        others=max((state.others for state in states if state.others is not None), default=None),
+        sm_clock_hz=min(_known(state.sm_clock_hz for state in states), default=None),
+        memory_clock_hz=min(_known(state.memory_clock_hz for state in states), default=None),
+        temperature_c=max(_known(state.temperature_c for state in states), default=None),
+        throttled=tuple(dict.fromkeys(chain.from_iterable(reasons))) if reasons else None,
+        others=max(_known(state.others for state in states), default=None),
     )
+
+
+def _known(values: Iterable[T | None]) -> list[T]:
+    return [value for value in values if value is not None]
 
 
 def _handle(nvml: Any, uuid: str) -> Any:
@@ -164,14 +155,6 @@ def _handle(nvml: Any, uuid: str) -> Any:
     return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(partition)
 
 
-def _starter() -> int | None:
-    """Return the process that started this one as a worker, which leads a session of its own; None for no worker.
-
-    Another parent may be a shell, whose other children are not of this run.
-    """
-    return os.getppid() if os.getsid(0) == os.getpid() else None
-
-
 def _parent(pid: int) -> int | None:
     """Return the process that started another, None where this system does not show it."""
     try:
@@ -181,40 +164,35 @@ def _parent(pid: int) -> int | None:
     return parent
 
 
-Answer = TypeVar("Answer")
-
 # Accelerators whose allocator PyTorch keeps statistics of, by its modules' names.
 _KINDS = ("cuda", "xpu")
-_MIXED = "mixed"  # a setting made both in PyTorch's old way and in its new one
-# The places of PyTorch's new settings that replace an old one.
-_PRECISIONS = {"float32_matmul_precision": ("cuda.matmul",), "cudnn.allow_tf32": ("cudnn.conv", "cudnn.rnn")}
+# PyTorch's new settings of precision, whose old names it refuses to read once one of them was set.
+_PRECISIONS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 # Variables that CUDA's libraries read themselves, without PyTorch.
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
 
 
-class DeviceLibrary(Protocol):
-    """The library by which a workload uses a device."""
+class DeviceLibrary:
+    """The library by which a workload uses a device; this one has neither devices nor settings."""
 
     def used(self) -> Mapping[str, int]:
         """Return a running total of requests to each device in use; where one grows, work went there."""
+        return {}
 
     def flags(self) -> dict[str, str]:
         """Return the settings that change what a device computes."""
+        return {}
 
     def recompiles(self) -> int:
         """Return how many pieces of code have been compiled so far."""
-
-    def settings(self) -> Mapping[str, object]:
-        """Return the settings that a workload has to leave as they are, by name."""
-
-    def restore(self, settings: Mapping[str, object]) -> None:
-        """Restore the settings."""
+        return 0
 
     def conditions(self, device: str) -> ConditionReader:
         """Return the reader of a device's state."""
+        return ConditionReader(f"clocks and throttling of {device} are not read")
 
 
-class Torch:
+class Torch(DeviceLibrary):
     """PyTorch, on CUDA or ROCm; on other devices it has the settings that hold for all of them."""
 
     def __init__(
@@ -246,17 +224,20 @@ class Torch:
             return {}
         torch = self._torch
         cudnn = torch.backends.cudnn
-        getters: dict[str, Callable[[], object]] = {
-            "float32_matmul_precision": torch.get_float32_matmul_precision,
-            "cudnn.allow_tf32": lambda: cudnn.allow_tf32,
-            "cudnn.benchmark": lambda: cudnn.benchmark,
-            "cudnn.deterministic": lambda: cudnn.deterministic,
-            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+        try:
+            precisions = {
+                "float32_matmul_precision": torch.get_float32_matmul_precision(),
+                "cudnn.allow_tf32": cudnn.allow_tf32,
+            }
+        except RuntimeError:
+            precisions = {place: attrgetter(place)(torch.backends).fp32_precision for place in _PRECISIONS}
+        flags = {
+            **precisions,
+            "cudnn.benchmark": cudnn.benchmark,
+            "cudnn.deterministic": cudnn.deterministic,
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         }
-        flags = {name: _text(getter) for name, getter in getters.items()}
-        for name, places in _PRECISIONS.items():
-            if flags[name] == _MIXED:
-                flags[name] = ", ".join(f"{place} {_precision(torch.backends, place)}" for place in places)
+        flags = {name: str(value) for name, value in flags.items()}
         return flags | {name: self._environment[name] for name in _VARIABLES if name in self._environment}
 
     def recompiles(self) -> int:
@@ -264,40 +245,24 @@ class Torch:
         dynamo: Any = self._modules.get("torch._dynamo.utils")
         return 0 if dynamo is None else int(dynamo.counters.get("frames", {}).get("total", 0))
 
-    def settings(self) -> Mapping[str, object]:
-        """Return the current device and the sync debug mode; before CUDA is in use, those that it begins with."""
-        if "torch" not in self._modules:
-            return {}
-        cuda = self._torch.cuda
-        if not cuda.is_initialized():
-            return {"current device": 0, "sync debug mode": 0}
-        return {"current device": cuda.current_device(), "sync debug mode": cuda.get_sync_debug_mode()}
-
-    def restore(self, settings: Mapping[str, object]) -> None:
-        """Restore both; a device that another library drives may be there without PyTorch."""
-        if "current device" in settings:
-            self._torch.cuda.set_device(settings["current device"])
-        if "sync debug mode" in settings:
-            self._torch.cuda.set_sync_debug_mode(settings["sync debug mode"])
-
     def conditions(self, device: str) -> ConditionReader:
         """Return NVML's reader of a CUDA device."""
         if not device.startswith("cuda"):
-            return NoReader(f"clocks and throttling of {device} are not read")
+            return super().conditions(device)
         torch = self._torch
         if torch.version.hip is not None:
-            return NoReader(f"{device} is AMD's: its clocks and throttling are not read")
+            return ConditionReader(f"{device} is AMD's: its clocks and throttling are not read")
         try:
             uuid = str(torch.cuda.get_device_properties(device).uuid)
         except (AttributeError, RuntimeError) as error:
-            return NoReader(f"the UUID of {device} is unknown, and so are its clocks and throttling: {error}")
+            return ConditionReader(f"the UUID of {device} is unknown, and so are its clocks and throttling: {error}")
         return nvml_reader(uuid)
 
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # an event of JAX's, in its sources' dispatch.py
 
 
-class Jax:
+class Jax(DeviceLibrary):
     """JAX, on any device; made where it is loaded."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -310,10 +275,6 @@ class Jax:
     def _note(self, event: str, duration_s: float, **labels: object) -> None:
         self._compiled += event == _COMPILED
 
-    def used(self) -> Mapping[str, int]:
-        """Return nothing: JAX's arrays show where they are."""
-        return {}
-
     def flags(self) -> dict[str, str]:
         """Return the precision of matrix products and of numbers, whether functions are compiled, and XLA's flags."""
         config = self._jax.config
@@ -325,17 +286,10 @@ class Jax:
         """Return how many computations have been compiled so far."""
         return self._compiled
 
-    def settings(self) -> Mapping[str, object]:
-        """Return nothing: JAX's settings are read where a function is traced."""
-        return {}
-
-    def restore(self, settings: Mapping[str, object]) -> None:
-        """Do nothing."""
-
     def conditions(self, device: str) -> ConditionReader:
         """Return a reader of nothing, with a note where the device is not the host."""
         on_host = all(name.startswith("jax cpu:") for name in device.split(", "))
-        return NoReader("" if on_host else f"clocks and throttling of {device} are not read")
+        return ConditionReader("") if on_host else super().conditions(device)
 
 
 def used_between(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
@@ -349,16 +303,3 @@ def _given(library: Any, index: int) -> int:
         return int(library.memory_stats(index).get("allocation.all.allocated", 0))
     except RuntimeError:
         return 0
-
-
-def _text(getter: Callable[[], Answer]) -> str:
-    """Return a setting as text; PyTorch refuses to where it was made both in its old way and in its new one."""
-    try:
-        return str(getter())
-    except RuntimeError:
-        return _MIXED
-
-
-def _precision(backends: Any, place: str) -> str:
-    """Return PyTorch's new setting for a place such as ``"cudnn.conv"``."""
-    return str(attrgetter(place)(backends).fp32_precision)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pytest_rlperf import units
 from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.figures import (
-    ONE_THREAD,
     Clock,
     by_cpu,
     by_wall,
@@ -44,7 +43,6 @@ BLOCKS_LEAST = 3
 TRACED_EVERY = 4  # blocks
 SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
 _CHECK_S = 1.0  # a first call may load modules for so long, of which all workers but the first do so at once
-_RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
 _ANSWER_S = 1e-5  # no worker answers an order sooner
 _OPTIONS = "(--rlperf-max-time, --rlperf-budget)"  # which set a test's time
 
@@ -212,8 +210,8 @@ def measure_one_side(
     """Measure a test that every one of ``workers`` has open at its call, in about ``max_time_s`` at most.
 
     ``long`` is whether the stored result used the mean of a slice's rounds, None where there is no stored result.
-    Workers run ``counting`` as soon as they have checked, outside of ``max_time_s``. Where calls are too long for the
-    time, fewer workers measure, down to the one call that checked the component; ``notes`` of the result report that.
+    Workers run ``counting`` as soon as they have checked, outside of ``max_time_s``. Where calls are too long for all
+    workers, one measures, down to the one call that checked the component; ``notes`` of the result report that.
     Where calls are short, every worker takes at least one block, a tenth of a second or two: a comparison with too few
     workers is worth nothing.
     """
@@ -229,18 +227,19 @@ def measure_one_side(
         return _first_call_only(first, check_s, items, max_time_s)
     # The pace is that of a second call: the first may have compiled, imported or allocated.
     warm = first.warm_up(None, min(WARM_UP_MOST_S, limit.left_s / (3 * len(workers))), long)
-    chosen, notes = _affordable(workers, check_s, warm.call_s, limit.left_s)
+    others_s = (len(workers) - 1) * (check_s + warm.call_s)
+    is_short = warm.call_s <= SLICE_S and check_s <= _CHECK_S
+    chosen = workers if is_short or warm.call_s + others_s <= limit.left_s else workers[:1]
     for worker in chosen[1:]:
         worker.start_check()
     wait_all(chosen[1:], lambda worker: worker.wait_checked())
     with limit.stopped():
         _count(counting, chosen[1:])
     taken, records = _take_turns(chosen, warm, limit, progress)
-    if len(records) < len(chosen):
-        notes.append(f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}")
-    notes += _restless(records)
+    few = f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}"
+    notes = (few,) if len(records) < len(workers) else ()
     usages = tuple(tuple(slices.usages) for slices in taken)
-    return SideMeasurement(tuple(records), *_phases(taken), tuple(notes), usages)
+    return SideMeasurement(tuple(records), *_phases(taken), notes, usages)
 
 
 def _phases(taken: Sequence[WorkerSlices]) -> tuple[tuple[Phase, ...], float]:
@@ -287,32 +286,6 @@ def _take_turns(
 def workers_needed(max_time_s: float) -> int:
     """Return how many workers a test needs: one where its checked call takes all of its time, however short it is."""
     return WORKERS if max_time_s > _ANSWER_S else 1
-
-
-def _restless(records: Sequence[WorkerRecord]) -> list[str]:
-    """Return a note where workers differ so much that a comparison finds nothing, with the remedy if there is one."""
-    calls_s = [record.cpu.call_s if record.alone else record.wall.call_s for record in records]
-    if max(calls_s) < _RESTLESS * min(calls_s):
-        return []
-    note = f"workers took {units.seconds(min(calls_s))} to {units.seconds(max(calls_s))} a call: a restless machine"
-    if max(record.cpu_share for record in records) > ONE_THREAD:
-        note += ", and a workload of several threads; torch.set_num_threads(1) in a conftest.py steadies it"
-    return [note]
-
-
-def _affordable(
-    workers: Sequence[AnyWorker], check_s: float, call_s: float, left_s: float
-) -> tuple[list[AnyWorker], list[str]]:
-    """Return the workers there is time for: the first, which is warm, and for each other a check and a call."""
-    each_s = check_s + call_s
-    fit = 1 + max(0, int((left_s - call_s) / each_s))
-    if fit >= len(workers) or (call_s <= SLICE_S and check_s <= _CHECK_S):
-        return list(workers), []
-    note = (
-        f"a call takes {units.seconds(call_s)}: --rlperf-max-time leaves time for {fit} of {len(workers)} workers, "
-        f"all of them take about {math.ceil(each_s * (len(workers) + 1))} s"
-    )
-    return list(workers[:fit]), [note]
 
 
 def _first_call_only(first: Worker, call_s: float, items: float, max_time_s: float) -> SideMeasurement:

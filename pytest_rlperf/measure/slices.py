@@ -41,7 +41,6 @@ from pytest_rlperf.measure.usage import find_allocations, read_usage
 from pytest_rlperf.model.counting import Share
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm, Workload
-from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 
@@ -114,8 +113,6 @@ class Meter:
     """Takes slices of one workload and of the reference kernels, in this process; the latter are made when needed.
 
     ``library`` is that by which the workload uses a device, if it does; ``device`` is known once it was checked.
-    ``kernel_shapes`` are those of the kernels' slices as far as they are known, and are added to: once a process is
-    enough.
     """
 
     def __init__(
@@ -124,8 +121,6 @@ class Meter:
         kernels: Callable[[], Mapping[SliceKind, Callable[[], object]]],
         clocks: Clocks | None = None,
         library: DeviceLibrary | None = None,
-        *,
-        kernel_shapes: dict[SliceKind, Shape] | None = None,
     ) -> None:
         self.workload = workload
         self.clocks = clocks or Clocks.host()
@@ -141,8 +136,6 @@ class Meter:
         self.output: tuple[OutputPart, ...] = ()  # of the checked call
         self.device: Accelerator | None = None
         self._library: DeviceLibrary = library or Torch()
-        self._settings = self._library.settings()
-        self._kernel_shapes = {} if kernel_shapes is None else kernel_shapes
         quieten_ranges()
 
     def check(self) -> float:
@@ -163,7 +156,6 @@ class Meter:
         self.device = find_accelerator(
             self.workload,
             self._library,
-            self._settings,
             self.clocks.wall_ns,
             made=(output, *new_arrays(arrays_before)),
             used=used_between(used_before, self._library.used()),
@@ -206,10 +198,7 @@ class Meter:
                 self._settle_workload(workload, limit_s)
             self._kernels = self._make_kernels() if kernels else {}
             for kind, kernel in self._kernels.items():
-                if kind not in self._kernel_shapes:
-                    pace_s = settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks)
-                    self._kernel_shapes[kind] = kernel_shape(pace_s)
-                self._shapes[kind] = self._kernel_shapes[kind]
+                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks))
         self._choose_shapes(shape, long, SLICE_S if kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
@@ -334,15 +323,6 @@ class Meter:
         with warnings.catch_warnings(), nullcontext() if self.device is None else self.device.answering():
             warnings.simplefilter("ignore")  # as in slices
             return explain(self.workload, self._call_s, wait)
-
-    def trace(self) -> tuple[tuple[Span, ...], tuple[str, ...]]:
-        """Record one call, which belongs to no slice; return its spans, and notes."""
-        __tracebackhide__ = True
-        with warnings.catch_warnings(), nullcontext() if self.device is None else self.device.answering():
-            warnings.simplefilter("ignore")  # as in slices
-            found = self._tracer.trace_call(self.device)
-        self.workload.processed(0)
-        return found
 
     def slow_down(self, share: float, steps: int | None) -> int:
         """Have every round do extra work from now on, and return its steps: ``share`` of a round without ``steps``.

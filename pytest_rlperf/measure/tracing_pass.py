@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TypeAlias
 
 from pytest_rlperf.devices.jax import wait_for_all
-from pytest_rlperf.devices.tape import Tape, trace_call
+from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model.measured import Harvest, Phase, Probe, Workload
-from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes import standing_probes
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers import Tree, recording_into
 
 _UNSEEN_LOOKS = 3  # of which the median counts: a host that is woken late looks like a device that still works
-
-
-class TracedSlice(Protocol):
-    """One traced slice: the calls of its rounds, the probes in place, and then the phases."""
-
-    timed: Timed
-    probes: tuple[Probe, ...]
-
-    def recording(self) -> AbstractContextManager[None]:
-        """Return the context that a round runs in."""
-
-    def phases(self, calls: int) -> tuple[Phase, ...]:
-        """Return the phases of ``calls``, per call."""
 
 
 class TracedHostSlice:
@@ -114,6 +100,9 @@ class TracedDeviceSlice:
             self._tape.resolve()
 
 
+TracedSlice: TypeAlias = TracedHostSlice | TracedDeviceSlice
+
+
 class Tracer:
     """Chooses the way to record the phases of one workload; code without timers of its own is harvested."""
 
@@ -134,15 +123,6 @@ class Tracer:
     def keep(self) -> None:
         """Have later slices not look: a slice that did was kept, and once is enough, as calls may be long."""
         self._has_looked = True
-
-    def trace_call(self, device: Accelerator | None) -> tuple[tuple[Span, ...], tuple[str, ...]]:
-        """Record one call, every entry by itself; return the spans, and notes on missing ones."""
-        source, setup = self._source(), self._workload.setup
-        call, probes = source.call, source.probes
-        if device is None:
-            return trace_call(call, setup=setup, probes=probes, clock=self._wall_ns)
-        tape = Tape(device.clock)
-        return trace_call(call, setup=device.idle_after(setup), probes=probes, clock=self._wall_ns, tape=tape)
 
     def _source(self) -> Harvest:
         """Return the call that is recorded and the probes to put in place."""

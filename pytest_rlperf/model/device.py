@@ -6,7 +6,6 @@ import enum
 from dataclasses import dataclass
 
 POWER_CAP = "power cap"  # a reason for which a device is throttled
-POWER_CAP_VARIES = f"{POWER_CAP} that came and went"
 
 
 class Pace(str, enum.Enum):

@@ -193,7 +193,6 @@ class Policy:
     stores: bool = False
     gates: tuple[str, ...] = ()
     pairs: tuple[int, int] = (3, 10)
-    confidence: float = CONFIDENCE
     findings: Mapping[str, str] = field(default_factory=lambda: FINDINGS)
 
     @property

@@ -23,7 +23,7 @@ class Code(str, enum.Enum):
 
     # Nothing was compared.
     NEW = "new"
-    MACHINE = "machine"  # also of a machine that has changed in one of its paces
+    MACHINE = "machine"
     WORKLOAD = "workload"
     WORK = "work"
     DEVICE = "device"
@@ -195,16 +195,6 @@ class DeviceDisturbed(Reason):
     code = Code.DEVICE
 
 
-@dataclass(frozen=True)
-class CapInSomeWorkers(Reason):
-    """A device was under its power cap in ``capped`` of ``workers`` workers, so their figures are of two clocks."""
-
-    device: str
-    capped: int
-    workers: int
-    code = Code.DEVICE
-
-
 # ----------------------------------------------------------------------- stored numbers
 
 
@@ -243,7 +233,7 @@ class StoredFaster(Reason):
 
 @dataclass(frozen=True)
 class StoredSpread(Reason):
-    """Figures of workers and sessions differ too much to certify ``tolerance``.
+    """Figures of workers and sessions, or those by the two kernels, differ too much to certify ``tolerance``.
 
     A slowdown of ``smallest_seen`` would have been SLOWER.
     """
@@ -251,19 +241,6 @@ class StoredSpread(Reason):
     tolerance: float
     smallest_seen: float
     code = Code.SPREAD
-
-
-@dataclass(frozen=True)
-class PacesDiffer(Reason):
-    """The change is another relative to the interpreter's kernel than to the memory's: the machine has changed.
-
-    ``memory_pace`` is how long the memory's kernel takes now, over then.
-    """
-
-    interpreter: float
-    memory: float
-    memory_pace: float
-    code = Code.MACHINE
 
 
 @dataclass(frozen=True)
@@ -311,8 +288,8 @@ class PairsUndecided(Reason):
     ``code`` is which of these: PAIRS, SPREAD, NEAR or UNCONFIRMED. ``at_most`` is the upper bound of the change, None
     without pairs; they would have found the slowdown ``smallest_seen`` 95 times of 100, None for none at all.
     ``time_is_short`` where more pairs were allowed and there was no time. ``pair_sd`` is the standard deviation of
-    pairs that differ too much; ``placed`` where one CPU ran both sides of each. ``other_work`` is the mean over the
-    pairs where it was enough to disturb them, without a process where most of it cannot be seen.
+    pairs that differ too much; ``placed`` where one CPU ran both sides of each. ``other_work`` is that beside the usual
+    pair where it was enough to disturb it, without a process where most of it cannot be seen.
     """
 
     code: Code
@@ -355,17 +332,19 @@ class OtherEnvironment(Reason):
 
 @dataclass(frozen=True)
 class CountsChanged(Reason):
-    """Exact counts that gate have changed, and decide whatever the time does."""
+    """Exact counts that gate have changed; they decide whatever the time does, or ``also`` where that decides."""
 
     changes: tuple[CounterChange, ...]
+    also: bool = False
     code = Code.COUNTERS
 
 
 @dataclass(frozen=True)
 class Found(Reason):
-    """Findings of other kinds than time and counts, which gate: a line each."""
+    """Findings of other kinds than time and counts, a line each, which gate or ``also`` stand beside what decides."""
 
     lines: tuple[str, ...]
+    also: bool = False
     code = Code.FINDING
 
 
@@ -382,14 +361,6 @@ class TimeAlone(Reason):
 
 
 @dataclass(frozen=True)
-class AlsoCounted(Reason):
-    """Counts that gate have changed too, where the time decides."""
-
-    changes: tuple[CounterChange, ...]
-    code = Code.COUNTERS
-
-
-@dataclass(frozen=True)
 class BeyondAllowance(Reason):
     """The slowdown is more than the ``most`` that a commit accepts, which is 0 where it accepts counts alone."""
 
@@ -397,14 +368,6 @@ class BeyondAllowance(Reason):
     most: float
     ratio: float
     code = Code.ALLOWANCE
-
-
-@dataclass(frozen=True)
-class AlsoFound(Reason):
-    """Findings that gate, where time or counts decide, and those that do not."""
-
-    lines: tuple[str, ...]
-    code = Code.FINDING
 
 
 class NoCode(enum.Enum):

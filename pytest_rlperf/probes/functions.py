@@ -53,7 +53,7 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
         module, colon, path = target.partition(":")
         return _probe_at(name, _module(name, module) if colon else owner, path if colon else target)
     if isinstance(target, MethodType):
-        return _probe_at(name, target.__self__, _attribute_of(target))
+        return _probe_at(name, target.__self__, target.__name__)
     if isinstance(target, FunctionType):
         return FunctionProbe(name, target)
     raise ProbeError(
@@ -67,18 +67,6 @@ def _module(name: str, module: str) -> ModuleType:
         return import_module(module)
     except (ImportError, TypeError, ValueError) as error:
         raise ProbeError(f"phase {name!r}: cannot import {module or 'a module without a name'}: {error}") from None
-
-
-def _attribute_of(method: MethodType) -> str:
-    """Return the attribute that holds a method; the method's own ``__name__`` may be that of a decorator's function."""
-    held = method.__self__
-    members = [
-        name
-        for base in (held if isinstance(held, type) else type(held)).__mro__
-        for name, member in vars(base).items()
-        if getattr(member, "__func__", member) is method.__func__
-    ]
-    return method.__name__ if method.__name__ in members or not members else members[0]
 
 
 def _probe_at(name: str, owner: object, path: str) -> Probe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
 from typing import Any
@@ -21,9 +20,8 @@ from pytest_rlperf.timers.stack import Stack
 class Update:
     """One update as it runs: the section it is in, and those that have ended.
 
-    A section without a name is a gap, which the next event names. ``targets`` are the bytes of the target networks when
-    the gap began. The first ``used`` of ``nodes`` are the sections so far, in their order. The others are kept from an
-    earlier update, so that an update that is counted allocates none.
+    A section without a name is a gap, which the next event names. The first ``used`` of ``nodes`` are the sections so
+    far, in their order. The others are kept from an earlier update, so that an update that is counted allocates none.
     """
 
     def __init__(self) -> None:
@@ -31,12 +29,10 @@ class Update:
         self.used = 0
         self.thread = 0
         self.name: str | None = None
-        self.targets: bytes | None = None
 
-    def begin(self, stack: Stack, targets: bytes | None) -> None:
+    def begin(self, stack: Stack) -> None:
         """Begin within the phase that is open."""
         self.stack, self.root, self.thread, self.used = stack, stack.node, get_ident(), 0
-        self.targets = targets
         self.open(PROCESS.clock())
 
     def open(self, now_ns: int) -> None:
@@ -96,9 +92,8 @@ class UpdateSections:
     runs with gradients, ``critic`` when a critic does, unless it evaluates the actor's actions. ``alpha`` begins when
     the temperature's gradient is cleared. An optimizer's step ends the section, and the parameters that it trains
     decide the section's name. The time from a step to the next event, and that from the actor running without
-    gradients, belongs to the section of the next event. It is ``polyak`` instead where target networks have changed in
-    it; where these are on a device, where it is the last of an update. In each section backward passes, optimizer steps
-    and modules' forward passes are child phases.
+    gradients, belongs to the section of the next event; after the last step of an update with target networks it is
+    ``polyak``. In each section backward passes, optimizer steps and modules' forward passes are child phases.
     """
 
     def __init__(self, agent: object) -> None:
@@ -107,7 +102,6 @@ class UpdateSections:
         self._updates: list[Update] = []  # the first of which are done, and others kept to be used again
         self._done = 0
         self._depth = 0
-        self._target = self._first_target()
 
     def __bool__(self) -> bool:
         """Whether there is anything to cut at."""
@@ -124,13 +118,13 @@ class UpdateSections:
                 self._updates.append(Update())
             update = self._update = self._updates[self._done]
             self._depth = 0
-            update.begin(stack, self._targets())
+            update.begin(stack)
             try:
                 return call()
             finally:
                 if stack.node is not update.node and update.node in stack.open_nodes():
                     stack.leave_to(update.node)  # what an exception has left open
-                self._end_polyak(update, is_last=True)
+                self._end_polyak(update)
                 update.end()
                 self._done += 1
                 self._update = None
@@ -246,35 +240,13 @@ class UpdateSections:
 
         return cutting
 
-    # ------------------------------------------------------------------ target networks
+    def _end_polyak(self, update: Update) -> None:
+        """Record the time since the last step, which ends here, as ``polyak`` where there are target networks.
 
-    def _first_target(self) -> memoryview | None:
-        """Return the memory of a tensor that moves when target networks do: a target network's last parameter.
-
-        None where there is none that can be read from the host. It is read as host memory, because an operation of
-        PyTorch would be counted, and allocate memory.
+        Where the update's own timers ran in that time, they have recorded it.
         """
-        for module, kind in self._parts.modules:
-            last = list(module.parameters())[-1:]
-            if kind == "target_q" and last and last[0].device.type == "cpu" and last[0].is_contiguous():
-                import torch
-
-                with suppress(RuntimeError, TypeError):  # a tensor of a subclass may have no memory of its own
-                    return memoryview(last[0].detach().reshape(-1).view(torch.uint8).numpy())
-        return None
-
-    def _targets(self) -> bytes | None:
-        return None if self._target is None else self._target.tobytes()
-
-    def _end_polyak(self, update: Update, *, is_last: bool) -> None:
-        """Record the time since the last section as ``polyak`` where target networks have changed in it.
-
-        Where they cannot be read, that is after the last step. Where the update's own timers ran in that time, they
-        have recorded it.
-        """
-        has_moved = is_last and update.used > 1 if self._target is None else update.targets != self._targets()
         has_targets = any(kind == _TARGET_Q for _, kind in self._parts.modules)
-        if has_moved and has_targets and update.name is None and not update.has_phases:
+        if has_targets and update.used > 1 and update.name is None and not update.has_phases:
             update.name = _POLYAK
             self._cut(update)
 
@@ -284,7 +256,8 @@ class UpdateSections:
         """Go on as ``section``: a gap gets its name, another section ends."""
         if update.name == section:
             return
-        self._end_polyak(update, is_last=section == _SAMPLE)
+        if section == _SAMPLE:
+            self._end_polyak(update)
         if update.name is not None:
             self._cut(update)
         update.name = section
@@ -296,7 +269,6 @@ class UpdateSections:
         now_ns = PROCESS.clock()
         update.close(now_ns)
         update.open(now_ns)
-        update.targets = self._targets()
 
     def add_to_tree(self, *, keep: bool = False) -> None:
         """Add the sections of all updates to the tree; with ``keep`` the next updates use their nodes again."""

@@ -57,16 +57,15 @@ def _product(segment: Segment) -> str:
     return f"{units.change(last.value)} [{low}, {high}] over {units.counted(links, 'link')}, {ends}"
 
 
-def step_text(step: Step, machines: Mapping[Machine, str]) -> str:
-    """Return a change in words: its size, by what it is known, and how many commits lie between."""
-    how = "by live pairs" if step.machine is None else f"by stored sessions on {machines[step.machine]}"
+def step_text(step: Step) -> str:
+    """Return a change in words: its size, and how many commits lie between."""
     low, high = (units.change(bound, step.ratio) for bound in (step.low, step.high))
     interval = f"{units.change(step.ratio)} [{low}, {high}]"
-    ends = [_short(point.commit) or point.created for point in (step.before, step.after)]
+    ends = [_short(point.commit) for point in (step.before, step.after)]
     between = units.counted(len(step.commits), "commit") if step.commits else "commits that are not in this history"
-    if step.before.commit and ends[0] == ends[1]:
-        between = "the commit is the same"
-    return f"{'slower' if step.is_slower else 'faster'} {interval} {how}, from {ends[0]} to {ends[1]}: {between}"
+    return (
+        f"{'slower' if step.is_slower else 'faster'} {interval} by live pairs, from {ends[0]} to {ends[1]}: {between}"
+    )
 
 
 def since_text(step: Step) -> str:
@@ -85,9 +84,6 @@ def step_command(course: Course, step: Step) -> str:
 
 def break_text(segment: Segment) -> str:
     """Return why a segment begins, empty for the first."""
-    if segment.begins is Break.PACKAGES:
-        changed = ", ".join(f"{name} {then} → {now or 'gone'}" for name, then, now in segment.packages)
-        return f"packages changed: {changed}"
     return {
         Break.FIRST: "",
         Break.CLOCK: "another clock decides from there on",
@@ -124,7 +120,7 @@ def _course_lines(course: Course, machines: Mapping[Machine, str]) -> Iterator[s
     for name, drawn, facts in rows:
         yield f"  {name:<{wide}}  {drawn:<{long}}  {facts}"
     for step in course.steps:
-        yield f"  {step_text(step, machines)}"
+        yield f"  {step_text(step)}"
         for commit in step.commits[-_COMMITS_MOST:]:
             yield f"    {commit_text(commit)}"
         if len(step.commits) > _COMMITS_MOST:
@@ -133,7 +129,7 @@ def _course_lines(course: Course, machines: Mapping[Machine, str]) -> Iterator[s
             yield f"    {command}"
     for line in course.lines:
         for segment in line.segments:
-            if segment.begins in (Break.PACKAGES, Break.CLOCK, Break.WORKLOAD):
+            if segment.begins in (Break.CLOCK, Break.WORKLOAD):
                 yield f"  {line_name(line, machines)}, {_short(segment.points[0].commit)}: {break_text(segment)}"
 
 

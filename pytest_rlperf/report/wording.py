@@ -175,10 +175,6 @@ def _broken(reason: Reason) -> str | None:
         case reasons.DeviceDisturbed(device, disturbances):
             advice = "; ".join(_advice(disturbances))
             return f"{device} was not fit to be measured on: {disturbances_text(disturbances)}; {advice}"
-        case reasons.CapInSomeWorkers(device, capped, workers):
-            return (
-                f"{device} was under its power cap in {capped} of {workers} workers and not in the others; {_THROTTLED}"
-            )
     return None
 
 
@@ -222,12 +218,6 @@ def _stored(reason: Reason) -> str | None:
             return (
                 f"stored numbers cannot exclude a change of ±{bound(tolerance)}; here they find slowdowns from "
                 f"{units.change(1 + smallest_seen)} on"
-            )
-        case reasons.PacesDiffer(interpreter, memory, memory_pace):
-            return (
-                f"{units.change(interpreter)} by the interpreter's kernel and {units.change(memory)} by the memory's: "
-                f"memory takes this machine {units.change(memory_pace)} since the baseline was stored, and stored "
-                "numbers cannot distinguish slower code from that"
             )
         case reasons.UnderMinimum(change_s, least_s, at_most):
             extent = "at most " if at_most else ""
@@ -300,16 +290,12 @@ def _beside_times(reason: Reason) -> str | None:
             found = "the code is as fast as it was" if same_code is None else _same_code(same_code)
             change = "another time" if ratio is None else units.change(ratio)
             return f"{found}; stored numbers show {change}: {_cause(versions)}"
-        case reasons.CountsChanged(changes):
-            return changes_text(changes)
+        case reasons.CountsChanged(changes, also):
+            return f"{'also counted: ' if also else ''}{changes_text(changes)}"
         case reasons.TimeAlone(status, time):
             return f"time alone: {status}, {'; '.join(reason_lines(time))}"
-        case reasons.Found(lines):
-            return "\n".join(lines)
-        case reasons.AlsoFound(lines):
-            return "\n".join(f"also: {line}" for line in lines)
-        case reasons.AlsoCounted(changes):
-            return f"also counted: {changes_text(changes)}"
+        case reasons.Found(lines, also):
+            return "\n".join(f"{'also: ' if also else ''}{line}" for line in lines)
         case reasons.BeyondAllowance(commit, most, ratio):
             if not most:
                 return f"it is slower by its time, and {commit} accepts its counts alone"

@@ -19,12 +19,9 @@ from pytest_rlperf.report import benchmark_json
 from pytest_rlperf.report.files import (
     CACHE,
     LATEST_RUN,
-    TRACE_OPTION,
     OutputError,
-    check_directory,
     check_file,
     write_file,
-    write_traces,
 )
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
@@ -56,8 +53,6 @@ def check_outputs(settings: Config, junit_xml: str | None) -> None:
         from pytest_rlperf.report.html import check_html  # which most runs need not load
 
         check_html(settings.html)
-    if settings.trace is not None:
-        check_directory(TRACE_OPTION, settings.trace)
 
 
 class EndOfRun:
@@ -89,7 +84,7 @@ class EndOfRun:
         ``failed`` are the keys of tests that failed, and the ids of files that cannot be collected, ``finished`` the
         keys of tests that came to their end.
         """
-        settings, traces = self._settings, self._run.outcomes.traces
+        settings = self._settings
         unmeasured = {*finished} - {*failed, *self._run.outcomes.keys}
         document = written(self._document(failed, unmeasured))
         if self._run.outcomes.keys:
@@ -98,7 +93,6 @@ class EndOfRun:
             (settings.json, lambda path: write_file(_JSON, path, document)),
             (settings.html, lambda path: write_file(_HTML, path, self._page())),
             (settings.benchmark_json, lambda path: write_file(benchmark_json.OPTION, path, self._benchmarks())),
-            (settings.trace, lambda path: write_traces(path, traces)),
         ]
         errors = []
         for path, write in writers:

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from pytest_rlperf.judge.findings import OF_READINGS, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
-from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records, slower_least
+from pytest_rlperf.judge.live import UNPLACED_LEAST, carriers, contributions, judge_records, slower_least
 from pytest_rlperf.measure.counting_pass import CountingPass, learn
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
@@ -94,12 +94,13 @@ class LivePairs:
 
     def __init__(self, test: Measuring, history: PairSpread | None = None) -> None:
         self.test = test
-        self._policy, self._limits = policy, limits = test.policy, PairLimits(*test.settings.pairs)
+        self._policy = policy = test.policy
+        self._least = policy.pairs[0]
         self._history = history
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
             test.progress,
-            least=max((limits.least if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
+            least=max((self._least if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=test.settings.max_time_s,
             tolerance=policy.tolerance,
@@ -127,7 +128,7 @@ class LivePairs:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
-        with ThreadPoolExecutor(max(self._limits.least, self.test.lanes.count)) as threads:
+        with ThreadPoolExecutor(max(self._least, self.test.lanes.count)) as threads:
             try:
                 while verdict is None:
                     for _ in range(self._missing(len(running))):
@@ -153,7 +154,7 @@ class LivePairs:
 
     def _missing(self, running: int) -> int:
         """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
-        least = self._limits.least - self._begun
+        least = self._least - self._begun
         if least > 0 or running:
             return max(0, least)
         return self._measurement.begin(max(1, self.test.lanes.free))
@@ -168,9 +169,9 @@ class LivePairs:
         records = self._measurement.records()
         if not records:
             return None
-        verdict = judge_records(records, self._policy, self._limits, final=False, history=self._history)
+        verdict = judge_records(records, self._policy, final=False, history=self._history)
         if verdict is None and is_last and self._measurement.is_time_up:
-            verdict = judge_records(records, self._policy, self._limits, final=True, history=self._history)
+            verdict = judge_records(records, self._policy, final=True, history=self._history)
         return verdict
 
     def _take(self, index: int) -> None:
@@ -279,7 +280,7 @@ class LiveComparison(LivePairs):
         return base, head
 
     def _start_others(self, number: int) -> None:
-        for other in range(number + 1, number + self._limits.least):
+        for other in range(number + 1, number + self._least):
             threading.Thread(target=_quietly, args=(partial(self._stems.ready, other),), daemon=True).start()
 
     def prepare(self, index: int, pair: WorkerPair) -> None:

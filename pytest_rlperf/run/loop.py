@@ -35,7 +35,6 @@ from pytest_rlperf.model.notes import (
 from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.model.selfcheck import Selfcheck
 from pytest_rlperf.model.sides import Project, Sides
-from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
@@ -86,7 +85,6 @@ class Judged(NamedTuple):
     outcome: Outcome | None = None
     selfcheck: Selfcheck | None = None
     notes: tuple[Note, ...] = ()
-    traces: tuple[Trace, ...] = ()
 
 
 Measure: TypeAlias = Callable[[Measuring], Judged]
@@ -352,7 +350,6 @@ class TestLoop:
                 run.outcomes.add(judged.outcome)
             if judged.selfcheck is not None:
                 run.outcomes.selfchecks[key] = judged.selfcheck
-            run.outcomes.traces += judged.traces
             run.note(*judged.notes)
         if test.doubt and not test.failure:
             run.note(MeasuredFresh(key, test.doubt))
@@ -365,16 +362,11 @@ class TestLoop:
         outcome, notes = OneTest(test, solo, base_sides, against, self._run).measure()
         if test.is_short and outcome.verdict.was_cut_short:
             notes = (*notes, ShortOfTime(group.key, settings.max_time_s))
-        traces: list[Trace] = []
-        explains = self._explains and outcome.result.measured
-        if settings.trace is not None or explains:
+        if self._explains and outcome.result.measured:
             with nullcontext() if group.has_machine else test.lanes.lane(test.order):
-                if explains:
-                    outcome = diagnostics.explain(group, outcome, progress)
-                if settings.trace is not None:
-                    traces = diagnostics.trace(group, outcome, progress)
+                outcome = diagnostics.explain(group, outcome, progress)
         end = m.Leave(outcome.result, failure_of(outcome, self._run))
-        return Judged(end, outcome, notes=notes, traces=tuple(traces))
+        return Judged(end, outcome, notes=notes)
 
     def _check_self(self, stems: Stems, test: Measuring) -> Judged:
         """Compare a test with itself."""

@@ -22,7 +22,6 @@ from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
-from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.run_json import RunFile
@@ -43,7 +42,6 @@ class Outcomes:
 
     tests: dict[str, Outcome] = field(default_factory=dict)
     selfchecks: dict[str, Selfcheck] = field(default_factory=dict)
-    traces: list[Trace] = field(default_factory=list)
     modules: set[str] = field(default_factory=set)
 
     @property
@@ -222,7 +220,7 @@ class RunState:
     def _read_tree(self) -> Tree:
         """Return the state of the tree, in which what the run itself writes does not count."""
         settings = self.settings
-        outputs = (settings.json, settings.html, settings.benchmark_json, settings.trace)
+        outputs = (settings.json, settings.html, settings.benchmark_json)
         return read_tree(self._root, settings.baseline_dir, [path for path in outputs if path is not None])
 
 

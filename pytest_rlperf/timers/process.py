@@ -215,8 +215,7 @@ def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True, wo
 
 
 def _current() -> Tree | None:
-    tree = PROCESS.tree
-    return tree if is_recording() and isinstance(tree, Tree) else None
+    return PROCESS.tree if is_recording() else None
 
 
 @contextmanager

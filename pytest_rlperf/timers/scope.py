@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.timers import stack as stacks
 from pytest_rlperf.timers.node import WINDOW, Node, key_of
-from pytest_rlperf.timers.stack import ClockNs, Joinable, Stack
+from pytest_rlperf.timers.stack import ClockNs, Stack
+
+if TYPE_CHECKING:
+    from pytest_rlperf.timers.tree import Tree
 
 
 class Timer(Protocol):
@@ -54,7 +57,7 @@ class _ProcessSwitch:
     """Whether and where the scopes of this process record."""
 
     def __init__(self) -> None:
-        self.tree: Joinable | None = None  # the one that records or did last
+        self.tree: Tree | None = None  # the one that records or did last
 
     @property
     def is_on(self) -> bool:
@@ -65,7 +68,7 @@ class _ProcessSwitch:
         """Return the nanoseconds of the clock by which scopes record."""
         return _clock()
 
-    def turn_on(self, tree: Joinable, clock: ClockNs) -> None:
+    def turn_on(self, tree: Tree, clock: ClockNs) -> None:
         """Have scopes record into ``tree``, by ``clock``."""
         global _clock, _local, _only
         self.tree = tree

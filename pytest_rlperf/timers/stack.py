@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.timers.node import Node
@@ -114,16 +113,6 @@ class Stack:
             node.start_ns = max(before_ns, node.start_ns)
         for stack, _ in list(self._tasks.values()):
             stack.forget(before_ns)
-
-
-class Joinable(Protocol):
-    """A tree in which every thread has a stack."""
-
-    def join(self) -> Stack:
-        """Return the current thread's stack; scopes that were open when recording ended are left."""
-
-    def note_fault(self, fault: str) -> bool:
-        """Note a misuse of scopes; return whether it is the first of its kind."""
 
 
 def _running_loop() -> object:

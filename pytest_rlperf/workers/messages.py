@@ -27,7 +27,6 @@ from pytest_rlperf.model.measured import (
     Warm,
     out_of_range,
 )
-from pytest_rlperf.model.spans import Span
 
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
 FRAME_MOST = 1 << 28  # bytes
@@ -199,13 +198,6 @@ class Explained(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-class Traced(msgspec.Struct, frozen=True):
-    """The spans of one call; ``notes`` name what is missing among them."""
-
-    spans: tuple[Span, ...]
-    notes: tuple[str, ...]
-
-
 # ------------------------------------------------------------------ run → worker
 
 
@@ -321,12 +313,6 @@ class Explain(Order, frozen=True):
     answer: ClassVar[Any] = Explained
 
 
-class TraceCall(Order, frozen=True):
-    """Trace one call, once all timed slices are taken."""
-
-    answer: ClassVar[Any] = Traced
-
-
 class Failure(msgspec.Struct, frozen=True):
     """The reason for a measured call to fail: a regression, or a measurement that broke."""
 
@@ -365,7 +351,6 @@ ToWorker: TypeAlias = (
     | ReadUsage
     | FindAllocations
     | Explain
-    | TraceCall
     | Leave
     | Reap
     | Quit

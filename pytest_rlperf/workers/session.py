@@ -41,7 +41,7 @@ from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model.measured import Result, Shape, SliceKind, Workload
+from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, loaded_files
@@ -93,7 +93,6 @@ class RemoteEngine:
         self.connection = connection
         self.shared_setup_s = 0.0
         self._start = start
-        self._kernel_shapes: dict[SliceKind, Shape] = {}
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
         self._seed = 0
@@ -126,7 +125,7 @@ class RemoteEngine:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         self.send(m.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
-        meter = Meter(workload, self._kernels, kernel_shapes=self._kernel_shapes)
+        meter = Meter(workload, self._kernels)
         ended = children_seen()[1]
         try:
             while True:
@@ -172,8 +171,6 @@ class RemoteEngine:
                 return meter.allocations(order.least_bytes)
             case m.Explain():
                 return m.Explained(*meter.explain())
-            case m.TraceCall():
-                return m.Traced(*meter.trace())
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
     def loaded(self) -> dict[str, str]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from virtual_gpu import VirtualGPU
+from virtual_gpu import VirtualGPU, VirtualLibrary
 
 from pytest_rlperf.devices.clocks import Driver
-from pytest_rlperf.measure.device_state import ConditionReader, DeviceLibrary, Torch
-from pytest_rlperf.model.device import Conditions
+from pytest_rlperf.measure.device_state import DeviceLibrary, Torch
 
 COPY_BYTES = 1 << 20
 _COMPILE_S = 10e-3  # of the virtual one's host
@@ -180,33 +179,3 @@ class Virtual:
             self._sizes.add(size)
             self.gpu.compile(_COMPILE_S)
         self.gpu.launch(10e-6)
-
-
-class VirtualLibrary:
-    """The virtual GPU's library: it has a count of compilations and the device's conditions, and no settings."""
-
-    missing = ""
-
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self._gpu = gpu
-
-    def used(self) -> Mapping[str, int]:
-        return {self._gpu.device: self._gpu.launches + self._gpu.copies}
-
-    def flags(self) -> dict[str, str]:
-        return {}
-
-    def recompiles(self) -> int:
-        return self._gpu.recompiles
-
-    def settings(self) -> Mapping[str, object]:
-        return {}
-
-    def restore(self, settings: Mapping[str, object]) -> None:
-        """Do nothing."""
-
-    def conditions(self, device: str) -> ConditionReader:
-        return self
-
-    def read(self) -> Conditions | None:
-        return self._gpu.conditions()

@@ -88,7 +88,7 @@ def render_history_page(report: HistoryReport) -> str:
         TestCourse(
             course.test,
             [_plot(course, line, report.machines) for line in course.lines],
-            [_change(course, step, report.machines) for step in course.steps],
+            [_change(course, step) for step in course.steps],
         )
         for course in ordered
     ]
@@ -131,9 +131,9 @@ def _headline(ordered: Sequence[Course]) -> str:
     return f"{len(slower)} of {tests} got slower{which} {name} {change} since {since_text(slower[0])}"
 
 
-def _change(course: Course, step: Step, machines: Mapping[Machine, str]) -> Change:
+def _change(course: Course, step: Step) -> Change:
     commits: Sequence[LoggedCommit] = step.commits
-    return Change(step_text(step, machines), [commit_text(commit) for commit in commits], step_command(course, step))
+    return Change(step_text(step), [commit_text(commit) for commit in commits], step_command(course, step))
 
 
 def _plot(course: Course, line: Line, machines: Mapping[Machine, str]) -> CoursePlot:
@@ -188,12 +188,9 @@ def _percent(value: float, first: float) -> float:
 
 def _steps(course: Course, line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
     known = {(point.commit, point.created): places[id(point)] for point in line.points}
-    for step in course.steps:
-        if step.machine == line.machine:
-            ends = [known.get((point.commit, point.created)) for point in (step.before, step.after)]
-            if None not in ends:
-                x = sum(end or 0.0 for end in ends) / 2
-                yield Rule("slowdown" if step.is_slower else "speedup", x, units.change(step.ratio), "")
+    for step in course.steps if line.machine is None else ():
+        x = sum(known[point.commit, point.created] for point in (step.before, step.after)) / 2
+        yield Rule("slowdown" if step.is_slower else "speedup", x, units.change(step.ratio), "")
 
 
 def _breaks(line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
