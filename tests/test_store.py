@@ -31,7 +31,7 @@ from pytest_rlperf.baseline.provenance import (
     read_tree,
     versions,
 )
-from pytest_rlperf.baseline.schema import SCHEMA
+from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
 from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.counting import Counting, PhaseCounts, Share
@@ -211,6 +211,12 @@ def test_a_text_that_is_no_unicode_is_not_written(store: Store, wording: Wording
     with wording.raises(BaselineError):
         store.write("s", ORIGIN, {"a\udcff": stored("a\udcff")})
     assert store.read() is None
+
+
+def test_a_baseline_without_tests_reads_back() -> None:
+    """Tools may write one, and remove its last test."""
+    empty = Baseline(SCHEMA, HERE, {}, {})
+    assert decode(encode(empty)) == empty
 
 
 def test_names_and_other_machines(tmp_path: Path) -> None:
@@ -441,6 +447,24 @@ def test_two_savers_at_once_lose_nothing(store: Store) -> None:
         assert saver.returncode == 0
     baseline = read(store)
     assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(25)}
+
+
+def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path, wording: Wording) -> None:
+    """The file that it leads to is replaced, wherever that lies."""
+    shared = tmp_path / "shared" / "figures.json"
+    store.directory.mkdir(parents=True)
+    store.path.symlink_to(shared)
+    with wording.raises(BaselineError):
+        store.read()
+    shared.parent.mkdir()
+    shared.write_bytes(b"")
+    with pytest.raises(BaselineError, match="is empty"):
+        store.read()
+    Store(tmp_path / "elsewhere", "default", HERE).write("s", ORIGIN, {"a": stored("a")})
+    Store(tmp_path / "elsewhere", "default", HERE).path.rename(shared)
+    store.write("t", ORIGIN, {"b": stored("b", "t")})
+    assert store.path.is_symlink()
+    assert set(json.loads(shared.read_bytes())["results"]) == {"a", "b"}
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -677,6 +701,21 @@ def test_a_machine_class_has_words_and_a_name_that_stays() -> None:
     assert differences(HERE, HERE) == []
     assert differences(HERE, ELSEWHERE) == [("cpu", "Made Up 9000", "Made Up 8000"), ("cores", 4, 2)]
     assert this_machine() == this_machine()
+
+
+def test_a_machine_that_shows_little_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc the processor's name is Python's, if it has one; without affinities all cores count."""
+    monkeypatch.setattr(Path, "read_text", unreadable)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for processor, cores, found in (("arm", 8, ("arm", 8)), ("", None, ("unknown processor", 1))):
+        monkeypatch.setattr("platform.processor", lambda processor=processor: processor)
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        machine = this_machine(lambda: ())
+        assert (machine.cpu, machine.cores) == found
+
+
+def unreadable(*_: object, **__: object) -> str:
+    raise FileNotFoundError
 
 
 @pytest.mark.parametrize(

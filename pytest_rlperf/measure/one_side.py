@@ -238,8 +238,7 @@ def measure_one_side(
     taken, records = _take_turns(chosen, warm, limit, progress)
     few = f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}"
     notes = (few,) if len(records) < len(workers) else ()
-    usages = tuple(tuple(slices.usages) for slices in taken)
-    return SideMeasurement(tuple(records), *_phases(taken), notes, usages)
+    return SideMeasurement(tuple(records), *_phases(taken), notes, tuple(tuple(slices.usages) for slices in taken))
 
 
 def _phases(taken: Sequence[WorkerSlices]) -> tuple[tuple[Phase, ...], float]:
