@@ -94,28 +94,6 @@ def test_a_worse_count_locks_the_baseline(project: Example) -> None:
     assert re.search(r"not stored: .*old figures", refused.out), refused.out
 
 
-@pytest.mark.slow
-def test_another_machines_counts_gate_unless_its_packages_differ(project: Example, tmp_path: Path) -> None:
-    """Times of another machine class say nothing; its counts do, as long as the code ran on the same packages."""
-    stored = json.loads(baseline(project).read_bytes())
-    stored["machine"]["cpu"] = "Made Up 9000"
-    elsewhere = write(tmp_path, NOW)
-    path = "baselines/default/elsewhere.json"
-    elsewhere.write({path: json.dumps(stored)})
-    found = elsewhere.pytest("--rlperf", *QUICK, "-k", "test_more", code=FAILED)
-    assert found.statuses == {"test_more": "SLOWER"}
-    assert found.codes == {"test_more": "counters"}
-    assert "INCOMPARABLE" in found.reasons["test_more"]
-    assert "Made Up 9000, " in found.reasons["test_more"]
-
-    (session,) = stored["sessions"].values()
-    session["packages"]["numpy"] = "0.1"
-    elsewhere.write({path: json.dumps(stored)})
-    other = elsewhere.pytest("--rlperf", *QUICK, "-k", "test_more", code=OK)
-    assert other.statuses == {"test_more": "INCOMPARABLE"}
-    assert "numpy 0.1 → " in other.words
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Example:
     """Return a project whose first commit does two steps, and whose tests need no edit for another."""
