@@ -130,8 +130,6 @@ def test_vec_env_resets_with_the_next_step() -> None:
         resets += int(ended.sum())
     assert resets > 3
     envs.close()
-    with pytest.raises(ValueError, match="got 0"):
-        ppo.make_vec_env("CartPole-v1", 0)
 
 
 @pytest.mark.torch
@@ -188,19 +186,15 @@ def test_replay_keeps_the_newest_transitions() -> None:
 
 @pytest.mark.torch
 def test_replay_errors(wording: Wording) -> None:
-    """An empty buffer, an empty batch, a wrong shape, too many at once and sizes below one each have their message."""
+    """An empty buffer, a wrong shape and too many at once each have their message."""
     buffer = sac.ReplayBuffer(capacity=4, obs_dim=2, act_dim=1)
     with pytest.raises(ValueError, match="empty"):
         buffer.sample(1)
     add_numbered(buffer, 0, 1)
-    with pytest.raises(ValueError, match="got 0"):
-        buffer.sample(0)
     with pytest.raises(ValueError, match="capacity 4"):
         add_numbered(buffer, 0, 5)
     with wording.raises(ValueError):
         buffer.add(np.zeros((1, 2)), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 2)), np.zeros(1))
-    with pytest.raises(ValueError, match="capacity=0"):
-        sac.ReplayBuffer(capacity=0, obs_dim=2, act_dim=1)
 
 
 def small_sac(seed: int = 0, **options: Any) -> SAC:
@@ -411,8 +405,6 @@ def test_ppo_errors(wording: Wording) -> None:
     import gymnasium
 
     agent = cartpole_ppo(n_envs=1)
-    with pytest.raises(ValueError, match="got 0"):
-        agent.collect(0)
     with pytest.raises(ValueError, match="5 valid rows"):
         agent.update(agent.collect(5))
     box, discrete = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pytest_rlperf.sides.git import Repository
 
 
-_SKIPPED_MOST = 10  # versions that are named
 _STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
 
 
@@ -88,10 +87,7 @@ def _notes(repository: Repository, commits: Sequence[LoggedCommit], sessions: Se
     notes = []
     if repository.is_shallow():
         notes.append(f"this clone is shallow: history begins at {short(commits[0].sha)}; {DEEPEN}")
-    notes += [f"left out {skipped}" for skipped in sessions.skipped[:_SKIPPED_MOST]]
-    if len(sessions.skipped) > _SKIPPED_MOST:
-        notes.append(f"left out {len(sessions.skipped) - _SKIPPED_MOST} more that cannot be read")
-    return tuple(notes)
+    return (*notes, *(f"left out {skipped}" for skipped in sessions.skipped))
 
 
 HISTORY = Command("history", "Show the course of tests over commits, and the changes in it.", _add_arguments, _run)

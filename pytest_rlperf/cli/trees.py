@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, content_of, print_text, source_of, width
+from pytest_rlperf.cli.command import Command, Exit, UsageError, content_of, print_text, source_of, width
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
 
@@ -26,21 +26,17 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    paths: list[str] = arguments.files
-    read: dict[int, list[TimerTree]] = {}
-    for number, path in enumerate(paths):
-        try:
-            read[number] = _chosen(_read(path), path, arguments)
-        except (TimerFileError, UsageError) as error:
-            complain(error)
-    complete = len(read) == len(paths)
-    if arguments.format == _TEXT:
-        _print_trees(paths, read)
-    elif complete:  # a document that lacks something looks like one that has it all
-        from pytest_rlperf import traces
+    from pytest_rlperf import traces
 
-        print_text(traces.write([tree for trees in read.values() for tree in trees], arguments.format))
-    return Exit.NOTHING_SLOWER if complete else Exit.USAGE
+    try:
+        read = [(path, _chosen(_read(path), path, arguments)) for path in arguments.files]
+    except TimerFileError as error:
+        raise UsageError(str(error)) from None
+    if arguments.format == _TEXT:
+        _print_trees(read)
+    else:
+        print_text(traces.write([tree for _, trees in read for tree in trees], arguments.format))
+    return Exit.NOTHING_SLOWER
 
 
 def _read(path: str) -> list[TimerTree]:
@@ -53,22 +49,20 @@ def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) ->
     """Return the trees that the arguments ask for."""
     chosen = [tree for tree in trees if arguments.tree in {None, tree.name}]
     if not chosen:
-        if not trees:
-            raise TimerFileError(f"{path} holds no trees: record some timings first")
         names = ", ".join(repr(tree.name) for tree in trees)
-        raise TimerFileError(f"{path} has no tree {arguments.tree!r}: choose one of {names}")
+        raise TimerFileError(f"{path} has no tree {arguments.tree or ''!r}; it has: {names or 'none'}")
     return chosen
 
 
-def _print_trees(paths: Sequence[str], read: dict[int, list[TimerTree]]) -> None:
+def _print_trees(read: Sequence[tuple[str, list[TimerTree]]]) -> None:
     from pytest_rlperf.report.printable import shown
     from pytest_rlperf.report.tree import render_tree
 
     columns = width()
     parts = []
-    for number, trees in read.items():
+    for path, trees in read:
         tables = [render_tree(tree, width=columns) for tree in trees]
-        heading = f"{shown(paths[number])}:\n" if len(paths) > 1 else ""
+        heading = f"{shown(path)}:\n" if len(read) > 1 else ""
         parts.append(heading + "\n".join(tables))
     print_text("\n".join(parts))
 

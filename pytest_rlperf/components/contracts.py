@@ -36,28 +36,12 @@ def timed_call(timer: Timer, function: Callable[[], object]) -> Callable[[], obj
 
 
 class Stepper(ABC):
-    """Steps a vector env with actions drawn beforehand; made with the env and a seed."""
+    """Steps every env of a vector env in each call, by actions drawn beforehand; made with the env and a seed.
 
-    env: Any
-    num_envs: int
+    It does not count calls that only reset an env.
 
-    @abstractmethod
-    def check(self) -> object:
-        """Reset and step, and check what comes back; ComponentError names what is wrong."""
-
-    @abstractmethod
-    def call(self) -> object:
-        """Step every env once; return nothing, or the step's values."""
-
-    @abstractmethod
-    def count(self) -> float:
-        """Return the env steps since the last count, resets left out; of a check's, those of its last call."""
-
-
-class EveryEnvStepper(Stepper):
-    """A stepper that steps every env in each call; it does not count calls that only reset an env.
-
-    Where an env spends a call on a reset, the subclass appends to ``_ended``, once a call, a value for ``_n_ended``.
+    Where an env spends a call on a reset, as under gymnasium's NEXT_STEP, the subclass appends to ``_ended``, once a
+    call, a value for ``_n_ended``.
     """
 
     def __init__(self, env: Any, num_envs: int, actions: Iterable[Any]) -> None:
@@ -66,7 +50,11 @@ class EveryEnvStepper(Stepper):
         self._actions = cycle(actions)
         self._calls = 0
         self._ended: list[Any] = []
-        self._owed = OwedResets()
+        self._due = 0  # resets that the next call makes, which may belong to another slice
+
+    @abstractmethod
+    def check(self) -> object:
+        """Reset and step, and check what comes back; ComponentError names what is wrong."""
 
     def call(self) -> object:
         """Step every env once."""
@@ -84,29 +72,13 @@ class EveryEnvStepper(Stepper):
     def count(self) -> float:
         """Return the env steps since the last count, resets left out; of a check's, those of its last call."""
         calls, self._calls = self._calls, 0
-        resets = self._owed.spent([self._n_ended(ended) for ended in self._ended])
+        *resets, self._due = [self._due, *(self._n_ended(ended) for ended in self._ended)]
         self._ended.clear()
-        return float(calls * self.num_envs - resets)
+        return float(calls * self.num_envs - sum(resets))
 
     def _n_ended(self, ended: Any) -> int:
         """Return how many episodes ended with a call, by its entry in ``_ended``."""
         return int(ended.sum())
-
-
-class OwedResets:
-    """Resets under gymnasium's NEXT_STEP: an env whose episode ended with one call is reset by the next one.
-
-    The next call may belong to another slice.
-    """
-
-    def __init__(self, due: int = 0) -> None:
-        self._due = due
-
-    def spent(self, ended: Sequence[int]) -> int:
-        """Return the resets made in the latest calls, given the number of episodes that ended with each of them."""
-        due = [self._due, *ended]
-        self._due = due[-1]
-        return sum(due[:-1])
 
 
 def autoreset_mode(env: Any) -> str | None:

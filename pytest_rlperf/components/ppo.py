@@ -38,36 +38,20 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
     """
     __tracebackhide__ = True
     make = adapter_for(lambda library: library.ppo, agent)
+    collect = attribute(agent, "collect")
+    if make is None and not callable(collect):
+        return _thunk_workload(agent, items)
+    if n_steps is None:
+        raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
+    check_count("n_steps", n_steps)
     if make is not None:
-        if n_steps is None:
-            raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
-        check_count("n_steps", n_steps)
         roller = make(agent, n_steps)
         return _roller_workload(roller, float(roller.n_steps * roller.num_envs))
-    collect = attribute(agent, "collect")
-    if callable(collect):
-        if n_steps is None:
-            raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, which agent.collect is called with")
-        check_count("n_steps", n_steps)
-        thunk = f"a thunk collects any rollout: {_THUNK}"
-        if items is not None:
-            check_items(items)
-        check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
-        roller = _AnyRoller(collect, n_steps, items)
-        return _roller_workload(roller, float(n_steps if items is None else items))
-    if not callable(agent):
-        raise ComponentError(
-            f"rlperf_ppo_collect needs an agent with collect(n_steps), or a thunk that collects one rollout, "
-            f"not {type(agent).__qualname__}"
-        )
-    if items is None:
-        raise ComponentError(
-            "rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects; n_steps=… is for an agent "
-            "with collect(n_steps)"
-        )
-    check_items(items)
-    check_takes("rlperf_ppo_collect calls a thunk without arguments", agent, (), _THUNK)
-    return _thunk_workload(agent, float(items))
+    if items is not None:
+        check_items(items)
+    thunk = f"a thunk collects any rollout: {_THUNK}"
+    check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
+    return _roller_workload(_AnyRoller(collect, n_steps, items), float(n_steps if items is None else items))
 
 
 def _roller_workload(roller: Roller, items: float) -> Workload:
@@ -111,15 +95,28 @@ def counted_since(counted: list[Any]) -> float:
     return steps
 
 
-def _thunk_workload(collect: Callable[[], Any], items: float) -> Workload:
+def _thunk_workload(collect: Any, items: float | None) -> Workload:
     """Return the workload of a function that collects, of which nothing more is known."""
+    __tracebackhide__ = True
+    if not callable(collect):
+        raise ComponentError(
+            f"rlperf_ppo_collect needs an agent with collect(n_steps), or a thunk that collects one rollout, "
+            f"not {type(collect).__qualname__}"
+        )
+    if items is None:
+        raise ComponentError(
+            "rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects; n_steps=… is for an agent "
+            "with collect(n_steps)"
+        )
+    check_items(items)
+    check_takes("rlperf_ppo_collect calls a thunk without arguments", collect, (), _THUNK)
     call = timed_call(_PPO_COLLECT, collect)
 
     def check() -> object:
         __tracebackhide__ = True
         return finished(collect(), "the thunk")
 
-    return Workload("ppo_collect", call=call, items=items, unit="env step", check=check, holds=(collect,))
+    return Workload("ppo_collect", call=call, items=float(items), unit="env step", check=check, holds=(collect,))
 
 
 class _AnyRoller(Roller):

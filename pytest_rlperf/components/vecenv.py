@@ -20,8 +20,6 @@ from pytest_rlperf.components.contracts import (
     ACTIONS,
     ENV_STEP,
     RESET,
-    EveryEnvStepper,
-    OwedResets,
     Stepper,
     autoreset_mode,
     check_observations,
@@ -170,7 +168,7 @@ def can_be_stepped(env: Any) -> bool:
     return not isinstance(env, type) and all(callable(attribute(env, name)) for name in ("reset", "step"))
 
 
-class AutoresetStepper(EveryEnvStepper):
+class AutoresetStepper(Stepper):
     """Steps an env that resets by one of gymnasium's autoreset modes, which its metadata name.
 
     Under NEXT_STEP autoreset the call after an episode's end resets that env and ignores its action: no step.
@@ -204,7 +202,7 @@ class AutoresetStepper(EveryEnvStepper):
                 # Where the env hands out its own arrays, a reference kept would change with the next step.
                 self._copies = np.shares_memory(before[0], terminated) or np.shares_memory(before[1], truncated)
             has_ended = before is not None and bool(before[2].any())
-            self._calls, self._ended, self._owed = 0, [], OwedResets(int(before[2].sum()) if has_ended else 0)
+            self._calls, self._ended, self._due = 0, [], int(before[2].sum()) if has_ended else 0
             self._finish_step(terminated, truncated)
             if has_ended:
                 break
@@ -252,7 +250,7 @@ class AutoresetStepper(EveryEnvStepper):
                     self.env.reset(options={"reset_mask": ended})
 
 
-class AnyStepper(EveryEnvStepper):
+class AnyStepper(Stepper):
     """Steps an env of one's own, which resets within the step."""
 
     def __init__(self, env: Any, num_envs: int, seed: int) -> None:
@@ -303,7 +301,8 @@ class AnyStepper(EveryEnvStepper):
 
 def _reset_seeded(env: Any, seed: int) -> None:
     __tracebackhide__ = True
-    if _takes_keyword(env.reset, "seed"):
+    signature = signature_of(env.reset)
+    if signature is not None and "seed" in signature.parameters:
         _reset(env, seed=seed)
     else:
         _seed(env, seed)
@@ -321,12 +320,6 @@ def _reset(env: Any, **given: int) -> None:
             f"{call} failed: {type(error).__name__}: {error}; make this call work by itself, then measure "
             f"it{see('reading-a-report.md#error')}"
         ) from error
-
-
-def _takes_keyword(function: Any, name: str) -> bool:
-    """Whether a function has a parameter of that name, as far as its signature shows."""
-    signature = signature_of(function)
-    return signature is not None and name in signature.parameters
 
 
 def _seed(seeded: Any, seed: int) -> None:

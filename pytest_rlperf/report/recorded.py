@@ -12,7 +12,7 @@ from pytest_rlperf.report.text import table_text
 
 
 def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int) -> str:
-    """Return a baseline's figures, a line a test, with its origin, and why it was accepted."""
+    """Return a baseline's figures, a line a test, with its origin."""
     stored = {key: baseline.results[key] for key in keys}
     columns = (
         Column("test", "test", "left", overflow="fold"),
@@ -31,11 +31,7 @@ def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int) -> s
         )
         for key, entry in stored.items()
     ]
-    lines = table_text(make_table(columns, rows), width)
-    accepted = [f"  {test_name(key)}: {_acceptance(entry)}" for key, entry in stored.items() if entry.accepted]
-    if accepted:
-        lines += ["", "accepted although slower:", *accepted]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in table_text(make_table(columns, rows), width))
 
 
 def _origin(baseline: Baseline, entry: StoredResult) -> str:
@@ -44,11 +40,3 @@ def _origin(baseline: Baseline, entry: StoredResult) -> str:
         return entry.session
     code = "outside git" if provenance.commit is None else f"commit {provenance.commit[:12]}"
     return f"{provenance.created.partition('T')[0]}, {code}{', uncommitted changes' if provenance.dirty else ''}"
-
-
-def _acceptance(entry: StoredResult) -> str:
-    accepted = entry.accepted
-    assert accepted is not None
-    day = accepted.created.partition("T")[0]
-    by = f" by {accepted.by}" if accepted.by else ""
-    return f"{units.seconds(accepted.previous_call_s)} before; {day}{by}: {accepted.reason}"

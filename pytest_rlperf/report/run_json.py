@@ -208,14 +208,12 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
 def check_version(document: dict[str, Any], newest: int) -> None:
     """Refuse a document without a schema version, or of one that this code does not read."""
     schema = document.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool):
-        raise ReadingError(f"$.schema is {_shown(schema)}, expected a whole number")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise ReadingError(f"$.schema is {_shown(schema)}, expected a whole number from 1 on")
     if schema > newest:
         raise NewerError(
             f"has schema version {_shown(schema)}, this pytest-rlperf reads up to {newest}: upgrade pytest-rlperf"
         )
-    if schema < 1:
-        raise ReadingError(f"$.schema is {_shown(schema)}, the first was 1")
 
 
 def convert(value: object, type_: type[_T], place: str) -> _T:
@@ -282,12 +280,8 @@ def _estimate_faults(place: str, estimate: Estimate | None) -> Iterator[str]:
     if estimate is None:
         return
     low, ratio, high = estimate.low, estimate.ratio, estimate.high
-    if ratio <= 0:
-        yield f"{place}.ratio is {ratio}, expected a positive number"
-    if not 0 < low <= ratio:
-        yield f"{place}.low is {low}, expected a positive number up to the ratio"
-    if not ratio <= high:  # which may be infinite
-        yield f"{place}.high is {high}, expected a number from the ratio on"
+    if not 0 < low <= ratio <= high:  # which may be infinite
+        yield f"{place} is {ratio} from {low} to {high}, expected a positive ratio within its bounds"
     least, most = _CONFIDENCES
     if not least <= estimate.confidence <= most:
         yield f"{place}.confidence is {estimate.confidence}, expected a number from {least} to {most}"

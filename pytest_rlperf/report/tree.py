@@ -89,9 +89,7 @@ def _time(ns: float | None) -> str:
 
 
 def _count(timing: Timing) -> str:
-    if not timing.count:
-        return _UNKNOWN
-    return str(timing.count) if timing.count <= _LONGEST_COUNT else units.quantity(timing.count)
+    return units.quantity(timing.count) if timing.count > _LONGEST_COUNT else str(timing.count or _UNKNOWN)
 
 
 def _whole_ns(root: Timing) -> int:

@@ -528,15 +528,13 @@ def origin_text(name: str, provenance: Provenance | None) -> str:
     """Name the baseline that was compared with, its day and its commit."""
     if provenance is None:
         return f"baseline {name!r}, which has no figures for this test"
-    day = provenance.created.partition("T")[0]
+    baseline = f"baseline {name!r} of {provenance.created.partition('T')[0]}"
     if provenance.commit is None:
-        return f"baseline {name!r} of {day}, made outside git, so live pairs cannot run its code"
-    commit = provenance.commit[:12]
+        return f"{baseline}, made outside git, so live pairs cannot run its code"
     if provenance.dirty:
-        return (
-            f"baseline {name!r} of {day}, made from uncommitted changes on {commit}, so live pairs cannot run its code"
-        )
-    return f"baseline {name!r} of {day}, commit {commit}"
+        changes = f"uncommitted changes on {provenance.commit[:12]}"
+        return f"{baseline}, made from {changes}, so live pairs cannot run its code"
+    return f"{baseline}, commit {provenance.commit[:12]}"
 
 
 # ----------------------------------------------------------------------- a self-check

@@ -16,7 +16,6 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.command import Completed, run
 from pytest_rlperf.sides.environment import changed_environment
-from pytest_rlperf.sides.packages import is_project
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,7 +33,7 @@ def build_into(
     project_dirs: Sequence[Path],
     on_step: OnStep,
     *,
-    isolated: bool | None = None,
+    isolated: bool,
 ) -> None:
     """Build each project and install it into the environment of ``python``, without its dependencies.
 
@@ -42,14 +41,8 @@ def build_into(
     :func:`needs_isolation` returns for the projects of both.
     """
     for project_dir in project_dirs:
-        if not is_project(project_dir):
-            raise SideError(
-                f"the packages under test must be built, but {project_dir} has neither setup.py nor a project in "
-                "pyproject.toml"
-            )
-        apart = needs_isolation(python, [project_dir]) if isolated is None else isolated
-        options = ["--no-deps", "--ignore-installed", *([] if apart else ["--no-build-isolation"])]
-        on_step(f"building {project_dir}" + (" in isolation" if apart else ""))
+        options = ["--no-deps", "--ignore-installed", *([] if isolated else ["--no-build-isolation"])]
+        on_step(f"building {project_dir}" + (" in isolation" if isolated else ""))
         completed = run_pip(python, ["install", *options, str(project_dir)], f"build {project_dir}")
         if completed.code:
             raise SideError(

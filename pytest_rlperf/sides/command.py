@@ -52,15 +52,9 @@ def run(
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise SideError(f"{_shown(words)} did not end within {limit_s:.0f} s and was ended") from None
+            raise SideError(f"`{' '.join(words):.120}` did not end within {limit_s:.0f} s and was ended") from None
         finally:
             # Its children share its session and end with it, so that none of them writes to a side later.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     return Completed(process.returncode, out, err)
-
-
-def _shown(words: Sequence[str]) -> str:
-    """Return the beginning of a command line, enough to recognise it."""
-    text = " ".join(words)
-    return f"`{text}`" if len(text) <= 120 else f"`{text[:117]}…`"

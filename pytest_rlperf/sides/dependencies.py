@@ -31,7 +31,7 @@ from pytest_rlperf.sides.environment import (
     start_entries,
     start_path,
 )
-from pytest_rlperf.sides.packages import import_packages, is_named, local_path, normalized, packages_under_test
+from pytest_rlperf.sides.packages import import_packages, local_path, normalized, packages_under_test
 from pytest_rlperf.sides.spec import user_path
 
 _LIMIT_S = 120.0
@@ -134,10 +134,9 @@ def _own_path(project: Project) -> tuple[str, ...]:
 def _check_not_own(wanted: Iterable[Requirement], project: Project, top: Path) -> None:
     """Check that no requirement is this repository itself: the tests would import today's code on both sides."""
     found = packages_under_test(project, top)
-    own = {normalized(package.distribution) for package in found if package.distribution is not None}
-    places = {project.rootdir, top, *(package.project_dir for package in found if package.project_dir is not None)}
+    own = {normalized(package.distribution or package.name) for package in found}
     for requirement in wanted:
-        if normalized(requirement.name) in own or any(is_named(place, requirement.name) for place in places):
+        if normalized(requirement.name) in own:
             exact = [pin.version for pin in requirement.specifier if pin.operator == "=="]
             raise SideError(
                 f"pip:{requirement} is this repository's own distribution, and today's code would be imported before "
@@ -157,15 +156,11 @@ def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:
 
 
 def _also_changed(names: list[str], base: Mapping[str, str], head: Mapping[str, str]) -> Iterator[str]:
-    """Yield a note on each kind of change that the resolver made beside the required distributions."""
+    """Yield a note where the resolver changed more than the required distributions."""
     others = sorted(base.keys() - set(names))
-    changed = [f"{name}: {base[name]}, today {head[name]}" for name in others if name in head]
-    installed = [f"{name} {base[name]}" for name in others if name not in head]
-    if changed:
-        yield f"the resolver also changed {'; '.join(changed)}"
-    if installed:
-        verb = "is" if len(installed) == 1 else "are"
-        yield f"the resolver also installed {', '.join(installed)}, which {verb} not there today"
+    if others:
+        changes = (f"{name}: {base[name]}, today {head.get(name, 'none')}" for name in others)
+        yield f"the resolver also changed {'; '.join(changes)}"
 
 
 def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
@@ -191,9 +186,7 @@ def find_interpreter(python: str, directory: Path) -> Path:
     found = shutil.which(python) if len(named.parts) == 1 else None
     path = Path(found) if found else directory / named
     if path.is_dir():
-        within = path / "bin" / "python"
-        hint = f"python:{within}" if within.is_file() else "the path of the program, such as python:PATH/bin/python"
-        raise SideError(f"python:{python} names no interpreter: {path} is a directory; name {hint}")
+        raise SideError(f"python:{python} names no interpreter: {path} is a directory; name python:PATH/bin/python")
     if not path.is_file():
         raise SideError(f"python:{python} names no interpreter: there is no {path}")
     return path.absolute()

@@ -11,7 +11,6 @@ import hashlib
 import math
 import os
 import re
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -319,9 +318,6 @@ class Repository:
 
     def _missing(self, ref: str) -> str:
         """Return the message for a ref that leads to no commit."""
-        found = self._git("cat-file", "-t", _END, ref)
-        if not found.code:
-            return f"{ref!r} is a {found.out.strip()}, not a commit: name a branch, a tag, a SHA or HEAD~1"
         if self.is_shallow():
             return f"there is no {ref!r} in {self.top}, a shallow clone (nor origin/{ref}): {DEEPEN}"
         names = self._checked("for-each-ref", "--format=%(refname:short)").split()
@@ -373,13 +369,6 @@ def find_repository(directory: Path) -> Repository:
 
 def _unusable(directory: Path, done: Completed) -> SideError:
     """Return the error for a directory in which git finds no working tree, or refuses the one it finds."""
-    if "dubious ownership" in done.err:
-        owned = re.search(r"repository at '([^']*)'", done.err)
-        place = owned[1] if owned else str(directory)
-        return SideError(
-            f"git does not trust {place}, which belongs to another user: "
-            f"git config --global --add safe.directory {shlex.quote(place)}"
-        )
     if any(text in done.err for text in _NO_TREE):
         return NoRepositoryError(
             f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}): make "
@@ -469,7 +458,7 @@ def _names(text: str) -> list[str]:
 
 
 def _last_line(done: Completed) -> str:
-    return next(reversed([line for line in done.err.splitlines() if line.strip()]), f"exit code {done.code}")
+    return next(reversed([line.strip() for line in done.err.splitlines() if line.strip()]), f"exit code {done.code}")
 
 
 # ------------------------------------------------------------------ trailers

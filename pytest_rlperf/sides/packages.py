@@ -27,7 +27,6 @@ How = Literal["path", "hook", "installed"]
 _SOURCE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 _INSTALLED_SUFFIXES = (".py", ".pyc", *EXTENSION_SUFFIXES)
 _GENERATED = "_version.py"
-_BUILD_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
 _ENVIRONMENT_NAMES = {"site-packages", "dist-packages", "node_modules"}
 
@@ -307,16 +306,6 @@ def built_files(packages: Iterable[Package], top: Path) -> Iterator[tuple[Packag
 
 
 # ------------------------------------------------------------------ projects and installations
-
-
-def is_named(project_dir: Path, name: str) -> bool:
-    """Whether a project's build files contain its distribution's name, as far as text without running it shows."""
-    for build_file in _BUILD_FILES:
-        path = project_dir / build_file
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        if any(normalized(found) == normalized(name) for found in re.findall(r"\bname\s*=\s*[\"']?([\w.-]+)", text)):
-            return True
-    return False
 
 
 def is_project(directory: Path) -> bool:

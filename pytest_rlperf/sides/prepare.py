@@ -41,7 +41,7 @@ from pytest_rlperf.sides.sources import (
     make_overlay,
     make_tree,
 )
-from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, parse_spec
+from pytest_rlperf.sides.spec import parse_spec, user_path
 
 
 def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
@@ -49,19 +49,17 @@ def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
 
     Their files are in the cache, which keeps them at least until this process ends.
     """
-    match parse_spec(spec_text):
-        case GitSpec(ref):
-            repository = find_repository(project.rootdir)
-            return _commit_comparison(repository, repository.resolve(ref), project, on_step).sides()
-        case DirSpec(path):
-            today = _today(project)
-            source = _directory_source(project.directory / path, today, project)
-            return _Comparison.of(source, today, project, on_step).sides()
-        case PipSpec(requirements):
-            top = _today(project).top
-            return pip_sides(requirements, project, top, open_cache(top), on_step)
-        case PythonSpec(python):
-            return python_sides(python, project, _today(project).top, on_step)
+    kind, parts = parse_spec(spec_text)
+    if kind == "git":
+        repository = find_repository(project.rootdir)
+        return _commit_comparison(repository, repository.resolve(parts[0]), project, on_step).sides()
+    today = _today(project)
+    if kind == "dir":
+        source = _directory_source(project.directory / user_path(parts[0]), today, project)
+        return _Comparison.of(source, today, project, on_step).sides()
+    if kind == "pip":
+        return pip_sides(parts, project, today.top, open_cache(today.top), on_step)
+    return python_sides(parts[0], project, today.top, on_step)
 
 
 def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "commit") -> Sides:
@@ -102,7 +100,8 @@ def _today(project: Project) -> Today:
 
 def _directory_source(path: Path, today: Today, project: Project) -> Source:
     """Return another directory as a source: a whole tree, or a replacement for the rootdir alone."""
-    _check_directory(path)
+    if not path.is_dir():
+        raise SideError(f"dir:{path} names no directory to compare with")
     place = path.resolve()
     rootdir = project.rootdir.resolve()
     if place in (today.top, rootdir):
@@ -115,11 +114,6 @@ def _directory_source(path: Path, today: Today, project: Project) -> Source:
     check_size(place, listing(place))
     below = rootdir.relative_to(today.top)
     return PlainSource(place, "" if (place / below).is_dir() else below.as_posix())
-
-
-def _check_directory(path: Path) -> None:
-    if not path.is_dir():
-        raise SideError(f"dir:{path} names no directory to compare with")
 
 
 @dataclass(frozen=True)

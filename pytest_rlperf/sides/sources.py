@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
@@ -29,24 +29,6 @@ MOST_BYTES = 2 * 10**9
 MOST_FILES = 100_000
 _SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 _TESTS = {"test", "tests"}  # names of directories of tests within code
-
-
-class Source(Protocol):
-    """The original files of a side, before today's tests are laid over them."""
-
-    @property
-    def key(self) -> str:
-        """A text that is different wherever the files are."""
-
-    @property
-    def title(self) -> str:
-        """The name of the side in reports."""
-
-    def lay_out(self, target: Path) -> None:
-        """Put the files into a directory that does not exist yet."""
-
-    def differing(self, today: Today) -> list[str]:
-        """Return the files by which the source differs from today's tree, relative to its top."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +145,12 @@ class PlainSource:
         names = [name.removeprefix(prefix) for name in today.files() if name.startswith(prefix)]
         changed = _differing(self.directory, listing(self.directory), today.top / self.place, names)
         return [f"{prefix}{name}" for name in changed]
+
+
+# The original files of a side, before today's tests are laid over them: ``key`` is different wherever the files are,
+# ``title`` is the side's name in reports, ``lay_out`` puts the files into a directory that does not exist yet, and
+# ``differing`` returns the files by which they differ from today's tree, relative to its top.
+Source: TypeAlias = CommitSource | WorkingSource | PlainSource
 
 
 def listing(directory: Path) -> Iterator[str]:

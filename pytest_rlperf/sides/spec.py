@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -16,55 +14,24 @@ from pytest_rlperf.errors import SideError
 _KINDS = "a git ref, pip:REQUIREMENT[,REQUIREMENT…], dir:PATH or python:PATH"
 
 
-@dataclass(frozen=True)
-class GitSpec:
-    """The code of a commit."""
+def parse_spec(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of base that a value names, and its parts; SideError with the possible forms where it names none.
 
-    ref: str
-
-
-@dataclass(frozen=True)
-class PipSpec:
-    """Today's code with other versions of its dependencies."""
-
-    requirements: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DirSpec:
-    """The code in another directory."""
-
-    path: Path
-
-
-@dataclass(frozen=True)
-class PythonSpec:
-    """Today's code under another interpreter: its path, or its name on the PATH."""
-
-    path: str
-
-
-Spec: TypeAlias = GitSpec | PipSpec | DirSpec | PythonSpec
-
-
-def parse_spec(text: str) -> Spec:
-    """Read the value; SideError with the possible forms where it has none of them."""
+    The kinds are ``git`` with a ref, ``pip`` with requirements, ``dir`` with the path of a directory, and ``python``
+    with an interpreter's path, or its name on the PATH.
+    """
     kind, colon, rest = text.partition(":")
     if colon and kind == "pip":
-        return PipSpec(tuple(_requirements(rest)))
-    if colon and kind == "dir":
-        return DirSpec(user_path(_path(text, rest)))
-    if colon and kind == "python":
-        return PythonSpec(_path(text, rest))
-    return GitSpec(_ref(rest if colon and kind == "git" else text))
+        return kind, tuple(_requirements(rest))
+    if colon and kind in ("dir", "python"):
+        return kind, (_path(text, rest),)
+    return "git", (_ref(rest if colon and kind == "git" else text),)
 
 
 def _ref(text: str) -> str:
     ref = text.strip()
-    if not ref:
-        raise SideError(f"there is nothing to compare with: name {_KINDS}")
-    if ref.startswith("-"):
-        raise SideError(f"{ref!r} looks like an option, not like a git ref; name {_KINDS}")
+    if not ref or ref.startswith("-"):  # which git would take for an option
+        raise SideError(f"{ref!r} names nothing to compare with: name {_KINDS}")
     return ref
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +23,13 @@ class EnvPoolStepper(Stepper):
     """
 
     def __init__(self, env: EnvPool, seed: int) -> None:
-        self.env: Any = env
-        self.num_envs: int = self.env.config["num_envs"]
-        if self.env.is_async or not hasattr(env, "observation_space"):
+        config = env.config
+        if env.is_async or not hasattr(env, "observation_space") or config["max_num_players"] != 1:
             raise ComponentError(
-                "rlperf_vecenv_step supports EnvPool's gymnasium interface, and pools that step all envs at once; for "
-                "others give a thunk: rlperf_vecenv_step(step, num_envs=…)"
+                "rlperf_vecenv_step supports EnvPool's gymnasium interface, and pools of one player that step all envs "
+                "at once; for others give a thunk: rlperf_vecenv_step(step, num_envs=…)"
             )
-        self._actions = cycle(_draw_actions(self.env, self.num_envs, seed))
+        super().__init__(env, config["num_envs"], _draw_actions(env, config["num_envs"], seed))
         self._stepped: list[Any] = []  # an array a call, 0 where an env was reset; the pool makes new ones
 
     def check(self) -> None:
@@ -76,14 +74,8 @@ class EnvPoolStepper(Stepper):
 
 def _draw_actions(env: Any, rows: int, seed: int) -> list[Any]:
     """Return batches of actions of the type that the pool takes without conversion."""
-    __tracebackhide__ = True
     routing = ("env_id", "players.env_id")
     specs = {name: spec for name, spec in env.spec.action_array_spec.items() if name not in routing}
-    if env.config["max_num_players"] != 1 or len(specs) != 1:
-        raise ComponentError(
-            f"rlperf_vecenv_step draws one array of actions for pools of one player, not {', '.join(specs)} for up to "
-            f"{env.config['max_num_players']}; give a thunk that steps it: rlperf_vecenv_step(step, num_envs={rows})"
-        )
     (spec,) = specs.values()
     space = env.spec.gymnasium_action_space
     space.seed(seed)

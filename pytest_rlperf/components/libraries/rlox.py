@@ -14,11 +14,11 @@ from pytest_rlperf.components.checks import leaves
 from pytest_rlperf.components.contracts import (
     ACTIONS,
     Cuts,
-    EveryEnvStepper,
     GaeCall,
     Learner,
     Roller,
     Sampler,
+    Stepper,
     Updater,
     check_finite,
     check_observations,
@@ -38,7 +38,7 @@ _STORE = hierarchical_timer("store")
 _GAE = hierarchical_timer("gae")
 
 
-class RloxStepper(EveryEnvStepper):
+class RloxStepper(Stepper):
     """Steps a VecEnv of Rust, a GymVecEnv, or a VecNormalize around one, all of which reset within the step."""
 
     def __init__(self, env: Any, seed: int) -> None:

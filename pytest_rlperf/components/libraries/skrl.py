@@ -15,11 +15,10 @@ from pytest_rlperf.components.contracts import (
     ACTIONS,
     ENV_STEP,
     RESET,
-    EveryEnvStepper,
     GaeCall,
     Learner,
-    OwedResets,
     Sampler,
+    Stepper,
     Updater,
     autoreset_mode,
     check_rows,
@@ -38,7 +37,7 @@ _CHECKED_STEPS = 256  # at most, until an episode has ended
 _TOLERANCE = 1e-3  # of advantages that are normalised again
 
 
-class SkrlStepper(EveryEnvStepper):
+class SkrlStepper(Stepper):
     """Steps a wrapped env, and leaves the calls that reset an env out of the count.
 
     A vector env resets itself; under gymnasium's NEXT_STEP that takes a call of its own, which is no step. A single env
@@ -65,7 +64,7 @@ class SkrlStepper(EveryEnvStepper):
                 break
             before = over
         self._calls, self._ended = 0, []
-        self._owed = OwedResets(int(over.sum()) if self.mode == "NextStep" else 0)
+        self._due = int(over.sum()) if self.mode == "NextStep" else 0
         self.call()
 
     def call(self) -> None:

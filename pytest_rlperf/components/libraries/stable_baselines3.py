@@ -13,11 +13,11 @@ import numpy as np
 
 from pytest_rlperf.components.contracts import (
     ACTIONS,
-    EveryEnvStepper,
     GaeCall,
     Learner,
     Roller,
     Sampler,
+    Stepper,
     Updater,
     check_finite,
     check_observations,
@@ -51,7 +51,7 @@ _COLLECT_PHASES = {
 }
 
 
-class VecEnvStepper(EveryEnvStepper):
+class VecEnvStepper(Stepper):
     """Steps a VecEnv, which resets within the step."""
 
     def __init__(self, env: VecEnv, seed: int) -> None:

@@ -16,11 +16,11 @@ from pytest_rlperf.components.contracts import (
     ENV_STEP,
     RESET,
     Cuts,
-    EveryEnvStepper,
     GaeCall,
     Learner,
     Roller,
     Sampler,
+    Stepper,
     Updater,
     check_finite,
     check_observations,
@@ -45,7 +45,7 @@ _STORE = hierarchical_timer("store")
 _EPISODES = hierarchical_timer("episodes")
 
 
-class TianshouStepper(EveryEnvStepper):
+class TianshouStepper(Stepper):
     """Steps ``env`` with actions drawn beforehand, and resets what has ended, which is part of stepping on."""
 
     def __init__(self, env: BaseVectorEnv, seed: int) -> None:

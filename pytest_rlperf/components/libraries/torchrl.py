@@ -17,11 +17,10 @@ from pytest_rlperf.components.contracts import (
     ACTIONS,
     ENV_STEP,
     Cuts,
-    EveryEnvStepper,
     GaeCall,
-    OwedResets,
     Roller,
     Sampler,
+    Stepper,
     autoreset_mode,
     check_finite,
     check_of_policy,
@@ -45,7 +44,7 @@ _POLICY = hierarchical_timer("policy")
 _STORE = hierarchical_timer("store")
 
 
-class TorchRLStepper(EveryEnvStepper):
+class TorchRLStepper(Stepper):
     """Steps an env by ``step_and_maybe_reset``, without gradients, as collectors do.
 
     What has ended is reset within the call, so every call is a step of every env; but a vector env of gymnasium's under
@@ -76,7 +75,7 @@ class TorchRLStepper(EveryEnvStepper):
             self._check_reset()
             if stepped.get("done").any():
                 break
-        self._calls, self._ended, self._owed = 1, self._ended[-1:], OwedResets()
+        self._calls, self._ended, self._due = 1, self._ended[-1:], 0
 
     def call(self) -> None:
         """Step every env once."""
@@ -142,7 +141,6 @@ class TorchRLSampler(Sampler):
     def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
         __tracebackhide__ = True
         _check_nothing_is_prefetched(buffer)
-        _check_batches_are_full(buffer, batch_size)
         super().__init__(buffer, batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
@@ -233,20 +231,6 @@ def _check_nothing_is_prefetched(buffer: ReplayBuffer) -> None:
         raise ComponentError(
             f"the {type(buffer).__qualname__} prefetches: sample() returns batches prefetched by threads, so its "
             f"time is not the time to sample; create it without prefetch={ahead}"
-        )
-
-
-def _check_batches_are_full(buffer: ReplayBuffer, batch_size: int) -> None:
-    """Raise ComponentError where the last batch of each pass over the buffer is smaller."""
-    __tracebackhide__ = True
-    from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
-
-    sampler = buffer.sampler
-    left = len(buffer) % batch_size
-    if type(sampler) is SamplerWithoutReplacement and not sampler.drop_last and left:
-        raise ComponentError(
-            f"sampling without replacement, each pass over {len(buffer)} transitions ends with a batch of {left}: make "
-            f"the sampler with drop_last=True and the buffer with batch_size={batch_size}, or let it hold a multiple"
         )
 
 
@@ -348,13 +332,9 @@ def _check_collector(collector: BaseCollector, n_steps: int) -> None:
             f"the {name} ends after {collector.total_frames} frames, and measuring takes as many rollouts as there is "
             "time for: make it with total_frames=-1"
         )
-    for option, why in (
-        ("replay_buffer", "it fills a buffer and returns no rollout"),
-        ("trajs_per_batch", "its rollouts are of as many frames as whole trajectories happen to have"),
-        ("init_random_frames", "its first rollouts are random, not the policy's"),
-    ):
+    for option in ("replay_buffer", "trajs_per_batch", "init_random_frames"):
         if getattr(collector, option, None):
-            raise ComponentError(f"the {name} has {option}: {why}. Make it without")
+            raise ComponentError(f"the {name} has {option}, so a call is no rollout of its policy: make it without")
     if n_steps != collector.frames_per_batch:
         raise ComponentError(
             f"the {name} collects {collector.frames_per_batch} steps of each of {collector.n_env} envs, not {n_steps}: "

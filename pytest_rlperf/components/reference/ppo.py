@@ -34,10 +34,7 @@ def make_vec_env(env_id: str, num_envs: int) -> SyncVectorEnv:
     """Return ``num_envs`` copies of ``gymnasium.make(env_id)`` stepped one after another in this process.
 
     An episode that ended is reset by the next step (NEXT_STEP autoreset). Nothing is seeded: ``reset(seed=...)`` is.
-    ValueError where ``num_envs`` is below one.
     """
-    if num_envs < 1:
-        raise ValueError(f"num_envs must be at least 1: got {num_envs}")
     return SyncVectorEnv([partial(gymnasium.make, env_id)] * num_envs)
 
 
@@ -50,10 +47,6 @@ class SyntheticEnv(gymnasium.Env[Array32, Array32]):
     """
 
     def __init__(self, obs_dim: int = 17, act_dim: int = 6, episode_steps: int = 1000) -> None:
-        if min(obs_dim, act_dim, episode_steps) < 1:
-            raise ValueError(
-                f"sizes must be at least 1: got obs_dim={obs_dim}, act_dim={act_dim}, episode_steps={episode_steps}"
-            )
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (obs_dim,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (act_dim,), np.float32)
         self.episode_steps = episode_steps
@@ -229,7 +222,7 @@ class PPO:
         observation, a terminated one with nothing, and no advantage reaches over an episode's end: under NEXT_STEP
         the final observation is what the reset row that follows acts on, so its value is in that row.
         Given its own value as reward and marked as done, a reset row has advantage 0, and the plain recursion of
-        :func:`compute_gae` does all of it. ValueError where ``n_steps`` is below one.
+        :func:`compute_gae` does all of it.
         """
         all_obs, rollout = self._storage(n_steps)
         envs, model, ended = self.envs, self.model, self._ended
@@ -315,8 +308,6 @@ class PPO:
 
     def _storage(self, n_steps: int) -> tuple[Array32, Rollout]:
         """Return the observations, one row more than steps, the first filled in, and the rollout that views them."""
-        if n_steps < 1:
-            raise ValueError(f"n_steps must be at least 1: got {n_steps}")
         first = self.envs.reset(seed=self.seed)[0] if self._all_obs is None else self._all_obs[-1]
         if self._all_obs is None or self._rollout is None or len(self._all_obs) != n_steps + 1:
             self._all_obs = np.empty((n_steps + 1, *first.shape), dtype=np.float32)

@@ -43,8 +43,6 @@ class ReplayBuffer:
     def __init__(
         self, capacity: int, obs_dim: int, act_dim: int, seed: int = 0, device: str | torch.device = "cpu"
     ) -> None:
-        if min(capacity, obs_dim, act_dim) < 1:
-            raise ValueError(f"sizes must be at least 1: got capacity={capacity}, obs_dim={obs_dim}, act_dim={act_dim}")
         self.capacity = capacity
         self.device: torch.device = torch.device(device)
         self._obs = np.zeros((capacity, obs_dim), dtype=np.float32)
@@ -84,10 +82,8 @@ class ReplayBuffer:
     def sample(self, batch_size: int) -> Batch:
         """Return ``batch_size`` stored transitions, drawn with replacement, in tensors of their own on the device.
 
-        ValueError where the buffer is empty or ``batch_size`` is below one.
+        ValueError where the buffer is empty.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1: got {batch_size}")
         if not self._size:
             raise ValueError("the replay buffer is empty: add transitions before sampling")
         with _INDEX:

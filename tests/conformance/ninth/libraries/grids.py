@@ -11,16 +11,16 @@ import numpy as np
 
 from pytest_rlperf.components.contracts import (
     ACTIONS,
-    EveryEnvStepper,
     GaeCall,
     Sampler,
+    Stepper,
     check_observations,
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 
 
-class GridsStepper(EveryEnvStepper):
+class GridsStepper(Stepper):
     def __init__(self, env: Any, seed: int) -> None:
         space = env.envs[0].action_space
         space.seed(seed)
