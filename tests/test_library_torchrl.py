@@ -177,27 +177,6 @@ def make_collector() -> Iterator[Callable[..., Any]]:
         collector.shutdown()
 
 
-@pytest.mark.parametrize("option", [None, "reset_at_each_iter", "return_same_td", "split_trajs"])
-@pytest.mark.filterwarnings("ignore:split_trajs=True produces")
-def test_env_steps_of_a_rollout(make_collector: Any, option: str | None) -> None:
-    """A rollout is of as many steps as its envs have taken, resets and padding left out; none is made beforehand."""
-    collector = make_collector(**({option: True} if option else {}))
-    envs = collector.env._envs
-
-    def steps() -> int:
-        return sum(env.n_steps for env in envs)
-
-    workload = ppo_workload(collector, 8, None)
-    before = steps()
-    workload.check()
-    assert steps() - before == 24 == workload.processed(1) == workload.items
-    for calls in (1, 3):
-        before = steps()
-        for _ in range(calls):
-            workload.call()
-        assert workload.processed(calls) == 24 * calls == steps() - before
-
-
 def test_a_rollout_of_a_stale_policy(make_collector: Any, wording: Wording) -> None:
     """Log-probabilities are those of the policy that the collector was given, as it is now."""
     policy = make_policy()
