@@ -226,12 +226,6 @@ def test_a_trailer_that_fits_no_test_is_named(pattern: str, wording: Wording) ->
     assert note_lines([UnmatchedAllowance(*note)], verbose=False) == wording
 
 
-@pytest.mark.parametrize("pattern", ["*", KEY, "test_gae[512-8]", "TestSAC::*", "perf/*", "test_b"])
-def test_a_trailer_that_fits_a_test_is_not(pattern: str) -> None:
-    """Whatever the test's verdict is."""
-    assert not unmatched([allowance(pattern), counts_allowance(pattern)], KEYS)
-
-
 def stored_in(store: Store, session: str, relative: float, **changes: Any) -> StoredResult:
     """Store figures of one test, and return what the baseline then has of it."""
     result = replace(measured(relative), **changes)
@@ -258,17 +252,6 @@ def test_small_steps_add_up() -> None:
 
 # Both tests are slower by what they do as well: a busy machine can make their time UNDECIDED, but not their counts.
 MEASURED = ("--rlperf-max-time=1", "--rlperf-findings=counts=gate")
-
-
-def test_a_trailer_that_fits_no_test_is_told_whatever_the_verdict(tmp_path: Path, wording: Wording) -> None:
-    """A live comparison reads what the change says though nothing is slower; a test that -k leaves out is there."""
-    example = Example(tmp_path, "acceptance")
-    example.commit("First")
-    example.write({"work.py": "# The same.\n" + builders.source("acceptance/work.py")})
-    sha = example.commit("Say so\n\nRlperf-Accept: test_ment counts why\nRlperf-Accept: test_slipped <= +9% why")
-    run = example.pytest("--rlperf-against=HEAD~1", "-k", "meant", "--rlperf-pairs=2..2", *MEASURED)
-    (note,) = run.notes("Rlperf-Accept")
-    assert note.replace(sha[:12], "COMMIT") == wording
 
 
 @pytest.mark.parametrize("suspect", [False, True])

@@ -161,43 +161,12 @@ def test_narrow_terminal_shows_what_matters_most(
     assert capsys.readouterr().out.split("\n")[0].split()[-3:] == ["min", "max", "share"]
 
 
-def calls(act: Callable[[TimerTree], object], tree: TimerTree) -> int:
-    """Return how many calls of functions ``act`` makes on a tree: its work, whatever else the machine does."""
-    made = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal made
-        made += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        act(tree)
-    finally:
-        sys.setprofile(before)
-    return made
-
-
 WORK: dict[str, Callable[[TimerTree], object]] = {
     "table": partial(render_tree, width=None),
     "table in a terminal": partial(render_tree, width=60),
     "our JSON": lambda tree: traces.parse(traces.write([tree], "json").encode(), "x"),
     "chrome": lambda tree: traces.write([tree], "chrome"),
 }
-
-
-@pytest.mark.parametrize("name", WORK)
-def test_twice_the_rows_are_twice_the_work(name: str) -> None:
-    """A row costs the same however many there are; a column once was measured anew for each of its cells."""
-
-    def many(rows: int) -> TimerTree:
-        phases = tuple(Timing(f"phase {number}", 1, MS, MS, MS, MS) for number in range(9))
-        parts = tuple(Timing(f"part {number}", 1, 10 * MS, MS, MS, MS, phases) for number in range(rows // 10))
-        return TimerTree(Timing("root", 1, rows * MS, children=parts))
-
-    WORK[name](many(10))  # what is loaded and cached once
-    few, more, most = (calls(WORK[name], many(rows)) for rows in (200, 400, 800))
-    assert most - more < 2.2 * (more - few)
 
 
 # --------------------------------------------------------------------------- runs, baselines, self-checks

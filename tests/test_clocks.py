@@ -219,38 +219,6 @@ def test_cuda_is_timed_by_events_on_the_current_stream_of_its_device(cuda: _Cuda
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("current", [0, 1])
-def test_a_capture_is_asked_of_the_device_that_is_timed(cuda: _Cuda, current: int) -> None:
-    """PyTorch tells of the current device's stream: to time within another's capture would break the graph."""
-    clock = clock_for(["cuda:1"])
-    assert isinstance(clock, EventClock)
-    cuda.index = current
-    for captured in (0, 1):
-        cuda.capturing = captured
-        assert clock.driver.is_capturing() is (captured == 1)
-    assert cuda.index == current
-
-
-@pytest.mark.torch
-def test_what_pytorch_counts_of_memory(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests where segments expand; nothing of a plugged-in allocator, which also refuses to begin a new peak."""
-    cuda.stats["num_device_alloc"] = 70
-    clock = clock_for(["cuda:1"])
-    assert isinstance(clock, EventClock)
-    assert clock.driver.memory() == Memory(1, 2, 70)
-
-    def refuse(index: int) -> dict[str, int]:
-        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
-
-    monkeypatch.setattr(cuda, "memory_stats", refuse)
-    monkeypatch.setattr(cuda, "reset_peak_memory_stats", refuse, raising=False)
-    clock = clock_for(["cuda:1"])
-    assert isinstance(clock, EventClock)
-    clock.driver.reset_peak()
-    assert clock.driver.memory() is None
-
-
-@pytest.mark.torch
 def test_pytorchs_warnings_of_waits_are_counted_and_others_go_on(cuda: _Cuda) -> None:
     """Each wait that PyTorch warns of counts, seen before or not; other warnings are shown; the mode is restored."""
     clock = clock_for(["cuda:1"])
@@ -368,20 +336,6 @@ def test_arrays_of_other_libraries_on_a_device_are_never_the_hosts_to_time(wordi
         assert clock_for([name]).device == "cupy cuda:1"
     assert devices_of([_Array(99, 0)]) == ("cupy device:0",)
     assert devices_of([_Array(1, 0), _Array(3, 0), _Array(), _Array]) == ()
-
-
-def test_asking_for_devices_runs_no_property() -> None:
-    """Attributes that compute something, or fail, are left alone."""
-
-    class Lazy:
-        @property
-        def device(self) -> str:
-            raise AssertionError("asked")
-
-        def __getattr__(self, name: str) -> object:
-            raise AssertionError(f"asked for {name}")
-
-    assert devices_of([Lazy()]) == ()
 
 
 @pytest.mark.torch

@@ -245,46 +245,6 @@ def test_loads_nothing_but_the_standard_library() -> None:
     assert not loaded & {"torch", "numpy", "pytest", "msgspec", "mlagents_envs", "sample_factory", "torchrl"}
 
 
-@mlagents.timed
-def gauging(x: int = 0, y: float = 1.0) -> str:
-    """Set a gauge."""
-    mlagents.set_gauge("my_gauge", x + y)
-    return f"{x} and {y}"
-
-
-def test_stack_can_be_patched_in() -> None:
-    """A replaced ``_get_thread_timer`` is called each time, also by functions decorated long before."""
-    stack = mlagents.TimerStack()
-    with mock.patch("pytest_rlperf.compat.mlagents._get_thread_timer", return_value=stack):
-        with mlagents.hierarchical_timer("top"):
-            for i in range(3):
-                with mlagents.hierarchical_timer("multiple"):
-                    assert gauging(i, y=i) == f"{i} and {i}"
-            with pytest.raises(RuntimeError, match="late"), mlagents.hierarchical_timer("raises"):
-                raise RuntimeError("late")
-        tree = mlagents.get_timer_tree()
-        assert mlagents.get_timer_root() is stack.root
-        mlagents.add_metadata("key", "value")
-    leaf = {"total": mock.ANY, "count": 1, "self": mock.ANY}
-    multiple = {**leaf, "count": 3, "children": {"gauging": {**leaf, "count": 3}}}
-    assert tree == {
-        **leaf,
-        "name": "root",
-        "children": {"top": {**leaf, "children": {"multiple": multiple, "raises": leaf}}},
-        "gauges": {"my_gauge": {"value": 4.0, "min": 0.0, "max": 4.0, "count": 3}},
-        "metadata": {
-            "timer_format_version": "0.1.0",
-            "start_time_seconds": mock.ANY,
-            "end_time_seconds": mock.ANY,
-            "python_version": sys.version,
-            "command_line_arguments": " ".join(sys.argv),
-        },
-    }
-    assert stack.metadata["key"] == "value"
-    assert "key" not in tree["metadata"]
-    assert "children" not in mlagents.get_timer_tree()
-
-
 def in_thread(body: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=body)
     thread.start()

@@ -260,23 +260,6 @@ def test_values_and_names_are_the_users(clock: Seconds, wording: Wording) -> Non
         _ = timing.missing
 
 
-def test_threads_nest_by_themselves(clock: Seconds, wording: Wording) -> None:
-    """A scope that another thread has open is no parent, also where that thread ended with it."""
-    timing = Timing()
-
-    def leave_open() -> None:
-        timing.add_time("left").__enter__()
-        with timing.add_time("inner"):
-            clock.sleep(1)
-
-    with timing.add_time("main"):
-        for _ in range(2):  # the second may be given the first one's id
-            thread = threading.Thread(target=leave_open)
-            thread.start()
-            thread.join()
-    assert timing.tree_str() == wording
-
-
 def test_threads_lose_no_entry() -> None:
     """Entries of several threads that share a scope are all counted."""
     timing = Timing()

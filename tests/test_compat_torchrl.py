@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import re
-import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -229,36 +228,6 @@ def test_snapshot_is_a_tree_of_one_level(clock: Seconds) -> None:
     tree = timeit.snapshot()
     assert (tree.name, tree.root.total_ns) == ("torchrl", 3_000_000_000)
     assert (tree.at("a").count, tree.at("a").total_ns) == (2, 3_000_000_000)
-
-
-def test_threads_lose_no_entry(clock: Seconds) -> None:
-    """Entries of several threads that share a timer and a decorated function are all counted."""
-    timer = timeit("a")
-
-    @timer
-    def function() -> None:
-        pass
-
-    ready = threading.Barrier(4)
-
-    def work() -> None:
-        ready.wait()
-        for _ in range(1000):
-            function()
-            with timer:
-                pass
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert timeit._REG["a"][2] == 8000
 
 
 def test_coroutines_are_timed_until_they_end(clock: Seconds) -> None:

@@ -133,18 +133,6 @@ def test_an_env_of_an_unknown_type(env: Any) -> None:
             vecenv_workload(given)
 
 
-@pytest.mark.torch
-def test_a_single_env_is_no_vector_env(wording: Wording) -> None:
-    """An env made by a thunk that cannot be stepped as a vector is closed again."""
-    env = brief_env()()
-    with wording.raises(ComponentError):
-        vecenv_workload(env)
-    assert not env.closed
-    with wording.raises(ComponentError):
-        vecenv_workload(lambda: env)
-    assert env.closed
-
-
 def test_the_engine_closes_what_the_fixture_made(pytester: pytest.Pytester) -> None:
     """Whether a test is measured or just run, passes or fails its check, a thunk's env is closed at the end."""
     pytest.importorskip("gymnasium")
@@ -495,37 +483,6 @@ def test_env_steps_of_a_rollout(make: Callable[[Array], Any]) -> None:
     assert workload.processed(2) == 64.0
 
 
-@pytest.mark.torch
-def test_env_steps_of_a_rollout_of_tensors() -> None:
-    """Likewise where the arrays are tensors, whose size is a method, with and without a mask."""
-    torch = pytest.importorskip("torch")
-
-    class Masked(NamedTuple):
-        rewards: Any
-        valid: Any
-
-    for make, steps in (
-        (lambda rewards: Rewarded(torch.from_numpy(rewards)), 32.0),
-        (lambda rewards: Masked(torch.from_numpy(rewards), torch.ones(8, 4, dtype=torch.bool).triu()), 10.0),
-    ):
-        workload = ppo_workload(Collector(make), 8, None)
-        workload.check()
-        assert workload.processed(1) == steps
-        workload.call()
-        assert workload.processed(1) == steps
-
-
-def test_a_ppo_thunk() -> None:
-    """A thunk says itself how many env steps a call collects."""
-    happened: list[int] = []
-    workload = ppo_workload(lambda: happened.append(1), None, 256)
-    workload.check()
-    assert (workload.items, workload.unit, workload.component) == (256.0, "env step", "ppo_collect")
-    assert workload.count is None
-    assert phase_paths(workload) == ["ppo_collect"]
-    assert happened == [1, 1]
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -720,19 +677,6 @@ def test_an_import_that_fails(package: Path, monkeypatch: pytest.MonkeyPatch, wo
         imports_workload("imported").check()
     with pytest.raises(ModuleNotFoundError, match=r"imported\.none"):
         imports_workload("imported.none").check()
-
-
-def test_a_thunk_may_step_any_env(wording: Wording) -> None:
-    """With the number of envs given, a callable is one step of all of them."""
-    steps: list[int] = []
-    work = vecenv_workload(lambda: steps.append(1), num_envs=3)
-    work.check()
-    with recording() as record:
-        work.call()
-    assert (len(steps), work.items, work.unit) == (2, 3.0, "env step")
-    assert [phase.path for phase in record.phases(1)] == ["env_step"]
-    with wording.raises(ComponentError):
-        vecenv_workload(3, num_envs=3)
 
 
 def test_a_thunk_may_compute_gae_of_its_own_data() -> None:

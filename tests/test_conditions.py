@@ -124,17 +124,6 @@ def test_what_a_device_does_not_support_is_unknown() -> None:
     assert (conditions.temperature_c, conditions.others, conditions.sm_clock_hz) == (None, None, 1.41e9)
 
 
-class NVMLLibraryMismatchError(Exception):
-    """An error of a pynvml that is newer than the driver, which is none of NVML's errors."""
-
-
-def test_a_driver_older_than_pynvml_is_read_as_far_as_it_goes() -> None:
-    """A function that the driver's library lacks is a question it does not answer, and no crash of the test."""
-    nvml = Nvml(nvmlDeviceGetComputeRunningProcesses=NVMLLibraryMismatchError("Unversioned function called"))
-    nvml.NVMLLibraryMismatchError = NVMLLibraryMismatchError  # type: ignore[attr-defined]
-    assert nvml_reader(UUID, nvml).read() == Conditions(1.41e9, 1.41e9, 41.0, (), None)
-
-
 def test_what_nobody_tells_of_is_said(wording: Wording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is not the same as not throttled: the reader says what it, its library or its module lacks."""
     reader = nvml_reader(UUID, Nvml(nvmlDeviceGetCurrentClocksThrottleReasons=NVMLError("Not Supported")))
@@ -148,15 +137,6 @@ def test_what_nobody_tells_of_is_said(wording: Wording, monkeypatch: pytest.Monk
     assert reader.read() is None
     assert reader.missing == NVML_MISSING
     assert wording == NVML_MISSING
-
-
-def test_clocks_are_read_and_never_set() -> None:
-    """Whatever is read, NVML is asked for what is, and told nothing."""
-    nvml = Nvml()
-    nvml_reader(UUID, nvml).read()
-    accelerators(nvml)
-    others = [name for name in nvml.asked if not name.startswith(("nvmlDeviceGet", "nvmlSystemGet"))]
-    assert set(others) == {"nvmlInit", "nvmlShutdown"}
 
 
 def test_processes_of_this_run_are_not_others() -> None:
@@ -249,17 +229,6 @@ def test_devices_in_use_are_those_whose_tensors_were_given_memory() -> None:
     assert used_between({}, before) == ("cuda:0",), "started in between"
 
 
-def test_an_allocator_that_counts_nothing_tells_of_no_use() -> None:
-    """One that was plugged into PyTorch has no statistics, and is no error of tests on the host."""
-
-    class Plugged(Cuda):
-        def memory_stats(self, index: int) -> dict[str, int]:
-            raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
-
-    library = Torch({"torch": SimpleNamespace(cuda=Plugged(is_initialized=True))})  # type: ignore[dict-item]
-    assert library.used() == {"cuda:0": 0, "cuda:1": 0}
-
-
 @pytest.mark.torch
 def test_flags_are_pytorchs_own() -> None:
     """Each is read as it is set: precision, determinism, cuDNN's choice by trying."""
@@ -281,34 +250,6 @@ def test_flags_are_pytorchs_own() -> None:
         "cudnn.deterministic",
         "deterministic_algorithms",
     }
-
-
-def test_flags_have_the_variables_that_pytorch_does_not_tell() -> None:
-    """TF32 overridden, cuBLAS's workspaces, and launches that are waited for; what is not set is not told."""
-    backends = SimpleNamespace(cudnn=SimpleNamespace(allow_tf32=True, benchmark=False, deterministic=False))
-    torch: Any = SimpleNamespace(
-        backends=backends,
-        get_float32_matmul_precision=lambda: "highest",
-        are_deterministic_algorithms_enabled=lambda: False,
-    )
-    plain, overridden = (Torch({"torch": torch}, env).flags() for env in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}))
-    assert overridden == {**plain, "NVIDIA_TF32_OVERRIDE": "0"}
-    assert Torch({"torch": torch}, {"CUDA_LAUNCH_BLOCKING": "1"}).flags()["CUDA_LAUNCH_BLOCKING"] == "1"
-
-
-@pytest.mark.torch
-def test_precisions_set_in_pytorchs_new_way_are_told_apart() -> None:
-    """Where PyTorch refuses to answer in the old way, the new settings stand there."""
-    torch: Any = pytest.importorskip("torch")
-    if not hasattr(torch.backends, "fp32_precision"):
-        pytest.skip("this PyTorch has the old way only")
-    settings = torch.backends.cudnn.conv
-    before = settings.fp32_precision
-    settings.fp32_precision = "ieee"
-    try:
-        assert Torch().flags()["cudnn.conv"] == "ieee"
-    finally:
-        settings.fp32_precision = before
 
 
 @pytest.mark.torch

@@ -434,23 +434,6 @@ def test_what_does_not_gate_or_is_accepted_fails_nothing() -> None:
     assert found.counters
 
 
-@pytest.mark.parametrize("status", [Status.SAME, Status.UNDECIDED, Status.NEW, Status.INCOMPARABLE])
-def test_gated_counts_that_are_all_less_are_faster(status: Status) -> None:
-    """It is said with its number."""
-    found = combine(verdict(status), THEN, LESS, GATES)
-    assert found.status is Status.FASTER
-    assert found.by_counts
-    assert verdict_message(found) == f"aten::mm 9 → 7\ntime alone: {status.value}, why"
-
-
-def test_one_count_that_is_more_outweighs_those_that_are_less() -> None:
-    """Only what is more is said to be the reason; all that changed is kept."""
-    found = combine(verdict(Status.SAME), THEN, BOTH, GATES)
-    assert found.status is Status.SLOWER
-    assert verdict_message(found).startswith("syncs 4 → 5\n")
-    assert {change.name for change in found.counters} == {"ops:aten::mm", "syncs"}
-
-
 @pytest.mark.parametrize(
     ("status", "now"),
     [
@@ -500,13 +483,6 @@ def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Basel
     assert found.counting is None
     assert found.obstacle is not None
     assert obstacle_text(found.obstacle).replace(installed("numpy"), "INSTALLED") == wording
-
-
-def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> None:
-    """Neither pytest nor the package under test are what measured code runs on."""
-    assert recall(tmp_path, baseline(HERE, pytest="1.0", rich="0.1")).counting == THEN
-    assert recall(tmp_path, baseline(HERE, numpy="0.1"), tested="numpy").counting == THEN
-    assert recall(tmp_path, baseline(HERE, numpy=installed("numpy"))) == OtherCounts(THEN)
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 5), (5, 1)])

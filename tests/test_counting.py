@@ -18,7 +18,7 @@ from wording import Wording
 
 from pytest_rlperf.counters import NAMES, CounterName, tally
 from pytest_rlperf.counters.operations import launches
-from pytest_rlperf.model.counting import Count, Tally
+from pytest_rlperf.model.counting import Tally
 from pytest_rlperf.probes.functions import probes_for
 from pytest_rlperf.timers import hierarchical_timer
 
@@ -111,19 +111,6 @@ def test_what_probes_do_is_not_counted() -> None:
     assert timed["run", "python_calls"] == timed["run", "native_calls:math"] == 1
 
 
-def test_calls_in_a_thread_belong_to_the_phase_that_waits_for_it() -> None:
-    """A thread that is started within the call is counted where the calling thread is."""
-
-    def call() -> None:
-        with OUTER:
-            thread = threading.Thread(target=leaf, args=(4,))
-            thread.start()
-            thread.join()
-
-    for counts in count(call).repetitions:
-        assert Count("outer", "native_calls:math", 1) in counts
-
-
 @pytest.mark.skipif(HAS_MONITORING, reason="the interpreter tells several tools")
 def test_a_profiler_goes_on_and_calls_are_not_counted(wording: Wording) -> None:
     """Somebody's profile function stays where it is; a note says what is missing."""
@@ -162,18 +149,6 @@ def test_memory_is_counted_by_phase() -> None:
     assert 100_000 <= found["outer", "host_net_bytes"] < 101_000
     assert 300_000 <= found["outer/inner", "host_peak_bytes"] + 1024 < 303_000
     assert ("outer/inner", "host_net_bytes") not in found
-
-
-def test_memory_that_is_replaced_is_no_more_than_before() -> None:
-    """A call that keeps its last result has taken nothing in the end, and needs both for a while."""
-    kept: list[object] = [bytes(50_000)]
-
-    def call() -> None:
-        kept[0] = bytes(50_000)
-
-    found = exact(count(call))
-    assert found["", "host_net_bytes"] == 0
-    assert 50_000 <= found["", "host_peak_bytes"] + 1024 < 52_000
 
 
 def test_garbage_and_what_is_left_are_counted() -> None:
@@ -299,11 +274,3 @@ def test_kernels_are_those_of_the_stretch_that_launched_them() -> None:
         ),
     ]
     assert launches(events) == (4, [0, 1, 2, 0])
-
-
-def test_counts_are_of_the_call_that_was_recorded() -> None:
-    """Counts come sorted by path and name, one of each."""
-    (counts, *_) = count(branch).repetitions
-    places = [(each.path, each.name) for each in counts]
-    assert places == sorted(set(places))
-    assert Count("outer/inner", "python_calls", 2) in counts

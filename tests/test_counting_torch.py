@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import source
-from virtual_gpu import VirtualGPU
-from wording import Wording
 
 from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.model.counting import Tally
 from pytest_rlperf.probes import standing_probes
 from pytest_rlperf.probes.sections import UpdateSections
-from pytest_rlperf.probes.torch import OptimizerSteps
 from pytest_rlperf.timers import hierarchical_timer
 
 torch: Any = pytest.importorskip("torch")
@@ -94,34 +91,6 @@ def test_operations_are_counted_by_name_and_phase() -> None:
     assert ("outer", "float64_ops") not in found
 
 
-def test_optimizer_steps_are_those_of_the_phase_that_a_probe_makes() -> None:
-    """A step is counted within the phase that another hook of PyTorch's makes of it."""
-    parameter = torch.ones(3, requires_grad=True)
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-
-    def call() -> None:
-        parameter.grad = torch.ones(3)
-        optimizer.step()
-
-    found = exact(count(call, probes=[OptimizerSteps()]))
-    assert found["", "optimizer_steps"] == found["step", "optimizer_steps"] == 1
-
-
-def test_operations_of_other_threads_are_said_not_to_be_counted(wording: Wording) -> None:
-    """PyTorch tells of them in their own thread alone; what this one does is counted as ever."""
-
-    def call() -> None:
-        torch.ones(3).sum()
-        thread = threading.Thread(target=lambda: torch.ones(3).sum())
-        thread.start()
-        thread.join()
-
-    found = count(call)
-    assert found.notes == wording
-    counts = {(each.path, each.name): each.value for each in found.repetitions[0]}
-    assert counts["", "ops:aten::sum"] == 1
-
-
 def test_memory_of_tensors_is_counted_by_phase() -> None:
     """PyTorch's own memory is not Python's: 4000 bytes for a thousand floats, for as long as they live."""
     kept = [torch.empty(500) for _ in range(2)]
@@ -141,18 +110,6 @@ def test_memory_of_tensors_is_counted_by_phase() -> None:
     assert found["outer/inner", "tensor_peak_bytes"] == 4000
     assert found["outer/inner", "tensor_net_bytes"] == -4000
     assert found["outer", "tensor_allocations"] == 2
-
-
-def test_a_profiler_of_pytorchs_is_left_alone(wording: Wording) -> None:
-    """While somebody profiles, PyTorch's memory is not counted, and all else is."""
-    with torch.autograd.profiler.profile() as profiler:
-        found = count(lambda: torch.ones(3))
-        assert torch._C._autograd._profiler_enabled()
-    assert any("aten::ones" in event.name for event in profiler.function_events)
-    (note,) = found.notes
-    assert "tensor_peak_bytes" in note
-    assert note == wording
-    assert [each.value for each in found.repetitions[0] if each.name == "ops"] == [1]
 
 
 def test_copies_to_a_device_are_counted() -> None:
@@ -277,27 +234,6 @@ def test_sections_of_an_update_are_counted_one_by_one() -> None:
     assert ("update/actor", "ops:aten::_local_scalar_dense") not in one
     assert one["update/actor/step", "optimizer_steps"] == one["update/critic/step", "optimizer_steps"] == 1
     assert one["update", "python_calls"] >= one["update/critic", "python_calls"] > 0
-
-
-def test_a_devices_memory_is_told_by_section() -> None:
-    """Each section has its own peak over what was in use as it began."""
-    agent, gpu = Plain(), VirtualGPU()
-    sections = UpdateSections(agent)
-    timer, update = hierarchical_timer("update"), sections.around(agent.update)
-    agent.critic.register_forward_hook(lambda *_: gpu.allocate(5120).free())
-    kept = [gpu.allocate(512)]
-    agent.actor_optimizer.register_step_pre_hook(lambda *_: kept.append(gpu.allocate(6144)))
-
-    def call() -> None:
-        with timer:
-            update()
-            kept.pop().free()
-
-    found = exact(count(call, probes=[sections], devices=[gpu]))
-    assert found["update/critic", "device_peak_bytes"] == found["update/critic/forward", "device_peak_bytes"] == 5120
-    assert found["update/actor/forward", "device_peak_bytes"] == 5120
-    assert found["update/actor", "device_peak_bytes"] == found["update/actor/step", "device_peak_bytes"] == 6144
-    assert found["", "device_peak_bytes"] == 6144
 
 
 class Plain:

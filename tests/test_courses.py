@@ -19,7 +19,6 @@ from builders import git
 from wording import Wording
 
 from pytest_rlperf.baseline.history import Sessions, read_sessions
-from pytest_rlperf.baseline.schema import encode
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.judge.history import chains, courses, link_of
@@ -27,7 +26,7 @@ from pytest_rlperf.model.history import Break, Course, LoggedCommit, Session
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.reasons import VersionChange
-from pytest_rlperf.model.stored import Baseline, Link, Machine, Provenance, session_figures
+from pytest_rlperf.model.stored import Link, Machine, Provenance, session_figures
 from pytest_rlperf.report.history import HistoryReport, render_history, step_command
 from pytest_rlperf.report.html import render_history_page
 from pytest_rlperf.sides.git import find_repository
@@ -384,23 +383,6 @@ def test_versions_follow_first_parents_and_odd_names(tmp_path: Path) -> None:
     assert "cat-file" in skipped[0]
 
 
-def test_a_session_of_uncommitted_code_has_no_commit() -> None:
-    """Whatever its name holds, as soon as one version has its origin."""
-    origin = builders.provenance(commit=sha(1), dirty=True)
-    result = builders.result(TEST)
-    name = f"{origin.created} {sha(1)[:12]}"
-    history = (session_figures(result, name, same_code=False), session_figures(result, "later", same_code=False))
-    entry = replace(builders.stored(result, name), history=history)
-    known = Baseline(2, builders.MACHINE, {name: origin}, {TEST: entry})
-    later = replace(known, sessions={"later": origin}, results={TEST: replace(entry, session="later")})
-    assert encode(known) != encode(later)
-    for order in ((known, later), (later, known)):
-        found = Sessions()
-        for baseline in order:
-            found.add_baseline(baseline)
-        assert found.tests[TEST][builders.MACHINE, name].commit == ""
-
-
 def test_figures_without_kernels_are_no_session() -> None:
     """Sessions of several machines are compared by multiples of the kernels."""
     found = Sessions()
@@ -414,16 +396,6 @@ def test_figures_without_kernels_are_no_session() -> None:
     (sessions,) = found.tests.values()
     (found_session,) = sessions.values()
     assert found_session.relative == pytest.approx(0.5)
-
-
-def test_a_sessions_time_of_a_call_is_kept_from_the_version_that_has_it() -> None:
-    """Later versions of a file have the multiples of the kernels alone."""
-    for order in ((1e-3, None), (None, 1e-3), (1e-3, 2e-3)):
-        found = Sessions()
-        for call_s in order:
-            found.add(TEST, session(0, call_s=call_s))
-        (known,) = found.tests[TEST].values()
-        assert known.call_s == 1e-3
 
 
 def test_versions_that_cannot_be_read_are_named(

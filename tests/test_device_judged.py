@@ -18,16 +18,14 @@ from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule
-from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Phase, Result, Shape, SliceKind, SliceRecord, Warm
-from pytest_rlperf.report.tables import comparable, device_tables
+from pytest_rlperf.report.tables import device_tables
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import verdict_message
 from pytest_rlperf.run.live_comparison import make_result
@@ -102,34 +100,6 @@ def test_disturbed_figures_are_invalid_with_the_reason(tries: list[Disturbance],
     assert verdict.status is Status.INVALID
     assert verdict.reason.code == "device"
     assert verdict_message(verdict) == wording
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        changed(flags={"cudnn.allow_tf32": "False", "cudnn.benchmark": "False"}),
-        changed(flags={"cudnn.benchmark": "False"}),
-        changed(gated=Pace.LATENCY),
-        changed(device="xpu:0"),
-        changed(flags={**FIGURES.flags, "model": "Tesla T4"}),
-        result(None),
-    ],
-)
-def test_other_devices_and_settings_are_incomparable(head: Result, wording: Wording) -> None:
-    """The verdict names what differs, and how to go on."""
-    verdict = judge(result(), head)
-    assert (verdict.status, verdict.reason.code) == (Status.INCOMPARABLE, "device")
-    assert verdict_message(verdict) == wording
-    assert "--rlperf-save-baseline" in verdict_message(verdict)
-
-
-def test_phases_recorded_by_waiting_are_compared_with_such_alone() -> None:
-    """Without overlap a phase takes another time."""
-    synced = replace(TIMES, is_synced=True)
-    plain, waiting = result().phases, result(times=synced).phases
-    assert comparable(plain, plain) == plain
-    assert comparable(waiting, waiting) == waiting
-    assert comparable(waiting, plain) == comparable(plain, waiting) == ()
 
 
 def lines(of: Result) -> list[str]:
@@ -255,24 +225,6 @@ def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
         ["steady", "10.0", "ms"],
         ["cycles", "15.0M"],
     ]
-
-
-def test_notes_of_workers_are_said_once(wording: Wording) -> None:
-    """Slices thrown away are added up, other processes are not."""
-    busy = replace(FIGURES, retaken=2, conditions=Conditions(None, None, None, (), 3), notes=("so",))
-    notes = device_notes(result(busy).workers)
-    assert notes == wording
-
-
-def test_a_throttled_gpu_makes_a_test_invalid(wording: Wording) -> None:
-    """Retakes are bounded, and the verdict is no finding about the code."""
-    gpu = VirtualGPU()
-    gpu.throttle("hardware thermal slowdown")
-    found = measured(gpu)
-    broken = broken_rule(found)
-    assert broken is not None
-    assert broken == reasons.DeviceDisturbed("virtual:0", (Disturbance(("hardware thermal slowdown",)),) * 4)
-    assert found.notes == wording
 
 
 UNKNOWN = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, None, 0))

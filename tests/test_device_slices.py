@@ -15,11 +15,11 @@ from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import rounds
 from pytest_rlperf.measure.device import RETAKES
 from pytest_rlperf.measure.device_state import NVML_MISSING, ConditionReader
-from pytest_rlperf.measure.figures import device_figures, merged_times, worker_record
+from pytest_rlperf.measure.figures import device_figures
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import Bound, DeviceFigures, DeviceSlice, DeviceTimes, Pace
-from pytest_rlperf.model.measured import Figures, Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.report.wording import disturbances_text
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
@@ -250,36 +250,6 @@ def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench, wor
     assert told(record).notes[0] == wording
 
 
-def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench, wording: Wording) -> None:
-    """Tracing may have code recompiled whenever it begins: that is said, and plain slices are retaken as before."""
-    warm = bench.warm()
-    bench.then = lambda: bench.gpu.compile(1e-6)
-    traced = bench.meter.take(SliceKind.TRACED)
-    once = iter([1e-6])
-    bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
-    plain = bench.meter.take(SliceKind.PLAIN)
-    assert (reasons_of(told(plain)), told(plain).retaken) == ("", 1)
-    none = Figures(1.0, 0.0, 0.0)
-    for records in ({"plain": [plain]}, {"plain": [without_notes(plain)], "traced": [traced]}):
-        record = worker_record(wall=none, cpu=none, warm=warm, seed=0, idle_cpu_share=0.0, **records)
-        assert record.device is not None
-        assert record.device.notes == wording
-
-
-def without_notes(record: SliceRecord) -> SliceRecord:
-    """Return a slice on a device as it was taken before there was anything to note."""
-    return replace(record, device=replace(told(record), notes=()))
-
-
-def test_a_clock_that_moved_within_a_slice_leaves_its_cycles_unknown(bench: Bench) -> None:
-    """Idle before and at work after, a mean of both would be neither."""
-    bench.warm()
-    bench.gpu.sm_clock_hz = 0.3e9
-    bench.then = lambda: setattr(bench.gpu, "sm_clock_hz", 1.5e9)
-    record = bench.meter.take(SliceKind.PLAIN)
-    assert told(record).cycles is None
-
-
 def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench, wording: Wording) -> None:
     """It is no error of the workload's: its own launch may be the first to fail, or what is read before a slice."""
     bench.warm()
@@ -341,36 +311,6 @@ def test_traced_slices_have_phases_by_both_clocks(bench: Bench) -> None:
     assert record.rounds_s / record.calls == pytest.approx(35e-6, abs=1e-9), "reading the tape is no part of a call"
 
 
-def test_what_a_setup_queues_is_no_part_of_the_call() -> None:
-    """The device is idle when a call is looked at: work of the setup's is no device that ran early."""
-    bench = Bench()
-    bench.then = bench.gpu.item
-    bench.workload = replace(bench.workload, setup=lambda: bench.gpu.launch(50e-3))
-    bench.meter = bench.metered()
-    with driving(bench.gpu):
-        bench.warm()
-        (phase,) = bench.meter.take(SliceKind.TRACED).phases
-    assert phase.on_device is not None
-    assert phase.on_device.span_s == pytest.approx(35e-6, abs=1e-6)
-
-
-def test_a_traced_slice_that_is_retaken_looks_at_memory_again(bench: Bench) -> None:
-    """The counts of a discarded slice are discarded with it."""
-    bench.warm()
-    bench.gpu.throttle("power brake")
-    released = bench.calls + 10
-
-    def cool() -> None:
-        if bench.calls == released:
-            bench.gpu.throttle()
-
-    bench.then = cool
-    first, second = bench.meter.take(SliceKind.TRACED), bench.meter.take(SliceKind.TRACED)
-    assert told(first).retaken == 1
-    peaks = [phase.on_device and phase.on_device.peak_bytes for phase in (*first.phases, *second.phases)]
-    assert peaks == [1 << 20, None], "once is enough"
-
-
 def times(span_s: float | None, **changes: object) -> DeviceTimes:
     made = DeviceTimes(
         span_s=span_s,
@@ -384,21 +324,6 @@ def times(span_s: float | None, **changes: object) -> DeviceTimes:
         allocations=None,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
-
-
-def test_device_times_of_several_slices_are_weighted_by_their_calls() -> None:
-    """Three quarters of the calls count three times as much as one; a phase that once ended elsewhere has no span."""
-    one = times(10e-6, bound=Bound.DEVICE, lag_out_s=4e-6, peak_bytes=100, allocations=2.0)
-    merged = merged_times([(0.75, one), (0.25, times(20e-6))])
-    assert merged is not None
-    assert merged.span_s == pytest.approx(12.5e-6)
-    assert merged.lag_out_s == pytest.approx(3e-6)
-    assert (merged.bound, merged.peak_bytes, merged.allocations) == (Bound.DEVICE, 100, 2.0)
-    merged = merged_times([(0.5, times(10e-6)), (0.5, times(None, is_synced=True))])
-    assert merged is not None
-    assert merged.span_s is None
-    assert merged.is_synced
-    assert merged_times([]) is None
 
 
 def test_slices_cross_to_the_run_whole(bench: Bench) -> None:

@@ -66,20 +66,6 @@ def _run_with(change: Callable[[Any], None]) -> bytes:
     return json.dumps(document).encode()
 
 
-@pytest.mark.parametrize("share", [None, 1e15, -3.0])
-def test_no_share_of_time_makes_a_bar_of_a_terabyte(share: float | None) -> None:
-    """A bar in a run that is shown is as long as a whole call's at the most."""
-    data = _run_with(lambda test: test["result"]["shares"][0].update(share=share))
-    TARGETS["run"].read(data)
-
-
-def test_a_log_ratio_without_a_ratio_is_refused() -> None:
-    """Its exponential is no number."""
-    data = _run_with(lambda test: test["live"]["pairs"][0].update(wall_log_ratio=1e4))
-    with pytest.raises(UsageError, match=r"live\.pairs\[0\]\.wall_log_ratio is 10000\.0"):
-        parse(data, "file")
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("ratio", 0.0), ("ratio", None), ("low", 1e9), ("high", 1e-9), ("confidence", 1e-12), ("confidence", 1.0)],

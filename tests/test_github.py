@@ -19,7 +19,6 @@ from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Contribution
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.stored import Machine
-from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.github import (
     COMMENT_BYTES,
     SUMMARY_BYTES,
@@ -32,8 +31,6 @@ from pytest_rlperf.report.github import (
 )
 from pytest_rlperf.report.run_json import written
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.tree import render_tree
 
 HOSTILE = "test_x[a|b`c@everyone<img src=x>%0A::error::\n::warning::y</details>\x1b[31m\u202e#1]"
 MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 3)
@@ -190,22 +187,6 @@ COMMANDS = (
     "a ::stop-commands::x",
     "x\n::error::y",
 )
-
-
-@pytest.mark.parametrize("name", [*COMMANDS, HOSTILE])
-@pytest.mark.parametrize("color", [True, False])
-@pytest.mark.parametrize("width", [30, 80])
-def test_a_name_commands_no_runner(name: str, color: bool, width: int) -> None:
-    """Phases, tests and notes of any name begin no line of the log as the runner's commands do."""
-    phase = replace(SLOWER.result.phases[0], path=name)
-    result = replace(SLOWER.result, phases=(phase,), nodeid=f"t.py::test_x[{name}]", component=name)
-    shown = replace(SLOWER, result=result, verdict=builders.verdict(Status.SLOWER, 1.1, message=f"why {name}"))
-    summary = Summary([name], [name], [name, f"{name} " * 10], [])
-    text = render_summary([shown, SAME], summary, width=width, color=color, verbose=True)
-    text += render_tree(TimerTree(Timing(name, 1, 1000, children=(Timing(name, 1, 500),))), width=width)
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.split("\n")]
-    assert len(lines) > 10
-    assert not [line for line in lines if line.startswith("::") or "##[" in line]
 
 
 def test_outputs_tell_the_gravest_verdict() -> None:

@@ -9,15 +9,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from virtual_gpu import VirtualGPU
 from virtual_jax import DISPATCH_S, VirtualArray, VirtualJax, loaded
 from wording import Wording
 
-from pytest_rlperf.devices import clock_for, devices_of, driving
-from pytest_rlperf.devices.clocks import DeviceClockError
-from pytest_rlperf.devices.jax import JaxDevice, live_arrays
+from pytest_rlperf.devices import clock_for, devices_of
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.measure.device_state import Jax
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
@@ -129,13 +125,6 @@ def test_what_a_call_keeps_is_waited_for(jax: VirtualJax, returns: str) -> None:
     assert taken(jax, Agent(jax, returns).update, Pace.STEADY).call_s == pytest.approx(WORK_S, rel=0.01)
 
 
-def test_what_only_some_calls_keep_is_waited_for(jax: VirtualJax) -> None:
-    """An update of the policy on every second call is seen by the first few."""
-    meter = metered(jax, workload_of(Agent(jax, "an array").every_second))
-    lengths = sorted(meter.take(SliceKind.PLAIN).call_s for _ in range(2))
-    assert sum(lengths) == pytest.approx(2 * WORK_S, rel=0.01)
-
-
 def test_donated_buffers_are_not_waited_for_again(jax: VirtualJax) -> None:
     """The output of one call goes into the next, which takes its memory."""
     state = [jax.compute(0.0)]
@@ -169,28 +158,6 @@ def test_arrays_are_found(jax: VirtualJax, place: str) -> None:
     }
     module.step = lambda: (jax.compute(WORK_S), None)[1]
     assert taken(jax, calls[place]).call_s == pytest.approx(DISPATCH_S + WORK_S, rel=0.01)
-
-
-def test_nothing_is_started_by_looking() -> None:
-    """Where JAX is loaded and not in use, a look for arrays would have it take a device's memory."""
-    with loaded(VirtualJax(), is_started=False) as jax:
-        jax.live_arrays = lambda: pytest.fail("starts JAX")  # type: ignore[method-assign]
-        assert live_arrays() == []
-        assert devices_of([lambda: jax]) == ()
-
-
-def test_several_devices_of_jax_are_waited_for_together(jax: VirtualJax, wording: Wording) -> None:
-    """Arrays on two devices have one host's clock; those of another library beside them are an error."""
-    record = taken(jax, lambda: [jax.compute(WORK_S), jax.compute(2 * WORK_S, device=1)])
-    assert record.call_s == pytest.approx(2 * WORK_S, rel=0.01)
-    assert record.device is not None
-    assert record.device.device == "jax cpu:0, jax cpu:1"
-    with wording.raises(DeviceClockError):
-        clock_for(["jax cpu:0", "virtual:0"])
-    with wording.raises(DeviceClockError):
-        clock_for(["jax cpu:7"])
-    with driving(VirtualGPU("jax cpu:0")):
-        assert not isinstance(clock_for(["jax cpu:0"]).__dict__["driver"], JaxDevice)
 
 
 def test_a_computation_that_fails_is_an_error_of_the_test(jax: VirtualJax, wording: Wording) -> None:
@@ -238,19 +205,6 @@ def test_phases_wait_at_their_edges(jax: VirtualJax) -> None:
         "critic": pytest.approx(0.25 * WORK_S, rel=0.01),
         "actor": pytest.approx(0.75 * WORK_S, rel=0.01),
     }
-
-
-def test_counting_leaves_nothing_running(jax: VirtualJax) -> None:
-    """Calls that are counted are done when counting ends, and one of them shows how long all will take."""
-    made: list[VirtualArray] = []
-
-    def call() -> None:
-        made.append(jax.compute(WORK_S))
-
-    assert count(workload_of(call), 1, 60.0, jax.clock).repetitions
-    assert all(array.ready_ns <= jax.clock.now_ns for array in made)
-    (note,) = count(workload_of(call), 1, WORK_S, jax.clock).notes
-    assert "75" in note
 
 
 def test_arrays_of_jax_are_ready_when_a_round_ends() -> None:

@@ -113,18 +113,3 @@ def test_a_pool_that_is_wrong(change: Callable[[int, Any], Any], wording: Wordin
     """Lost envs, and episodes that end without a reset or are reset without an end, are told with what was expected."""
     with wording.raises(ComponentError):
         broken(change).check()
-
-
-@pytest.mark.parametrize(
-    "pool",
-    [
-        lambda: make(batch_size=2),
-        lambda: make("dm"),
-        lambda: envpool.make("IntersectionMultiAgent-v0", env_type="gymnasium", num_envs=6),
-    ],
-    ids=["who is ready", "dm_env", "several players"],
-)
-def test_a_pool_that_needs_a_thunk(pool: Callable[[], Any], wording: Wording) -> None:
-    """Pools that return who is ready, with another interface, or of several players, are told another way."""
-    with wording.raises(ComponentError):
-        vecenv_workload(pool())

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wording import Wording
 
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
@@ -82,19 +81,3 @@ def test_an_env_that_is_not_reset(mode: AutoresetMode) -> None:
     says = rf"env 0 ended its episode in two steps in a row: under autoreset mode {mode.value} .* reset by the {which}"
     with pytest.raises(ComponentError, match=says):
         workload.check()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_env_that_steps_half(mode: AutoresetMode, wording: Wording) -> None:
-    """Rows of half of the envs are not those of all."""
-    workload = vecenv_workload(HalfStepped(SyncVectorEnv([Short] * 4, autoreset_mode=mode)))
-    with wording.raises(ComponentError):
-        workload.check()
-
-
-def test_a_mode_that_is_not_the_env_s(wording: Wording) -> None:
-    """An env that resets in the same step and says it does in the next is told by episodes of one step."""
-    env = SyncVectorEnv([lambda: Short(1)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    env.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-    with wording.raises(ComponentError):
-        vecenv_workload(env).check()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,9 @@ from library_checks import assert_parts, harvested
 from wording import Wording
 
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes.functions import proxy_for
 
 pytestmark = pytest.mark.torch
 
@@ -23,8 +20,6 @@ gymnasium: Any = pytest.importorskip("gymnasium")
 
 from rlox.algorithms.ppo import PPO  # noqa: E402 - where it is installed
 from rlox.algorithms.sac import SAC  # noqa: E402
-from rlox.collectors import RolloutCollector  # noqa: E402
-from rlox.gpu_buffer import GPUReplayBuffer  # noqa: E402
 
 
 def test_env_steps_are_those_of_the_envs() -> None:
@@ -68,59 +63,12 @@ def test_no_auto_reset_is_told(mode: str) -> None:
         vecenv_workload(OtherReset(mode)).check()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"obs": np.zeros((1, 4), np.float32)},
-        {"rewards": np.zeros(2)},
-        {"terminal_obs": [None]},
-    ],
-)
-def test_a_step_of_fewer_envs_is_told(changes: dict[str, Any], wording: Wording) -> None:
-    """A step's result has a row for each env."""
-    env = rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1")
-    broken = proxy_for(env, {"step_all": lambda actions: env.step_all(actions) | changes})
-    with wording.raises(ComponentError):
-        vecenv_workload(broken).check()
-
-
 def filled(buffer: Any, transitions: int = 64) -> Any:
     """Return a buffer with as many transitions, each with its number for an observation."""
     for number in range(transitions):
         row = np.full(3, number, np.float32)
         buffer.push(row, np.zeros(2, np.float32), 1.0, number % 8 == 7, False, row)
     return buffer
-
-
-BUFFERS: dict[str, Callable[..., Any]] = {
-    "uniform": lambda path: filled(rlox.ReplayBuffer(100, 3, 2)),
-    "prioritized": lambda path: filled(rlox.PrioritizedReplayBuffer(100, 3, 2)),
-    "mapped": lambda path: filled(rlox.MmapReplayBuffer(32, 100, 3, 2, str(path / "cold"))),
-    "offline": lambda path: rlox.OfflineDatasetBuffer(
-        *(np.zeros(192, np.float32), np.zeros(192, np.float32), np.zeros(128, np.float32), np.arange(64.0, dtype="f")),
-        *(np.zeros(64, np.uint8), np.zeros(64, np.uint8)),
-    ),
-}
-
-
-@pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS)
-def test_batches(make: Callable[..., Any], tmp_path: Any) -> None:
-    """Every kind of buffer gives batches of the size asked for, another each time."""
-    buffer = make(tmp_path)
-    batches: list[Any] = []
-    sample = buffer.sample
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        batches.append(sample(*args, **kwargs))
-        return batches[-1]
-
-    workload = replay_workload(proxy_for(buffer, {"sample": noted}), 16)
-    workload.check()
-    assert (workload.items, workload.unit) == (16.0, "transition")
-    assert list(harvested(workload, 3)) == ["sample"]
-    name = "rewards" if isinstance(buffer, rlox.OfflineDatasetBuffer) else "obs"
-    drawn = {np.asarray(batch[name]).tobytes() for batch in batches}
-    assert len(drawn) == len(batches) == 4
 
 
 def sac(kind: Any = SAC, **changes: Any) -> Any:
@@ -159,11 +107,3 @@ def test_the_phases_of_a_ppo_rollout(changes: dict[str, Any]) -> None:
         set(vars(agent.policy)),
         rlox.compute_gae_batched,
     )
-
-
-def test_objects_that_need_a_thunk(wording: Wording) -> None:
-    """A collector has no policy of its own, and a buffer on a GPU draws by a seed of the caller's."""
-    with wording.raises(ComponentError):
-        ppo_workload(RolloutCollector("CartPole-v1", n_envs=2), 16, None)
-    with wording.raises(ComponentError):
-        replay_workload(filled(GPUReplayBuffer(100, 3, 2, device="cpu")), 16)

@@ -9,7 +9,6 @@ from library_checks import assert_counts, harvested
 from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
-from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
@@ -82,14 +81,6 @@ def test_env_steps_of_a_single_env() -> None:
     assert list(harvested(workload, 20)) == ["action", "env_step", "reset"]
 
 
-def test_a_vector_of_one() -> None:
-    """A vector of one env resets itself like others, and skrl's reset of it does nothing."""
-    env = vector_of(1)
-    workload = vecenv_workload(env)
-    workload.check()
-    assert_counts(workload, lambda: steps_of(env))
-
-
 def test_an_env_that_nobody_resets_is_told(wording: Wording) -> None:
     """Skrl's wrapper resets a vector env but once, so one that does not reset itself is measured on nothing."""
     with wording.raises(ComponentError):
@@ -110,46 +101,6 @@ def test_an_env_that_does_not_reset_is_told(wording: Wording) -> None:
     env = wrap_env(Endless(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")), verbose=False)
     with wording.raises(ComponentError):
         vecenv_workload(env).check()
-
-
-@pytest.mark.parametrize(
-    ("index", "tensor"),
-    [
-        (0, torch.zeros(2, 2)),
-        (1, torch.zeros(3)),
-        (2, torch.zeros(3, 1, dtype=torch.bool, device="meta")),
-    ],
-)
-def test_a_step_that_is_wrong_is_told(
-    index: int, tensor: Any, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """A step's result has a row for each env, on the env's device."""
-    env = vector_of(3)
-    step = env.step
-
-    def wrong(actions: Any) -> Any:
-        stepped = list(step(actions))
-        stepped[index] = tensor
-        return tuple(stepped)
-
-    monkeypatch.setattr(env, "step", wrong)
-    with wording.raises(ComponentError):
-        vecenv_workload(env).check()
-
-
-def memory_of(rows: int, kind: Any = RandomMemory, **changes: Any) -> Any:
-    memory = kind(memory_size=50, num_envs=2, device="cpu", **changes)
-    for name, size in (("observations", 3), ("actions", 1), ("rewards", 1)):
-        memory.create_tensor(name=name, size=size, dtype=torch.float32)
-    for _ in range(rows):
-        memory.add_samples(observations=torch.rand(2, 3), actions=torch.rand(2, 1), rewards=torch.rand(2, 1))
-    return memory
-
-
-def test_an_empty_memory_is_told(wording: Wording) -> None:
-    """There is nothing to draw from."""
-    with wording.raises(ComponentError):
-        replay_workload(memory_of(0), 16)
 
 
 @pytest.mark.parametrize(
@@ -214,17 +165,3 @@ def test_models_are_made_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "materialize", None)
     workload.check()
     workload.call()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"batch_size": 8},
-        {"gradient_steps": 4},
-        {"rows": 0},
-    ],
-)
-def test_an_agent_that_cannot_update_so(changes: dict[str, Any], wording: Wording) -> None:
-    """The size of a batch and the number of gradient steps are the agent's to have."""
-    with wording.raises(ComponentError):
-        sac_workload(sac(**changes), 16)

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import assert_parts, harvested
 from wording import Wording
 
-from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
@@ -24,12 +21,9 @@ import gymnasium as gym  # noqa: E402 - where it is installed
 import torch  # noqa: E402
 from stable_baselines3 import PPO, SAC  # noqa: E402
 from stable_baselines3.common.buffers import (  # noqa: E402
-    DictReplayBuffer,
-    DictRolloutBuffer,
     ReplayBuffer,
-    RolloutBuffer,
 )
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
 BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 
@@ -81,23 +75,6 @@ def counted(owner: Any, *names: str) -> Iterator[list[str]]:
         yield called
 
 
-@pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])
-def test_every_call_of_a_vec_env_is_a_step_of_every_env(kind: type[Any]) -> None:
-    """A VecEnv resets within the step, and the first reset is the check's, not a call's."""
-    env = kind([Counting] * 2)
-    workload = vecenv_workload(env)
-    workload.check()
-    assert workload.processed(1) == 2.0
-    before = steps_of(env)
-    with counted(env, "reset", "seed") as called:
-        for _ in range(25):
-            workload.call()
-    assert called == []
-    assert workload.processed(25) == steps_of(env) - before == 50
-    assert list(harvested(workload, 1)) == ["action", "env_step"]
-    env.close()
-
-
 class NeverReset(DummyVecEnv):
     def step_wait(self) -> Any:
         results = [env.step(action) for env, action in zip(self.envs, self.actions, strict=True)]
@@ -138,12 +115,6 @@ def filled(buffer: Any, rows: int = 32) -> Any:
     return buffer
 
 
-def test_a_replay_buffer_of_dictionaries() -> None:
-    """Every array of a dictionary is checked."""
-    space = gym.spaces.Dict({"eye": BOX, "arm": BOX})
-    replay_workload(filled(DictReplayBuffer(64, space, BOX, device="cpu")), 16).check()
-
-
 def test_a_replay_buffer_that_is_wrong(wording: Wording) -> None:
     """Tensors that are elsewhere than the buffer says are no sample."""
 
@@ -153,34 +124,6 @@ def test_a_replay_buffer_that_is_wrong(wording: Wording) -> None:
 
     with wording.raises(ComponentError):
         replay_workload(filled(Elsewhere(64, BOX, BOX, device="cpu")), 16).check()
-
-
-def test_an_empty_replay_buffer(wording: Wording) -> None:
-    """There is nothing to sample, which is told as that."""
-    with wording.raises(ComponentError):
-        replay_workload(ReplayBuffer(64, BOX, BOX), 16)
-
-
-@pytest.mark.parametrize("n_steps", [1, 40])
-@pytest.mark.parametrize("is_method", [False, True])
-@pytest.mark.parametrize("kind", [RolloutBuffer, DictRolloutBuffer])
-def test_a_rollout_buffer(kind: type[Any], is_method: bool, n_steps: int) -> None:
-    """Whatever its size and discounts, its GAE is computed on the benchmark's rollout, and it stays as it was."""
-    space = gym.spaces.Dict({"eye": BOX}) if kind is DictRolloutBuffer else BOX
-    buffer = kind(8, space, BOX, device="cpu", gamma=0.5, gae_lambda=0.1, n_envs=2)
-    workload = gae_workload(buffer.compute_returns_and_advantage if is_method else buffer, n_steps, 4, "numpy")
-    workload.check()
-    assert workload.items == n_steps * 4
-    assert list(harvested(workload, 1)) == ["gae"]
-    assert (buffer.buffer_size, buffer.n_envs, buffer.gamma, buffer.gae_lambda) == (8, 2, 0.5, 0.1)
-    assert buffer.advantages.shape == (8, 2)
-    assert not buffer.advantages.any()
-
-
-def test_gae_of_the_class(wording: Wording) -> None:
-    """A method without a buffer cannot be called."""
-    with wording.raises(ComponentError):
-        gae_workload(RolloutBuffer.compute_returns_and_advantage, 8, 2, "numpy")
 
 
 def sac_agent(kind: type[SAC] = SAC, env: Any = None, **kwargs: Any) -> SAC:
@@ -202,22 +145,6 @@ def test_a_sac_agent_that_has_not_learnt() -> None:
         workload.call()
     assert (called, stepped, agent._n_updates - before) == ([], [], 2)
     assert workload.processed(2) == 2.0
-
-
-@pytest.mark.parametrize(("coefficient", "steps"), [("auto", 3), (0.2, 2)])
-def test_phases_of_a_sac_update(coefficient: Any, steps: int) -> None:
-    """Every optimizer's backward pass and step lie in the phase of what it trains, and little lies in none."""
-    workload = sac_workload(sac_agent(ent_coef=coefficient), 64)
-    workload.check()
-    phases = harvested(workload, 40)
-    names = ("sample", "actor", *(["alpha"] if steps == 3 else []), "target_q", "critic", "polyak")
-    assert_parts(phases, "sac_update", names)
-    trained = {"actor", "alpha", "critic"} & set(names)
-    assert len(trained) == steps
-    for name in names:
-        for part in ("backward", "step"):
-            phase = phases.get(f"sac_update/{name}/{part}")
-            assert (phase.count if phase else 0) == (name in trained), (name, part)
 
 
 class WithoutActor(SAC):
@@ -246,26 +173,6 @@ def test_a_sac_update_that_is_wrong(kind: type[SAC], wording: Wording) -> None:
     """Another batch, another number of steps, or none at all, are told by numbers."""
     with wording.raises(ComponentError):
         sac_workload(sac_agent(kind), 16).check()
-
-
-def test_a_schedule_that_has_come_to_its_end(wording: Wording) -> None:
-    """An agent that learns nothing any more changes nothing; filling a buffer does not use its schedule up."""
-
-    def schedule(progress: float) -> float:
-        return 1e-3 * progress
-
-    sac_workload(sac_agent(learning_rate=schedule), 16).check()
-    agent = sac_agent(learning_rate=schedule).learn(20)
-    with wording.raises(ComponentError):
-        sac_workload(agent, 16).check()
-
-
-def test_a_sac_agent_without_an_env(tmp_path: Path, wording: Wording) -> None:
-    """One that was loaded has neither transitions nor where to get them from."""
-    sac_agent().save(tmp_path / "agent")
-    agent = SAC.load(tmp_path / "agent", device="cpu")
-    with wording.raises(ComponentError):
-        sac_workload(agent, 16)
 
 
 def ppo_agent(kind: type[PPO] = PPO, env: Any = None, n_steps: int = 16, **kwargs: Any) -> PPO:
@@ -323,12 +230,3 @@ def test_a_rollout_that_is_wrong(kind: type[PPO], wording: Wording) -> None:
     """A rollout that is too short, or without advantages, is told as that."""
     with wording.raises(ComponentError):
         ppo_workload(ppo_agent(kind), 16, None).check()
-
-
-def test_a_ppo_agent_of_another_size_or_without_an_env(wording: Wording, tmp_path: Path) -> None:
-    """Rollouts are of the agent's size, which a test has to know; one that was loaded has nothing to collect from."""
-    with wording.raises(ComponentError):
-        ppo_workload(ppo_agent(), 8, None)
-    ppo_agent().save(tmp_path / "agent")
-    with wording.raises(ComponentError):
-        ppo_workload(PPO.load(tmp_path / "agent", device="cpu"), 16, None)

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import harvested
 from wording import Wording
 
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 
 tianshou: Any = pytest.importorskip("tianshou")
@@ -40,50 +36,6 @@ ADAM = optim.AdamOptimizerFactory(lr=1e-3)
 
 def vector_env(num_envs: int = 4, kind: Any = venvs.DummyVectorEnv, make: Any = BriefEnv, **kwargs: Any) -> Any:
     return kind([make] * num_envs, **kwargs)
-
-
-class ResetsAll(venvs.DummyVectorEnv):  # type: ignore[misc]
-    def reset(self, env_id: Any = None, **kwargs: Any) -> Any:
-        return super().reset(None, **kwargs)
-
-
-class Narrow(venvs.DummyVectorEnv):  # type: ignore[misc]
-    """Loses one env's part of one of the arrays that a step returns."""
-
-    lost = 0
-
-    def step(self, *args: Any) -> Any:
-        stepped = list(super().step(*args))
-        stepped[self.lost] = stepped[self.lost][1:]
-        return stepped
-
-
-@pytest.mark.parametrize(
-    "lost",
-    [
-        0,
-        1,
-        2,
-        4,
-    ],
-)
-def test_a_step_that_loses_an_env(lost: int, wording: Wording) -> None:
-    """An array that lacks an env is named, with the rows it was to have."""
-    with wording.raises(ComponentError):
-        vecenv_workload(vector_env(kind=type("Losing", (Narrow,), {"lost": lost}))).check()
-
-
-def test_a_reset_that_is_not_of_what_ended() -> None:
-    """Resets are by id: one of more envs than were asked for would be another benchmark."""
-    random.seed(0)  # by which one env ends first
-    with pytest.raises(ComponentError, match=r"reset\(\[\d\]\) returned \(4,\) rows, expected \(1,\)"):
-        vecenv_workload(vector_env(kind=ResetsAll)).check()
-
-
-def test_an_empty_buffer(wording: Wording) -> None:
-    """Nothing can be drawn from it, which is an error before anything is drawn."""
-    with wording.raises(ComponentError):
-        replay_workload(data.VectorReplayBuffer(100, 4), 16)
 
 
 def off_policy(kind: Any = sac_module.SAC, *, auto_alpha: bool = True, rows: int = 64, hidden: int = 16) -> Any:
@@ -116,26 +68,6 @@ def off_policy(kind: Any = sac_module.SAC, *, auto_alpha: bool = True, rows: int
     if rows:
         collector.collect(n_step=rows, random=True, reset_before_collect=True)
     return algorithm.create_trainer(trainer_module.OffPolicyTrainerParams(training_collector=collector))
-
-
-@pytest.mark.parametrize("kind", [sac_module.SAC, discrete_sac.DiscreteSAC])
-@pytest.mark.parametrize("auto_alpha", [True, False])
-def test_a_sac_update(kind: Any, auto_alpha: bool) -> None:
-    """One gradient step of every part, whose phases are seen from outside and account for it."""
-    trainer = off_policy(kind, auto_alpha=auto_alpha, hidden=128)
-    workload = sac_workload(trainer, 256)
-    workload.check()
-    workload.call()
-    phases = harvested(workload, 20)
-    sections = [path.partition("/")[2] for path in phases if path.count("/") == 1]
-    assert sections == ["sample", "target_q", "critic", "actor", *["alpha"][: int(auto_alpha)], "polyak"]
-    steps = {path: phase.count for path, phase in phases.items() if path.endswith("/step")}
-    assert steps == {
-        "sac_update/critic/step": 2.0,
-        "sac_update/actor/step": 1.0,
-        **({"sac_update/alpha/step": 1.0} if auto_alpha else {}),
-    }
-    assert workload.processed(20) == 20.0
 
 
 def test_what_cannot_update(wording: Wording) -> None:

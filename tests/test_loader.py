@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
@@ -16,7 +15,6 @@ import pytest
 from builders import write
 from wording import Wording
 
-from pytest_rlperf.workers import probe
 from pytest_rlperf.workers.alike import dependents, modules_alike
 from pytest_rlperf.workers.loader import load
 
@@ -66,22 +64,6 @@ def test_a_module_that_sets_what_copies_must_not_have_is_named(place: Path, text
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
     assert "late" not in sys.modules
-
-
-def test_changes_of_variables_are_answered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that imports set, change and remove, and none that they leave as they were."""
-    for name in ("RLPERF_KEPT", "RLPERF_CHANGED", "RLPERF_REMOVED"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.delenv("RLPERF_NEW", raising=False)
-    text = "import os\nos.environ |= {'RLPERF_NEW': 'x', 'RLPERF_CHANGED': '2', 'RLPERF_KEPT': '1'}\n"
-    write(place, {"setting.py": f"{text}del os.environ['RLPERF_REMOVED']\n"})
-    answer = load(["setting"], ())
-    monkeypatch.delenv("RLPERF_NEW")
-    assert answer == {
-        "dirty": None,
-        "failed": [],
-        "changes": {"RLPERF_NEW": "x", "RLPERF_CHANGED": "2", "RLPERF_REMOVED": None},
-    }
 
 
 def test_modules_that_fail_are_left_out(place: Path) -> None:
@@ -192,18 +174,3 @@ def test_a_copy_of_a_process_where_torch_has_worked_hangs(wording: Wording) -> N
 def test_what_a_copy_would_lack_is_a_fault(text: str, wording: Wording) -> None:
     """A thread of Python's, and the news of its children's end."""
     assert fault_in(text, 60) == wording
-
-
-def test_a_copy_that_fails_and_jax_that_has_begun_are_faults(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """The exit code of one whose library raises; JAX is asked, for its copies cannot be ended."""
-    monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])  # other plugins have threads
-    monkeypatch.setattr(probe, "_try", lambda: 1 / 0)
-    assert probe.fault_of_forks(60) == wording
-    monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])  # other plugins have threads
-    monkeypatch.setattr(probe, "_try", int)
-    for begun in (False, True):
-        bridge = SimpleNamespace(backends_are_initialized=lambda begun=begun: begun)
-        monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
-        fault = probe.fault_of_forks(60)
-        assert bool(fault) == begun
-    assert fault == wording

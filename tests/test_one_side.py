@@ -112,21 +112,6 @@ def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
         assert worker.wall.relative == pytest.approx(2e-3 / 50e-6, rel=0.002)
 
 
-def test_blocks_are_of_one_shape_in_one_order() -> None:
-    """Rounds are the same in every worker; within a block a drift in time weighs on all alike."""
-    clock = FakeClock()
-    workers = [Simulated(clock, 2e-3) for _ in range(3)]
-    measure(workers, clock)
-    assert workers[0].shapes == [None]
-    assert workers[1].shapes == workers[2].shapes == [slice_shape(2e-3, 76.0, single=False)]
-    clock = FakeClock()
-    worker = Simulated(clock, 2e-3)
-    measure([worker], clock)
-    plain, interpreter, memory = SliceKind.PLAIN, SliceKind.INTERPRETER, SliceKind.MEMORY
-    block = [interpreter, memory, plain, plain, memory, interpreter]
-    assert worker.kinds[:13] == [*block, SliceKind.TRACED, *block]
-
-
 def test_long_calls_that_are_held_up_have_figures_by_cpu_time() -> None:
     """Where a process never waits, the time it does not get is others' doing: half the CPU is not twice the work."""
     clock = FakeClock()

@@ -104,30 +104,6 @@ def test_what_an_agent_has_beside_what_it_trains(beside: Any) -> None:
     vecenv_workload(lambda: beside, 3).check()
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("idle", ["optimizer", "rate", "leaf", "module"])
-def test_what_is_new_is_not_trained(idle: str, wording: Wording) -> None:
-    """An optimizer made by the update, or a tensor or module, is no change of what the agent had."""
-    torch = pytest.importorskip("torch")
-    agent: Any = SimpleNamespace(net=torch.nn.Linear(2, 1), log=[])
-
-    def update(lr: float) -> None:
-        agent.optimizer = torch.optim.SGD(agent.net.parameters(), lr=lr)
-        agent.net(torch.ones(2)).sum().backward()
-        agent.optimizer.step()
-
-    updates = {
-        "optimizer": lambda: setattr(agent, "optimizer", torch.optim.Adam(agent.net.parameters())),
-        "rate": lambda: update(0.0),
-        "leaf": lambda: agent.log.append(torch.zeros(1, requires_grad=True)),
-        "module": lambda: setattr(agent, "copy", torch.nn.Linear(2, 2)),
-    }
-    with wording.raises(ComponentError):
-        sac_workload(updates[idle], None).check()
-    agent = SimpleNamespace(net=torch.nn.Linear(2, 1))
-    sac_workload(lambda: update(0.1), None).check()
-
-
 class Learner:
     def __init__(self) -> None:
         self.weights = np.ones(3)
@@ -275,22 +251,6 @@ def test_a_step_that_is_wrong(results: Callable[..., Any], wording: Wording) -> 
         vecenv_workload(VectorEnv(results=results)).check()
 
 
-def test_columns_and_lists_of_a_step() -> None:
-    """Rewards and ends may be columns or lists, and observations several arrays in a container."""
-
-    def columns(obs: Array, rewards: Array, ends: Array) -> Any:
-        return obs, rewards[:, None], ends[:, None], ends[:, None], {}
-
-    def lists(obs: Array, rewards: Array, ends: Array) -> Any:
-        return obs.tolist(), rewards.tolist(), ends.tolist(), [{}] * 3
-
-    def leaves(obs: Array, rewards: Array, ends: Array) -> Any:
-        return (obs, {"goal": obs}), rewards, ends, ends, {}
-
-    for results in (columns, lists, leaves):
-        vecenv_workload(VectorEnv(results=results)).check()
-
-
 def test_an_env_that_is_never_reset(wording: Wording) -> None:
     """One that stays ended is told, with what would step and reset it."""
     with wording.raises(ComponentError):
@@ -328,26 +288,6 @@ def test_the_number_of_envs_may_be_told(wording: Wording) -> None:
         vecenv_workload(VectorEnv, num_envs=3).check()
     with wording.raises(ComponentError):
         vecenv_workload(VectorEnv)
-
-
-@pytest.mark.torch
-def test_a_known_env_of_another_number(wording: Wording) -> None:
-    """A test's num_envs has to be that of the library's env."""
-    env = pytest.importorskip("gymnasium").make_vec("CartPole-v1", num_envs=2)
-    try:
-        assert vecenv_workload(env, num_envs=2).items == 2.0
-        with wording.raises(ComponentError):
-            vecenv_workload(env, num_envs=16)
-    finally:
-        env.close()
-
-
-@pytest.mark.parametrize("seed", [{}, {"seed": lambda: 3}], ids=["no seed", "seed()"])
-def test_a_space_that_takes_no_seed(seed: dict[str, Any]) -> None:
-    """A space needs no more than ``sample``, of one env's actions."""
-    env = VectorEnv(single_action_space=None, action_space=SimpleNamespace(sample=lambda: 1, **seed))
-    vecenv_workload(env).check()
-    assert {actions.shape for actions in env.taken} == {(3,)}
 
 
 class Bag:

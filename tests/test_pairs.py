@@ -12,7 +12,7 @@ from fake_worker import FakeWorker, ShownSteps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_rlperf.measure.figures import by_cpu, by_wall
+from pytest_rlperf.measure.figures import by_wall
 from pytest_rlperf.measure.pairs import (
     Block,
     LogRatios,
@@ -280,17 +280,6 @@ def plain_slice(call_s: float, cpu_s: float) -> SliceRecord:
 
 times_s = st.floats(1e-6, 10.0)
 taken = st.tuples(times_s, st.floats(0.1, 1.0)).map(lambda pair: plain_slice(pair[0], pair[0] * pair[1]))
-drawn_blocks = st.builds(Block, taken, taken)
-
-
-@given(drawn=st.lists(drawn_blocks, min_size=1, max_size=12), head_first=st.booleans())
-def test_swapping_sides_mirrors_every_figure(drawn: list[Block], head_first: bool) -> None:
-    """What was base is head, in the same turns: a figure is the opposite, by either clock."""
-    mirrored = [Block(base=block.head, head=block.base) for block in drawn]
-    for clock in (by_wall, by_cpu):
-        one = LogRatios.of(drawn, clock, head_first=head_first)
-        other = LogRatios.of(mirrored, clock, head_first=not head_first)
-        assert one.figure() == pytest.approx(-other.figure(), abs=1e-12)
 
 
 @given(
@@ -501,19 +490,6 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
         assert record.blocks >= 5
     for record, warm_s in zip(noisy.measure().pairs, warm_up_s, strict=True):
         assert record.seconds - warm_s > 1.1
-
-
-def test_how_many_blocks_a_pair_takes() -> None:
-    """Six or more where slices agree, of which fewer say little; sixteen where long calls differ and there is time."""
-    world = World(base_s=0.08, head_s=0.08)
-    world.tolerance = 0.03
-    assert [record.blocks for record in world.measure().pairs] == [6] * 3
-    plenty, little = World(base_s=0.1, head_s=0.1), World(base_s=0.1, head_s=0.1)
-    for number, worker in enumerate(worker for world in (plenty, little) for worker in (*world.bases, *world.heads)):
-        noise = random.Random(number)
-        worker.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.1))  # type: ignore[misc]
-    assert [record.blocks for record in plenty.measure(max_time_s=60.0).pairs] == [16] * 3
-    assert all(3 <= record.blocks < 16 for record in little.measure(max_time_s=8.0).pairs)
 
 
 def test_pairs_that_begin_at_the_same_time_have_time_each() -> None:

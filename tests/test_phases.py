@@ -162,31 +162,6 @@ def test_an_update_with_phases_is_not_harvested(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
-def test_nothing_is_harvested_of_plain_calls(tmp_path: Path) -> None:
-    """A thunk's update has no hooks in it where it is timed, and has where its parts are looked at."""
-    tests = """
-        from torch.optim import optimizer
-
-        def test_plain(rlperf_sac_update):
-            agent = library.Agent()
-            before = torch.autograd.backward, torch.optim.Optimizer.zero_grad
-            seen = {True: 0, False: 0}
-
-            def thunk():
-                touched = optimizer._global_optimizer_pre_hooks or agent.actor._forward_hooks or vars(agent.buffer)
-                is_plain = not touched and before == (torch.autograd.backward, torch.optim.Optimizer.zero_grad)
-                seen[is_plain] += 1
-                agent.update(16)
-
-            result = rlperf_sac_update(thunk)
-            if result.measured:
-                assert seen[True] > seen[False] > 0, seen
-    """
-    assert sections_of(tmp_path, tests) == {"test_plain": list(PARTS)}
-
-
-@pytest.mark.slow
 def test_a_live_comparison_blames_a_harvested_phase(tmp_path: Path) -> None:
     """A slowdown is found in a phase that the code itself has no timer for."""
     learner = source("phases/learner.py")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import pickle
 import re
 import sys
 import textwrap
@@ -12,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sized
 from contextlib import contextmanager, suppress
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
@@ -22,7 +19,6 @@ from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes import LiveTimers, standing_probes
 from pytest_rlperf.probes.attach import ProbeError, attached
 from pytest_rlperf.probes.functions import Phases, probes_for
-from pytest_rlperf.probes.objects import reached
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, recording
 
@@ -141,22 +137,6 @@ def test_methods_of_classes(clock: FakeClock) -> None:
     assert found == {"made": (1, 4), "sample": (1, 2), "static": (2, 6)}
 
 
-def test_inherited_methods(clock: FakeClock) -> None:
-    """A method that a class inherits is timed for that class alone, and is inherited again afterwards."""
-
-    class Child(Buffer):
-        """Has nothing of its own."""
-
-    with unchanged(Buffer, Child):
-        found = seen(
-            clock,
-            {"made": Child.made, "sample": "sample"},
-            Child,
-            lambda: (Child.made(clock).sample(1), Buffer(clock).sample(1)),
-        )
-    assert found == {"made": (1, 4), "sample": (1, 2)}
-
-
 def test_callables_stay_what_they_are(clock: FakeClock) -> None:
     """An object that can be called can still do all else while its calls are timed."""
 
@@ -178,86 +158,6 @@ def test_callables_stay_what_they_are(clock: FakeClock) -> None:
     with unchanged(agent):
         assert seen(clock, {"policy": "policy"}, agent, call) == {"policy": (1, 2)}
     assert agent.policy.weights == 4
-
-
-def test_what_a_property_holds(clock: FakeClock) -> None:
-    """A method of what a property returns is timed; one that a property with a setter holds is put back through it."""
-
-    class Holder:
-        """Has a buffer behind one property, and something callable behind another."""
-
-        def __init__(self) -> None:
-            self._buffer = Buffer(clock)
-            self._hook: Callable[[], object] = functools.partial(clock.advance, 7)
-
-        @property
-        def buffer(self) -> Buffer:
-            return self._buffer
-
-        @property
-        def hook(self) -> Callable[[], object]:
-            return self._hook
-
-        @hook.setter
-        def hook(self, value: Callable[[], object]) -> None:
-            self._hook = value
-
-    holder = Holder()
-    with unchanged(holder, holder._buffer, Holder):
-        found = seen(
-            clock, {"sample": "buffer.sample", "hook": "hook"}, holder, lambda: (holder.buffer.sample(1), holder.hook())
-        )
-    assert found == {"sample": (1, 2), "hook": (1, 7)}
-
-
-class Slotted:
-    """An object of Python's that takes no attributes but its own."""
-
-    __slots__ = ("buffer", "clock", "later")
-
-    def __init__(self, clock: FakeClock, buffer: object = None) -> None:
-        self.clock = clock
-        self.buffer = buffer
-
-    def sample(self) -> Slotted:
-        self.clock.advance(2)
-        return self
-
-
-def test_objects_with_slots(clock: FakeClock) -> None:
-    """A slot is filled as before; of an object that has no slot for it, a stand-in is timed in what holds it."""
-    inner = Slotted(clock)
-    holder = Slotted(clock, inner)
-    found = seen(clock, {"sample": "buffer.sample"}, holder, lambda: holder.buffer.sample())  # type: ignore[attr-defined]
-    assert found == {"sample": (1, 2)}
-    assert holder.buffer is inner
-    assert not hasattr(holder, "later")
-
-    class Both(Slotted):
-        """Has slots and a dictionary."""
-
-    both = Both(clock)
-    both.buffer = before = functools.partial(clock.advance, 3)
-    with unchanged(both):
-        assert seen(clock, {"buffer": "buffer"}, both, lambda: both.buffer()) == {"buffer": (1, 3)}  # type: ignore[operator]
-    assert both.buffer is before
-
-
-def test_a_method_of_an_object_of_c(clock: FakeClock) -> None:
-    """A deque takes no attributes: what holds it has a stand-in meanwhile, and the deque itself afterwards."""
-    agent = Agent(clock, deque([1, 2]))
-    buffer = agent.buffer
-
-    def call() -> None:
-        agent.buffer.append(3)
-        assert agent.buffer.popleft() == 1
-
-    with unchanged(agent):
-        found = seen(clock, {"append": "buffer.append", "pop": "buffer.popleft"}, agent, call)
-    assert {path: count for path, (count, _) in found.items()} == {"append": 1, "pop": 1}
-    assert agent.buffer is buffer
-    assert type(agent.buffer) is deque
-    assert list(buffer) == [2, 3]
 
 
 def standing_in(clock: FakeClock, target: Any, method: str, check: Callable[[Any], None]) -> None:
@@ -301,26 +201,6 @@ def test_a_stand_in_is_like_what_it_stands_for(clock: FakeClock) -> None:
         assert target == deque([7, 2, 5])
 
     standing_in(clock, target, "append", check)
-
-
-def test_what_is_copied_or_pickled_is_the_object(clock: FakeClock) -> None:
-    """A copy of a stand-in, and what is unpickled, are of what it stands for, and so of nobody's timers."""
-    for target, method in ((deque([1]), "append"), (re.compile("a"), "match")):
-
-        def check(buffer: Any, target: Any = target) -> None:
-            for copied in (copy.copy(buffer), copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):  # noqa: S301
-                assert type(copied) is type(target)
-                assert copied == target
-            agent = copy.deepcopy([buffer, buffer])
-            assert agent[0] is agent[1]
-
-        standing_in(clock, target, method, check)
-
-    def refuses(buffer: Any) -> None:
-        with pytest.raises(TypeError, match=r"cannot pickle .*generator"):
-            pickle.dumps(buffer)
-
-    standing_in(clock, (number for number in range(3)), "send", refuses)
 
 
 def test_special_methods_of_objects(clock: FakeClock) -> None:
@@ -557,21 +437,3 @@ def test_timers_of_sample_factory(clock: FakeClock, package: str) -> None:
                 clock.advance(1)
     assert figures(tree) == {"train": (1, 1), "losses": (1, 1), "tail": (1, 1)}
     assert timing.train > 0
-
-
-class Gone:
-    """Anything."""
-
-
-def test_what_cannot_be_looked_into_is_passed_by() -> None:
-    """A dead weak reference's proxy and an attribute that raises do not end the walk."""
-
-    class Raises:
-        __slots__ = ("closed",)
-
-        def __getattr__(self, name: str) -> object:
-            raise RuntimeError(name)
-
-    dead = weakref.proxy(Gone())
-    owner = SimpleNamespace(dead=dead, raises=Raises(), after=[1.5])
-    assert dict(reached("owner", owner))["owner.after[0]"] == 1.5

@@ -14,7 +14,6 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.probes.attach import attached
-from pytest_rlperf.probes.functions import probes_for
 from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges
 from pytest_rlperf.testing import FakeClock
@@ -95,28 +94,6 @@ def test_optimizer_steps(clock: FakeClock) -> None:
     assert figures(tree) == {}
 
 
-def test_an_optimizer_step_that_fails(clock: FakeClock) -> None:
-    """PyTorch does not tell that a step has failed: its phase ends with the one around it."""
-    net = Slow(clock)
-    failing = SlowStep(net.parameters(), clock, 2)
-    failing.param_groups[0]["lr"] = None
-    for parameter in net.parameters():
-        parameter.grad = torch.ones_like(parameter)
-
-    def update() -> None:
-        with hierarchical_timer("update"):
-            with suppress(TypeError, RuntimeError):
-                failing.step()
-            clock.advance(1)
-
-    with unchanged(net), attached([OptimizerSteps()]), recording(clock) as tree:
-        with pytest.warns(RuntimeWarning, match="'step' within 'update'"):
-            update()
-        with hierarchical_timer("update"):
-            clock.advance(1)
-    assert figures(tree) == {"update": (2, 4), "update/step": (1, 3)}
-
-
 def test_backward_passes(clock: FakeClock, wording: Wording) -> None:
     """All three ways to a backward pass are one phase, each entered once."""
     net = Slow(clock, backward_s=3)
@@ -154,26 +131,6 @@ def test_forward_passes_of_named_modules(clock: FakeClock) -> None:
             clock.advance(1)
     assert figures(tree) == {"policy": (2, 4), "policy/encoder": (2, 2), "policy/head": (1, 2), "after": (1, 1)}
     assert tree.faults == {}
-
-
-def test_phases_that_name_modules(clock: FakeClock) -> None:
-    """Where a phase's name leads to a module its passes are timed, and the module stays a module."""
-    agent = SimpleNamespace(critic=Slow(clock, 2))
-    whole = torch.nn.ModuleDict({"actor": Slow(clock, 3)})
-
-    def call() -> None:
-        assert agent.critic.state_dict()
-        agent.critic(torch.ones(1, 2))
-        whole.actor(torch.ones(1, 2))
-        whole.actor.forward(torch.ones(1, 2))
-
-    probes = [
-        *probes_for({"critic": "critic"}, agent),
-        *probes_for({"actor": "actor", "direct": "actor.forward"}, whole),
-    ]
-    with unchanged(agent.critic, whole), attached(probes), recording(clock) as tree:
-        call()
-    assert figures(tree) == {"critic": (1, 2), "actor": (1, 3), "actor/direct": (1, 3), "direct": (1, 3)}
 
 
 def test_record_function_ranges(clock: FakeClock) -> None:
@@ -426,88 +383,6 @@ def test_a_read_only_buffer(clock: FakeClock) -> None:
     assert agent.rb is rb
 
 
-def test_alpha_before_all_others(clock: FakeClock) -> None:
-    """In Stable-Baselines3's order the actor's pass serves the temperature too, and its loss comes last."""
-    nets = Nets(clock)
-    actor, qf1, qf1_target, rb = nets.actor, nets.qf1, nets.qf1_target, nets.rb
-    log_alpha, a_optimizer, q_optimizer, pi_optimizer = (
-        nets.log_alpha,
-        nets.a_optimizer,
-        nets.q_optimizer,
-        nets.actor_optimizer,
-    )
-
-    def update() -> None:
-        data = rb.sample(4)
-        pi = actor(data)
-        alpha_loss = -(log_alpha * pi.detach()).mean()
-        a_optimizer.zero_grad()
-        alpha_loss.backward()
-        a_optimizer.step()
-        with torch.no_grad():
-            target = qf1_target(data, actor(data))
-        loss = ((qf1(data, data) - target) ** 2).mean()
-        q_optimizer.zero_grad()
-        loss.backward()
-        q_optimizer.step()
-        actor_loss = -qf1(data, pi).mean()
-        pi_optimizer.zero_grad()
-        actor_loss.backward()
-        pi_optimizer.step()
-
-    found, rest = sections(update, update, clock)
-    assert top(found) == {
-        "sample": (1, 1),
-        "actor": (1, 2 + 16 + 32 + 8 + 256),
-        "alpha": (1, 512),
-        "target_q": (1, 2 + 64),
-        "critic": (1, 16 + 32 + 128),
-        "polyak": (1, 0),
-    }
-    assert rest == 0
-
-
-def test_modules_without_names_that_say_anything(clock: FakeClock) -> None:
-    """Of modules that nobody can tell apart the backward passes and steps still are, and so are their sections."""
-    nets = Nets(clock)
-    net_a, net_b, rb = nets.actor, nets.qf1, nets.rb
-    critic_optimizer, actor_optimizer = nets.q_optimizer, nets.actor_optimizer
-
-    def update() -> None:
-        data = rb.sample(4)
-        net_b(data, data).mean().backward()
-        critic_optimizer.step()
-        net_b(data, net_a(data)).mean().backward()
-        actor_optimizer.step()
-
-    found, rest = sections(update, update, clock)
-    # The first passes are still the sample's, as nothing tells that they have begun.
-    assert top(found) == {"sample": (1, 1 + 16), "critic": (1, 32 + 128), "actor": (1, 2 + 16 + 32 + 8 + 256)}
-    assert rest == 0
-
-
-def test_agents_that_answer_anything(clock: FakeClock) -> None:
-    """Looking for an agent's parts asks no object for what it would have to make up."""
-
-    class Yes:
-        def __getattr__(self, name: str) -> None:
-            return None
-
-    def make() -> Callable[[], None]:
-        def update() -> None:
-            late.step()
-
-        agent.thunk = update
-        assert UpdateSections(agent)  # although its variable has no value yet
-        late = nets.actor_optimizer
-        return update
-
-    nets = Nets(clock)
-    agent = SimpleNamespace(anything=Yes(), nets=nets)
-    assert UpdateSections(make())
-    assert not UpdateSections(SimpleNamespace(anything=Yes()))
-
-
 def test_an_update_that_raises(clock: FakeClock) -> None:
     """The parts that ran are counted, the exception comes through, and nothing stays attached or open."""
     nets = Nets(clock)
@@ -543,29 +418,6 @@ def test_an_update_that_raises(clock: FakeClock) -> None:
     assert not nets.qf2._forward_hooks
 
 
-def test_other_threads_do_not_cut(clock: FakeClock) -> None:
-    """A thread that acts with the same networks meanwhile neither cuts nor counts."""
-    nets = Nets(clock)
-    step = cleanrl(nets)
-    sampled = nets.rb.sample
-
-    def sample(size: int) -> Any:
-        def act() -> None:
-            nets.actor(torch.ones(1, 2)).sum().backward()
-            nets.actor_optimizer.step()
-
-        thread = threading.Thread(target=act)
-        thread.start()
-        thread.join()
-        return sampled(size)
-
-    nets.rb.sample = sample
-    found, rest = sections(step, step, clock)
-    assert top(found)["sample"] == (1, 1.5 + 2 + 8 + 256)
-    assert top(found)["actor"] == (1, ACTOR)
-    assert rest == 0
-
-
 def test_nothing_to_cut_at(clock: FakeClock) -> None:
     """An agent without optimizers has no sections."""
     assert not UpdateSections(SimpleNamespace(actor=Slow(clock)))
@@ -594,17 +446,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_td3_of_stable_baselines3() -> None:
-    """TD3 has a delayed actor and no temperature: the first of two steps ends with the critic's, and what follows."""
-    sb3 = pytest.importorskip("stable_baselines3")
-    model = sb3.TD3("MlpPolicy", "Pendulum-v1", learning_starts=10, buffer_size=500, seed=0)
-    model.learn(64)
-    names, rest = shares(model, lambda: model.train(2, 64))
-    assert names == ["sample", "target_q", "critic", "polyak", "actor"]
-    assert rest < 0.1
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -248,31 +248,6 @@ def test_sac_target_q_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(agent.target_q(batch), torch.tensor([2.0, 14.0, 100.0]))
 
 
-@pytest.mark.torch
-def test_sac_log_probability_is_that_of_the_squashed_gaussian() -> None:
-    """The log probabilities are those PyTorch's transformed distribution gives the same actions."""
-    import torch
-    from torch.distributions import Independent, Normal, TransformedDistribution
-    from torch.distributions.transforms import TanhTransform
-
-    agent = small_sac()
-    obs = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
-    actions, log_probs = agent.actor.sample(obs, torch.Generator().manual_seed(1))
-    mean, log_std = agent.actor(obs)
-    gaussian: Any = TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), [TanhTransform()])
-    torch.testing.assert_close(log_probs, gaussian.log_prob(actions), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.torch
-def test_sac_phases() -> None:
-    """A recording sees the parts of an update, the buffer's inside the sampling."""
-    agent = small_sac()
-    steps = {f"{net}/{step}" for net in ("critic", "actor") for step in ("forward", "backward", "step")}
-    sampling = {f"sample/{part}" for part in ("index", "gather", "convert")}
-    whole = {"sample", "target_q", "critic", "actor", "alpha", "polyak"}
-    assert phase_paths(lambda: agent.update(16)) == whole | steps | sampling
-
-
 def counting_envs(lengths: list[int], truncates: bool) -> Any:
     """Return environments whose episodes have these lengths, whose observation counts steps and whose reward is 1."""
     import gymnasium
@@ -313,22 +288,6 @@ def test_ppo_rollout_is_what_the_environments_said() -> None:
         np.testing.assert_array_equal(rollout.rewards[t], rewards)
         np.testing.assert_array_equal(rollout.terminated[t], terminated)
         np.testing.assert_array_equal(rollout.dones[t], terminated | truncated)
-
-
-@pytest.mark.torch
-def test_ppo_continues_where_it_stopped() -> None:
-    """Rollouts join up: split differently, and across an episode's end, the same steps are seen."""
-    whole = ppo.PPO(counting_envs([3, 5], truncates=True)).collect(12)
-    agent = ppo.PPO(counting_envs([3, 5], truncates=True))
-    parts = []
-    for n_steps in (3, 3, 2, 4):
-        rollout = agent.collect(n_steps)
-        parts.append((rollout.obs.copy(), rollout.valid.copy(), rollout.rewards.copy()))
-    for i, array in enumerate((whole.obs, whole.valid, whole.rewards)):
-        np.testing.assert_array_equal(np.concatenate([part[i] for part in parts]), array)
-    # An episode of 3 is 3 transitions and a reset row, of 5 likewise.
-    np.testing.assert_array_equal(whole.valid[:, 0], [1, 1, 1, 0] * 3)
-    np.testing.assert_array_equal(whole.valid[:, 1], [1, 1, 1, 1, 1, 0] * 2)
 
 
 @pytest.mark.torch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import builders
@@ -16,7 +15,6 @@ from wording import Wording
 
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.measure import slowdown
-from pytest_rlperf.measure.placement import Activity
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.slowdown import steps_for
@@ -84,19 +82,6 @@ def test_the_steps_of_a_share_are_found_exactly(
     assert sized(share, call, None, clock, extra) == steps
 
 
-@settings(max_examples=50, deadline=None)
-@given(call_ns=st.integers(2_000_000, 2_000_000_000), share=st.floats(0.01, 1), **COSTS)
-def test_the_share_of_a_long_call_is_off_by_a_fixed_cost_at_the_most(
-    call_ns: int, step_ns: int, dearer_ns: int, fixed_ns: int, share: float
-) -> None:
-    """Where n steps beside a call cost a + b·n, the n found cost the share, give or take a and one step."""
-    clock = FakeClock()
-    call = lambda: clock.advance(call_ns / 1e9)  # noqa: E731
-    beside_ns = step_ns + dearer_ns
-    steps = sized(share, call, None, clock, Extra(clock, step_ns, beside_ns, fixed_ns))
-    assert fixed_ns + beside_ns * steps == pytest.approx(share * call_ns, abs=fixed_ns + beside_ns)
-
-
 def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices are longer by the share asked for, a second order replaces the first, and a share of nothing ends it."""
     clock = FakeClock()
@@ -113,70 +98,6 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
                 record = meter.take(kind)
                 assert record.call_s == pytest.approx(expected_s)
                 assert record.items == 4.0 * record.calls
-    finally:
-        meter.thaw()
-
-
-@pytest.mark.parametrize(("threads", "whole"), [(1, False), (2, False), (1, True)])
-def test_what_holds_up_a_single_thread_is_not_slowed_down(
-    monkeypatch: pytest.MonkeyPatch, threads: int, whole: bool
-) -> None:
-    """A call that got two thirds of a CPU is slowed by a share of its work, one of several threads of its time.
-
-    What is of the whole machine is never placed as one thread is.
-    """
-    wall, cpu = FakeClock(), FakeClock()
-
-    def call() -> None:
-        wall.advance(1.5e-3)
-        cpu.advance(1e-3)
-
-    def by_itself() -> int:
-        wall.advance(20e-6)
-        cpu.advance(20e-6)
-        return 0
-
-    def beside(steps: int) -> int:
-        wall.advance(20e-9 * steps)
-        cpu.advance(20e-9 * steps)
-        return 0
-
-    replace_work(monkeypatch, by_itself, beside)
-    activity = Activity(threads=threads, children=0)
-    monkeypatch.setattr("pytest_rlperf.measure.slices.ActivityWatch", lambda: SimpleNamespace(seen=lambda: activity))
-    workload = Workload("callable", call, 4.0, "thing", lambda: None, whole_machine=whole)
-    meter = Meter(workload, lambda: {}, Clocks(wall, cpu, 76.0))
-    try:
-        assert meter.warm_up(None, 0.5, kernels=False).single is (threads == 1 and not whole)
-        assert meter.slow_down(0.06, None) == (3000 if threads == 1 else 4500)
-    finally:
-        meter.thaw()
-
-
-def test_steps_that_were_sized_before_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told in steps a meter sizes nothing and runs no call, and does the very steps in its slices."""
-    clock = FakeClock()
-    done: list[int] = []
-    calls: list[int] = []
-    replace_work(monkeypatch, int, done.append)
-
-    def call() -> None:
-        calls.append(1)
-        clock.advance(1e-6)
-
-    meter = Meter(Workload("callable", call, 4.0, "thing", lambda: None), lambda: {}, Clocks(clock, clock, 76.0))
-    try:
-        shape = meter.warm_up(None, 0.05, kernels=False).shape
-        assert shape.iterations > 50
-        calls.clear()
-        assert meter.slow_down(0.05, 7) == 7
-        assert calls == done == []
-        assert meter.take(SliceKind.PLAIN).calls == len(calls)
-        assert done == [7] * shape.rounds
-        done.clear()
-        assert meter.slow_down(0.05, 0) == 0
-        meter.take(SliceKind.PLAIN)
-        assert done == []
     finally:
         meter.thaw()
 

@@ -13,10 +13,7 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.attribution import (
-    Aside,
-    Profiler,
     ProfilerBusyError,
-    entered_by,
     is_environment,
     owner_of_native,
     refuse_company,
@@ -25,7 +22,6 @@ from pytest_rlperf.attribution import (
 from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.model.measured import Workload
-from pytest_rlperf.probes.attach import attached
 
 
 @pytest.fixture(autouse=True)
@@ -106,17 +102,6 @@ def test_extensions_below_one_percent_are_one_row(ticks: Ticks) -> None:
         ticks.spend_native(50)
 
     assert found(ticks, work) == {"python": 0.995, "other native": 0.005}
-
-
-def test_profiling_slows_python_and_not_its_share(ticks: Ticks) -> None:
-    """Python's part is the rest of a call that is not profiled, however long it takes under the profiler."""
-
-    def work() -> None:
-        slowdown = 5 if is_profiled() else 1
-        ticks.python += 3000 * slowdown
-        ticks.spend_native(1000)
-
-    assert found(ticks, work) == {"python": 0.75, "numpy": 0.25}
 
 
 def test_native_functions_that_took_longer_leave_python_its_least_share(ticks: Ticks) -> None:
@@ -223,29 +208,6 @@ def test_environments_among_other_work(ticks: Ticks, envs: _Envs) -> None:
             ticks.spend_native(1000)
 
     assert found(ticks, work) == {"environment": 0.5, "python": 0.25, "numpy": 0.25}
-
-
-def test_time_after_a_pause_belongs_to_the_function_that_runs(ticks: Ticks, envs: _Envs) -> None:
-    """The profiler's stack is right after environments, however many steps there were."""
-
-    def steps() -> None:
-        for _ in range(3):
-            envs.step([1, 2, 3, 4])
-            ticks.python += 10
-
-    def outer() -> None:
-        ticks.python += 1000
-        steps()
-        ticks.python += 2000
-
-    profiler = Profiler(ticks)
-    aside = Aside(list(entered_by(outer).values()), ticks, profiler.pause, profiler.resume)
-    with attached([aside]):
-        profiler.run(outer)
-    assert aside.spent_ns == 3 * 2000
-    own_ns = {entry.code: round(1e9 * entry.inlinetime) for entry in profiler.stats()}
-    assert own_ns[steps.__code__] == 30
-    assert own_ns[outer.__code__] == 3000
 
 
 def test_an_environment_that_fails(envs: _Envs) -> None:

@@ -18,7 +18,7 @@ from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.sides import cache as cache_module
-from pytest_rlperf.sides.cache import KEPT_DAYS, Cache, open_cache
+from pytest_rlperf.sides.cache import Cache, open_cache
 
 
 @pytest.fixture(autouse=True)
@@ -296,20 +296,6 @@ def test_fault_at_any_step_leaves_the_old_entry_or_the_new_one(
     assert least <= int(done.stdout) < 199
 
 
-_FULL = source("sides_cache/full.py")
-
-
-@pytest.mark.parametrize("size", [0, 2, 10])
-def test_disk_that_fills_up_while_writing_leaves_no_half_entry(cache: Cache, size: int) -> None:
-    """A write that fails, in the build or of the mark, is an error that names the cache; the next run builds anew."""
-    argv = [sys.executable, "-c", _FULL, str(cache.directory), str(size)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert str(cache.directory) in done.stderr.splitlines()[0], done.stderr
-    assert not list(cache.directory.glob("*/*/file"))
-    assert content(cache.entry("key", filled_with("whole"), never)) == "whole"
-
-
 def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many entries the latest are kept, and those that a run holds."""
     monkeypatch.setattr(cache_module, "KEPT_ENTRIES", 2)
@@ -326,18 +312,3 @@ def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest
     others.close()
     assert held.is_dir()
     assert [place.parent.is_dir() for place in places] == [False, False, False, True, True]
-
-
-def test_entries_of_all_trees_go_when_unused_for_long(tmp_path: Path) -> None:
-    """An entry is removed some time after its last use, whichever tree it is of, but for those that a run uses."""
-    caches = [open_cache(tmp_path / name) for name in ("one", "two")]
-    held = caches[0].entry("held", filled_with("held"), never)
-    users = Cache(caches[1].directory)
-    places = [users.entry(name, filled_with(name), never) for name in ("unused", "used")]
-    users.close()
-    long_ago = time.time() - KEPT_DAYS * 86400 - 10
-    for place in (held, places[0]):
-        os.utime(place.parent / "lock", (long_ago, long_ago))
-    caches[0].entry("new", filled_with("new"), never)
-    assert [place.is_dir() for place in (held, *places)] == [True, False, True]
-    caches[0].close()

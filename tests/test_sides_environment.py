@@ -22,9 +22,9 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import build, dependencies, environment
 from pytest_rlperf.sides.cache import Cache
-from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
+from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
 from pytest_rlperf.sides.loaded import loaded_files
-from pytest_rlperf.sides.packages import How, Package, not_installed, packages_under_test, why_build
+from pytest_rlperf.sides.packages import Package, not_installed, packages_under_test, why_build
 from pytest_rlperf.sides.verify import check_loaded
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -129,22 +129,6 @@ def test_packages_lie_in_the_root_and_in_src(tree: Path) -> None:
     assert packages["learner"].location == tree / "learner.py"
 
 
-@pytest.mark.parametrize(
-    ("files", "names"),
-    [
-        ({"mylib/__init__.py": "", "mylib/core.py": "", "mylib/tests/test_core.py": ""}, ["mylib"]),
-        ({"mylib/__init__.py": "x = 1", "mylib/speed/test_core.py": "", "mylib/speed/conftest.py": ""}, ["mylib"]),
-        ({"speed/__init__.py": "", "speed/helper.py": "", "speed/test_core.py": ""}, []),
-        ({"checks/__init__.py": "", "checks/speed/test_core.py": "", "checks/speed/helper.py": ""}, []),
-        ({"checks/conftest.py": "", "checks/speed/test_core.py": ""}, []),
-    ],
-    ids=["tests within", "suite within", "tests beside helpers", "tests further down", "conftest above"],
-)
-def test_directories_of_tests_are_not_under_test(tree: Path, files: dict[str, str], names: list[str]) -> None:
-    """A package may hold its own tests; a directory that holds nothing else is none."""
-    assert sorted(found(make_project(write(tree, files)))) == names
-
-
 def test_packages_on_the_path_are_under_test(tree: Path) -> None:
     """Packages of a sys.path entry in the tree are under test, and directories of tests are not searched."""
     write(tree, {"libs/core/mylib/__init__.py": "", "checks/helper.py": "", "checks/test_speed.py": ""})
@@ -178,35 +162,6 @@ def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> N
         assert packages[f"lib_{name}"].project_dir == tree / name
 
 
-@pytest.mark.parametrize(
-    ("places", "how"),
-    [
-        ({"lone": "code/lone", "space.inner": "code/space/inner"}, "path"),
-        ({"lone": "code/lone", "renamed": "code/inner"}, "hook"),
-        ({"lone": "code/lone", "gone": "code/gone"}, "path"),
-    ],
-    ids=["regular", "renamed", "removed since"],
-)
-def test_finder_of_regular_places_is_read(tree: Path, parent: Path, places: dict[str, str], how: How) -> None:
-    """Setuptools' finder maps modules without their suffix, and packages in namespaces by dotted names.
-
-    Packages in directories of other names must be built.
-    """
-    write(tree, dict.fromkeys(["code/lone.py", "code/space/inner/__init__.py", "code/inner/__init__.py"], ""))
-    module = "__editable___many_1_finder"
-    files = {"__editable__.many.pth": f"import {module}; {module}.install()"}
-    mapping = {name: str(tree / place) for name, place in places.items()}
-    files[f"{module}.py"] = f"MAPPING = {mapping!r}\nNAMESPACES = {{'space': []}}\n"
-    install(parent, "many", files, file_url(tree))
-    write(parent, {"many-1.0.dist-info/top_level.txt": "lone\n"})
-    packages = found(make_project(tree))
-    assert packages["lone"].how == how
-    if how == "path":
-        assert packages["lone"].location == tree / "code/lone.py"
-    if "space.inner" in places:
-        assert packages["space.inner"].location == tree / "code/space/inner"
-
-
 def test_user_names_the_packages_under_test(tree: Path) -> None:
     """The ini setting overrides what is found, and may name what looks like tests."""
     write(tree, {"mylib/__init__.py": "", "other/__init__.py": "", "testing/__init__.py": "", "src/a/b/c.py": ""})
@@ -229,13 +184,6 @@ ModuleNotFoundError: No module named 'elsewhere'
 """
     assert not_installed(text) == ("nowhere", "elsewhere")
     assert not_installed("") == ()
-
-
-def test_unknown_package_is_an_error(tree: Path) -> None:
-    """The error names the unknown package of the ini setting, and those that exist."""
-    write(tree, {"mylib/__init__.py": ""})
-    with pytest.raises(SideError, match=r"'mylob'.*\(found: mylib\)"):
-        packages_under_test(make_project(tree, packages=("mylob",)), tree)
 
 
 @pytest.mark.parametrize(
@@ -282,24 +230,6 @@ def test_path_keeps_the_parents_order(tree: Path, base: Path, parent: Path, tmp_
     assert str(tree / "src") not in path
 
 
-def test_nothing_is_mapped_without_a_mapping(tree: Path, parent: Path, tmp_path: Path) -> None:
-    """For other versions of dependencies today's tree stays where it is, hooks included."""
-    write(tree, {"src/mylib.py": ""})
-    files = {"_mylib.pth": f"{tree / 'src'}\nimport _hook\n", "_hook.py": "import sys; sys.hooked = True"}
-    install(parent, "mylib", files, file_url(tree))
-    python = make_environment(tmp_path / "thin", (), None, built=False)
-    printed = ask(python, "import sys, mylib; print(sys.hooked, mylib.__file__)")
-    assert printed == f"True {tree / 'src/mylib.py'}"
-
-
-def test_lines_of_code_are_repeated(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
-    """Import lines run as they do in the parent, and find the directory of their own file."""
-    line = "import sys; where = sys._getframe(1).f_locals['sitedir']; sys.seen = where"
-    write(parent, {"space-nspkg.pth": f"{line}\n"})
-    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
-    assert ask(python, "import sys; print(sys.seen)") == str(parent)
-
-
 def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
     """An editable hook of a package under test does not run, that of another project does."""
     for name, place in (("ours", tree), ("theirs", tmp_path)):
@@ -326,16 +256,6 @@ def test_finder_becomes_entries(tree: Path, base: Path, tmp_path: Path) -> None:
     assert failure.value.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'gone'"
 
 
-def test_copies_that_a_build_lacks_are_hidden(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
-    """A package of the parent's that a side's build has not is not found there."""
-    write(parent, {"mylib/__init__.py": "", "other/__init__.py": ""})
-    python = make_environment(tmp_path / "thin", (), (tree, base), built=True)
-    environment.hide(tmp_path / "thin", ["mylib", "space.part"])
-    with pytest.raises(subprocess.CalledProcessError) as failure:
-        ask(python, "import other, mylib")
-    assert "ModuleNotFoundError: import of mylib halted" in failure.value.stderr
-
-
 def test_built_packages_are_left_to_the_build(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
     """Where code is to be built, neither tree's files are on the path."""
     write(tree, {"src/mylib.py": ""})
@@ -356,13 +276,6 @@ def test_start_up_entries_are_mapped(tree: Path, base: Path, tmp_path: Path, mon
     path = start_path(python, project, (tree, base), {})
     assert path[:3] == (str(base), str(base / "src"), str(tmp_path / "elsewhere"))
     assert not [entry for entry in path if Path(entry).is_relative_to(tree)]
-
-
-def test_search_path_is_mapped(tree: Path, base: Path) -> None:
-    """PYTHONPATH for a side's own children names base's directories, whatever it was relative to."""
-    value = os.pathsep.join(["src", "", str(tree / "lib"), "/elsewhere"])
-    mapped = mapped_search_path(value, tree, (tree, base))
-    assert mapped.split(os.pathsep) == [str(base / "src"), str(base / "lib"), "/elsewhere"]
 
 
 def test_state_of_the_parent_shows_changes(parent: Path) -> None:
@@ -514,28 +427,11 @@ def test_build_lands_in_the_environment(
     assert steps == [f"building {source}"]
 
 
-@needs_pip
-def test_failing_build_shows_what_the_tools_said(source: Path, thin: str) -> None:
-    """The end of a build's output is in the error."""
-    (source / "broken").touch()
-    with pytest.raises(SideError, match=r"source[\s\S]*cannot compile"):
-        build.build_into(thin, [source], lambda _: None, isolated=False)
-
-
 def test_a_build_needs_pip(thin: str, wording: Wording, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pip the error shows the command that installs it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with wording.raises(SideError):
         build.build_into(thin, [source], lambda _: None, isolated=False)
-
-
-def test_builds_are_isolated_where_tools_are_missing(source: Path, thin: str) -> None:
-    """A build uses the tools that are installed only if they are all that it asks for."""
-    settings = (source / "pyproject.toml").read_text(encoding="utf-8")
-    present, absent = ["pytest>=8", "no-such-tool; python_version < '3'"], (["pytest>=1000"], ["no-such-tool"])
-    for requires in ([], present, *absent):
-        write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
-        assert build.needs_isolation(thin, [source]) is (requires in absent)
 
 
 def make_wheel(directory: Path, name: str, version: str, requires: str = "") -> None:
@@ -626,16 +522,6 @@ def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_pat
     with wording.raises(SideError):
         pip_sides(tree, tmp_path / "cache", "envlib==3.0")
     assert not list((tmp_path / "cache").rglob("pyvenv.cfg"))
-
-
-@needs_pip
-def test_source_that_is_changed_is_built_anew(tree: Path, wheels: Path, tmp_path: Path, source: Path) -> None:
-    """A requirement that is a directory of this machine is installed anew, whatever it holds now."""
-    wheels.mkdir()
-    for side in ("first", "second"):
-        write(source, {"built_thing/__init__.py": f"SIDE = {side!r}"})
-        sides, _ = pip_sides(tree, tmp_path / "cache", f"built-thing @ {source.as_uri()}")
-        assert ask(sides.base.python, "import built_thing; print(built_thing.SIDE)") == side
 
 
 def python_sides(tree: Path, python: str | Path) -> Sides:

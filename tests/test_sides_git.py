@@ -359,19 +359,6 @@ def test_shallow_clone_says_how_to_deepen_it(tmp_path: Path) -> None:
             repository.resolve(ref)
 
 
-def test_shallow_clone_lends_what_it_has(tmp_path: Path) -> None:
-    """A shallow clone on a detached HEAD, as CI makes them, is enough for a commit that it holds."""
-    upstream = Tree(tmp_path / "upstream")
-    upstream.commit(a="1")
-    upstream.commit(a="2")
-    upstream.commit(a="3")
-    subprocess.run(["git", "clone", "--quiet", "--depth=2", upstream.top.as_uri(), str(tmp_path / "tree")], check=True)
-    subprocess.run(["git", "checkout", "--quiet", "--detach"], cwd=tmp_path / "tree", check=True)
-    repository = find_repository(tmp_path / "tree")
-    repository.check_out(repository.resolve("HEAD~1").sha, tmp_path / "clone")
-    assert files_of(tmp_path / "clone", "a") == {"a": "2"}
-
-
 def test_commit_of_a_baseline_must_be_in_the_local_history(tree: Tree, wording: Wording) -> None:
     """A baseline's commit is a full SHA that some ref leads to, else it is refused: no short one, no loose object."""
     tree.commit(a="1")
@@ -390,33 +377,6 @@ def test_commit_of_a_baseline_must_be_in_the_local_history(tree: Tree, wording: 
     with wording.raises(SideError):
         commit_sides(lost, project, quiet)
     assert commit_sides(aside, project, quiet).base.label == f"commit {aside[:12]}"
-
-
-def test_tree_is_dirty_but_for_baselines_and_what_installs_leave(tree: Tree) -> None:
-    """Stored figures and bytecode do not make a tree dirty; a new file does, though git status does not list it."""
-    tree.commit(a="1")
-    repository = find_repository(tree.top)
-    generated = {"lib/__pycache__/x.pyc": "", "src/mylib.egg-info/PKG-INFO": "", "mylib.egg-info/PKG-INFO": ""}
-    tree.write(**{"baselines/default/x.json": "{}"}, **generated)
-    assert not repository.is_dirty(tree.top / "baselines")
-    tree.git("config", "status.showUntrackedFiles", "no")
-    tree.write(b="new")
-    assert repository.is_dirty(tree.top / "baselines")
-
-
-def test_touched_file_does_not_differ(tree: Tree) -> None:
-    """A file with other times than git remembers, but what the commit has, is none that differs; a link likewise."""
-    tree.write(a="1", b="1")
-    (tree.top / "link").symlink_to("a")
-    first = tree.commit()
-    tree.commit(b="2")
-    tree.write(b="1")
-    for name in ("a", "link"):
-        os.utime(tree.top / name, (0, 0), follow_symlinks=False)
-    assert find_repository(tree.top).differing(first) == []
-    (tree.top / "link").unlink()
-    (tree.top / "link").symlink_to("b")
-    assert find_repository(tree.top).differing(first) == ["link"]
 
 
 @pytest.fixture
@@ -461,14 +421,6 @@ def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
         "tests/test_y.py": "2",
         "tests/helper.py": "2",
     }
-
-
-def test_submodule_without_the_commit_says_how_to_get_it(superproject: Tree, tmp_path: Path, wording: Wording) -> None:
-    """An absent commit of a submodule is not fetched; the error shows the command that fetches it."""
-    superproject.git("update-index", "--cacheinfo", f"160000,{'1' * 40},vendor/library")
-    superproject.git("commit", "--quiet", "--message", "ahead")
-    with wording.raises(SideError):
-        find_repository(superproject.top).check_out(superproject.git("rev-parse", "HEAD"), tmp_path / "clone")
 
 
 TEST = """
@@ -542,69 +494,6 @@ def test_test_beside_a_single_module(tree: Tree) -> None:
     named = prepare("HEAD", make_project(tree.top, "test_x.py", packages=("learner",)))
     assert "".join(files_of(tree_of(named.base), *names).values()) == "1222"
     assert (careful.changed, named.changed) == (("helper.py", "learner.py"), ("learner.py",))
-
-
-def test_src_layout(tree: Tree) -> None:
-    """Of a tree with src all but src and what is no test's is today's; paths in arguments lead to base."""
-    side = 'SIDE = "base"\n'
-    tree.commit(
-        **{
-            "src/mylib/__init__.py": side,
-            "tests/__init__.py": "",
-            "tests/helper.py": side,
-            "tests/perf/__init__.py": "",
-            "docs/conf.py": side,
-        }
-    )
-    side = 'SIDE = "head"\n'
-    test = TEST.replace(
-        "import conftest, {helper}, {library}", "import mylib\nfrom tests import helper\nfrom . import conftest"
-    )
-    tree.commit(
-        **{
-            "src/mylib/__init__.py": side,
-            "tests/helper.py": side,
-            "tests/perf/conftest.py": side,
-            "tests/perf/data.txt": "head",
-            "tests/perf/test_x.py": test.format(helper="helper", library="mylib"),
-            "docs/conf.py": side,
-            "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\n',
-        }
-    )
-    project = make_project(
-        tree.top,
-        "tests/perf/test_x.py",
-        conftests=("tests/perf/conftest.py",),
-        path=("src",),
-        args=("perf", f"--ignore={tree.top}/tests/other", f"{tree.top}/tests/perf/test_x.py::test_sides"),
-        ini="pyproject.toml",
-        directory=tree.top / "tests",
-    )
-    sides = prepare("HEAD~1", project)
-    base = tree_of(sides.base)
-    run_tests(sides.base)
-    assert sides.base.args == (
-        "perf",
-        f"--ignore={base}/tests/other",
-        f"{base}/tests/perf/test_x.py::test_sides",
-        f"--rootdir={base}",
-        "-c",
-        f"{base}/pyproject.toml",
-    )
-    assert (sides.base.directory, sides.base.files) == (base / "tests", (base / "tests/perf/test_x.py",))
-    assert sides.changed == ("docs/conf.py", "src/mylib/__init__.py")
-    assert (sides.notes, sides.head.label) == ((), f"HEAD {tree.git('rev-parse', 'HEAD')[:12]}")
-
-
-def test_tests_within_a_package_take_no_helper_along(tree: Tree) -> None:
-    """Of a package only measured tests and conftests are today's: a helper in it looks like its code."""
-    old = {"mylib/__init__.py": "", "mylib/core.py": "1", "mylib/perf/__init__.py": "", "mylib/perf/helper.py": "1"}
-    tree.commit(**old)
-    tree.commit(**{"mylib/core.py": "2", "mylib/perf/helper.py": "2", "mylib/perf/test_x.py": "2"})
-    sides = prepare("HEAD~1", make_project(tree.top, "mylib/perf/test_x.py", packages=("mylib",)))
-    names = ("mylib/core.py", "mylib/perf/helper.py", "mylib/perf/test_x.py")
-    assert "".join(files_of(tree_of(sides.base), *names).values()) == "112"
-    assert sides.changed == ("mylib/core.py", "mylib/perf/helper.py")
 
 
 @pytest.mark.parametrize("name", ["tests", pytest.param("test", marks=pytest.mark.slow)])
@@ -742,27 +631,6 @@ def test_contents_are_converted_alike_on_both_sides(tree: Tree, how: str) -> Non
     assert [(base / f"mylib/{name}.py").read_bytes() for name in ("same", "__init__")] == [converted] * 2
 
 
-def test_unchanged_file_has_todays_bytes(tree: Tree) -> None:
-    """A file that was checked out before a setting changed is the same on both sides, as git calls it unchanged."""
-    tree.commit(**{".gitattributes": "*.py text\n", "mylib/same.py": "1\n", "mylib/other.py": "1", "test_x.py": ""})
-    tree.commit(**{"mylib/other.py": "2"})
-    (tree.top / "mylib/same.py").write_bytes(b"1\r\n")
-    sides = prepare("HEAD~1", make_project(tree.top, "test_x.py"))
-    assert (tree_of(sides.base) / "mylib/same.py").read_bytes() == b"1\r\n"
-    assert sides.changed == ("mylib/other.py",)
-
-
-def test_changed_filter_makes_another_entry(tree: Tree) -> None:
-    """What is in the cache was checked out under other settings, so it is not used."""
-    tree.commit(**{".gitattributes": "*.py filter=made-up\n", "mylib.py": "BEFORE\n", "test_x.py": ""})
-    tree.commit(**{"mylib.py": "BEFORE\nnew\n"})
-    project = make_project(tree.top, "test_x.py")
-    assert files_of(tree_of(prepare("HEAD~1", project).base), "mylib.py") == {"mylib.py": "BEFORE\n"}
-    filtered(tree, "sed s/BEFORE/AFTER/")
-    settled(tree)
-    assert files_of(tree_of(prepare("HEAD~1", project).base), "mylib.py") == {"mylib.py": "AFTER\n"}
-
-
 @pytest.mark.parametrize("required", ["true", "false"])
 def test_filter_that_fails_is_an_error(tree: Tree, required: str, wording: Wording) -> None:
     """A filter that does not work in a clone, as one that needs a key, is refused in one sentence that names it."""
@@ -773,18 +641,6 @@ def test_filter_that_fails_is_an_error(tree: Tree, required: str, wording: Wordi
     with wording.raises(SideError) as caught:
         prepare("HEAD", make_project(tree.top, "test_x.py"))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_file_that_git_was_told_not_to_look_at_differs(tree: Tree, flag: str) -> None:
-    """A changed file counts though git was set to pass over it: it is no equal code."""
-    tree.commit(**{"mylib.py": "1", "same.py": "1", "test_x.py": ""})
-    tree.git("update-index", flag, "mylib.py", "same.py")
-    repository = find_repository(tree.top)
-    assert (repository.differing(repository.head), repository.is_dirty(tree.top / "baselines")) == ([], False)
-    tree.write(**{"mylib.py": "2"})
-    assert repository.differing(repository.head) == ["mylib.py"]
-    assert repository.is_dirty(tree.top / "baselines")
 
 
 def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path) -> None:
@@ -824,15 +680,6 @@ def test_directories_without_git_are_compared(tmp_path: Path, monkeypatch: pytes
         server.bind("socket")  # by a short path
         sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
     assert sides.changed == ("mylib/__init__.py",)
-
-
-def test_directory_may_stand_for_the_rootdir_alone(tree: Tree) -> None:
-    """Where a rootdir lies below git's top, an old copy of it alone takes its place, even one kept in the tree."""
-    tree.commit(**{"libs/one/mylib.py": "today", "libs/one/tests/test_x.py": "", "old/mylib.py": "old"})
-    project = make_project(tree.top / "libs/one", "tests/test_x.py")
-    sides = prepare(f"dir:{tree.top}/old", project)
-    assert files_of(tree_of(sides.base), "mylib.py") == {"mylib.py": "old"}
-    assert sides.changed == ("libs/one/mylib.py",)
 
 
 @pytest.mark.parametrize("spec", ["dir:missing", "dir:."])

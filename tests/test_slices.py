@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import select
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -246,19 +245,3 @@ def test_the_collector_runs_and_is_counted() -> None:
     finally:
         subject.thaw()
     assert gc.get_freeze_count() == 0
-
-
-def test_warnings_in_slices_are_not_kept() -> None:
-    """A component that warns at every call costs a look at the filters, not a record each."""
-    clock = FakeClock()
-
-    def call() -> None:
-        warnings.warn("again", stacklevel=1)
-        clock.advance(1e-3)
-
-    subject = meter(workload(call), clock)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        subject.warm_up(None, 0.5)
-        subject.take(SliceKind.PLAIN)
-    assert caught == []

@@ -7,28 +7,22 @@ starts programs. All of them contain one word, so that no event with it is misse
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import cycle, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import builders
 import pytest
-from builders import git, run_document, write
+from builders import git, write
 
-from pytest_rlperf.baseline.machine import this_machine
-from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.model.stored import Acceptance
-from pytest_rlperf.report.run_json import written
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
@@ -128,19 +122,6 @@ def quiet(text: str) -> None:
     """Show no progress."""
 
 
-def test_the_watch_sees_what_must_not_happen(tmp_path: Path) -> None:
-    """The check can fail: an option, a place and a directory with the word in them are found."""
-    for act in (
-        lambda: subprocess.run(["git", f"--output={WORD}"], cwd=tmp_path, capture_output=True, check=False),
-        lambda: subprocess.run(["git", "log", WORD, "--"], cwd=tmp_path, capture_output=True, check=False),
-        lambda: (tmp_path / WORD).write_text(""),
-        lambda: (tmp_path / WORD).unlink(),
-        lambda: list((tmp_path / WORD).iterdir()),
-    ):
-        with pytest.raises(AssertionError, match=WORD), watched(), contextlib.suppress(OSError):
-            act()
-
-
 def test_ref_of_an_option_is_never_an_option_of_git(tree: Path) -> None:
     """A ref that the user names comes after the end of options, whatever it looks like."""
     repository = find_repository(tree)
@@ -197,17 +178,6 @@ def changed(document: Any, path: tuple[Any, ...], text: str, *, key: bool) -> An
     return {name: changed(value, rest, text, key=key) if name == first else value for name, value in document.items()}
 
 
-def baseline_of(top: Path) -> tuple[Path, dict[str, Any]]:
-    """Store a baseline with every kind of string; return its file and its content."""
-    provenance = builders.provenance(commit=git(top, "rev-parse", "HEAD~1"), tree="b" * 40, packages={"numpy": "2.1"})
-    found = builders.result(notes=("a note",))
-    accepted = Acceptance("larger net", provenance.created, 0.0005)
-    entry = builders.stored(found, "then", accepted=accepted)
-    store = Store(top / "baselines", "default", this_machine())
-    store.write("then", provenance, {found.nodeid: entry})
-    return store.path, json.loads(store.path.read_bytes())
-
-
 def use_baseline(top: Path, path: Path) -> None:
     """Do with a baseline what runs and ``rlperf`` do before they measure."""
     chosen = SimpleNamespace(baseline_dir=top / "baselines", baseline="default", packages=(), save=False, against=None)
@@ -225,36 +195,3 @@ def use_baseline(top: Path, path: Path) -> None:
         baselines.origin(outcome)
     with watched():
         main(["show", "-v", str(path)])
-
-
-def test_strings_of_a_baseline_stay_text(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each string of a baseline in turn, keys too, is set to something hostile, and the baseline is used."""
-    path, document = baseline_of(tree)
-    before = sorted(tree.parent.rglob("*"))
-    strings = list(places(document))
-    assert len(strings) > 40
-    commits = [place for place in strings if place[0][-1] == "commit" and not place[1]]
-    hostile = [*zip(strings, cycle(HOSTILE), strict=False), *product(commits, HOSTILE)]
-    for (place, key), text in hostile:
-        path.write_text(json.dumps(changed(document, place, text, key=key)), encoding="utf-8")
-        use_baseline(tree, path)
-    made = [found for found in tree.parent.rglob("*") if found not in before]
-    assert all(found.is_relative_to(tree.parent / "cache") for found in made)
-
-
-def test_strings_of_a_run_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each string of a run's JSON in turn is set to something hostile, and the run is shown and compared."""
-    found = builders.result(notes=("a note",))
-    outcomes = {found.nodeid: builders.outcome(found, builders.verdict(Status.SLOWER, 1.2), builders.result())}
-    origin = builders.provenance(commit="a" * 40, packages={"numpy": "2"})
-    document = run_document(builders.MACHINE, outcomes, ["a baseline"], ["a note"], provenance=origin)
-    path = tmp_path / "run.json"
-    whole = json.loads(written(document))
-    before = sorted(tmp_path.rglob("*"))
-    strings = list(places(whole))
-    assert len(strings) > 40
-    for (place, key), text in zip(strings, cycle(HOSTILE), strict=False):
-        path.write_text(json.dumps(changed(whole, place, text, key=key)), encoding="utf-8")
-        with watched():
-            main(["show", "-v", str(path)])
-    assert sorted(tmp_path.rglob("*")) == sorted([*before, path])

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf import timers
-from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import TimerModeError, Tree, hierarchical_timer, merge, recording, recording_into, timed
@@ -42,15 +41,6 @@ def everything(tree: TimerTree) -> Figures:
         "/".join(path): (timing.count, timing.total_ns / SECOND, timing.self_ns / SECOND)
         for path, timing in tree.root.walk()
     }
-
-
-def test_phases_are_per_iteration(clock: FakeClock) -> None:
-    """A slice's figures are divided by its calls."""
-    with recording(clock) as tree:
-        for _ in range(4):
-            with hierarchical_timer("step"):
-                clock.advance(2)
-    assert tree.phases(2) == (Phase("step", 2.0, 4.0, 4.0, "host"),)
 
 
 def test_extremes_and_the_last_entry_are_kept(clock: FakeClock) -> None:
@@ -352,27 +342,6 @@ def test_trees_of_ended_threads_are_let_go(clock: FakeClock) -> None:
     assert everything(tree.snapshot())[f"{thread}/work"] == (50, 50, 50)
 
 
-def test_threads_that_reuse_an_identity_do_not_meet(clock: FakeClock) -> None:
-    """A thread that ends with a scope open leaves nothing for the next one with the same identity to end up in."""
-    leavers, workers = set(), set()
-
-    def leave_open() -> None:
-        leavers.add(threading.get_ident())
-        hierarchical_timer("left open").__enter__()
-
-    def work() -> None:
-        workers.add(threading.get_ident())
-        with hierarchical_timer("work"):
-            clock.advance(1)
-
-    with recording(clock) as tree:
-        for _ in range(50):
-            in_thread(leave_open, "one")
-            in_thread(work, "two")
-    assert leavers & workers
-    assert everything(tree.snapshot()) == {"two": (1, 50, 0), "two/work": (50, 50, 50)}
-
-
 def test_a_reset_from_another_thread_is_seen_by_all(clock: FakeClock) -> None:
     """A thread that is within a scope meanwhile goes on there, with what comes after the reset."""
     entered, was_reset = threading.Event(), threading.Event()
@@ -404,30 +373,6 @@ def test_a_reset_from_another_thread_is_seen_by_all(clock: FakeClock) -> None:
     }
 
 
-def test_snapshots_while_threads_run_add_up() -> None:
-    """Whatever a thread does at that moment, no path is shorter than what is below it."""
-    stop = threading.Event()
-    scope = hierarchical_timer("step")
-
-    def work() -> None:
-        while not stop.is_set():
-            with hierarchical_timer("loop"), scope, hierarchical_timer("inner"):
-                pass
-
-    with recording() as tree:
-        threads = [threading.Thread(target=work, name="sampler") for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        seen = [tree.snapshot() for _ in range(200)]
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert max(timing.count for _, timing in seen[-1].root.walk()) > 0
-    for snapshot in seen:
-        for _, timing in snapshot.root.walk():
-            assert timing.self_ns >= 0
-
-
 def test_tasks_do_not_end_up_in_each_other(clock: FakeClock) -> None:
     """Coroutines that take turns within plain scopes each have their own path, below what was open around the loop."""
 
@@ -451,22 +396,6 @@ def test_tasks_do_not_end_up_in_each_other(clock: FakeClock) -> None:
         "run/b/inner": (1, 1, 1),
     }
     assert {timing.is_parallel for timing in tree.snapshot().at("run").children} == {True}
-
-
-def test_one_task_at_a_time_is_part_of_what_runs_it(clock: FakeClock) -> None:
-    """Tasks that do not overlap take up the time of the scope around their loop."""
-
-    async def work() -> None:
-        with hierarchical_timer("step"):
-            clock.advance(1)
-            await asyncio.sleep(0)
-
-    with recording(clock) as tree:
-        for _ in range(3):
-            with hierarchical_timer("run"):
-                clock.advance(1)
-                asyncio.run(work())
-    assert figures(tree) == {"run": (3, 6, 3), "run/step": (3, 3, 3)}
 
 
 class Edges:
@@ -505,23 +434,6 @@ def test_every_scope_has_its_edges(clock: FakeClock) -> None:
     assert figures(edges.tree) == {"all": (1, 1, 0), "all/work": (1, 1, 1), "all/items": (2, 0, 0)}
 
 
-def test_tasks_report_edges_within_the_phase_that_they_began_in(clock: FakeClock) -> None:
-    """The stack of a task names its host's phases, and so does that of a task that goes on with it."""
-
-    async def step() -> None:
-        with hierarchical_timer("step"):
-            await asyncio.sleep(0)
-
-    async def main() -> None:
-        await step()
-
-    edges = Edges(clock)
-    with recording_into(edges.tree), hierarchical_timer("all"):
-        for _ in range(2):
-            asyncio.run(main())
-    assert edges.seen == ["+all", *["+all/step", "-all/step"] * 2, "-all"]
-
-
 def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
     """Workers' trees add up below one name that is no part of the time around it; each stays as it came."""
     parts = []
@@ -551,22 +463,6 @@ def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
         "worker 0": (1, 1, 1),
         "worker 1": (1, 2, 2),
     }
-
-
-def test_merging_happens_where_the_caller_is(clock: FakeClock) -> None:
-    """In another thread, or in a coroutine, a worker's tree goes below what is open there."""
-    part = Tree("worker", clock)
-    with recording_into(part), hierarchical_timer("step"):
-        clock.advance(1)
-
-    async def merge_there() -> None:
-        with hierarchical_timer("gather"):
-            await asyncio.sleep(0)
-            timers.merge_tree(part.snapshot(), "workers")
-
-    with recording(clock) as tree, hierarchical_timer("main"):
-        in_thread(lambda: asyncio.run(merge_there()), "learner")
-    assert everything(tree.snapshot())["learner/gather/workers/step"] == (1, 1, 1)
 
 
 def test_frozen_trees_merge_likewise(clock: FakeClock) -> None:
@@ -657,25 +553,6 @@ print("asyncio" in sys.modules, "pytest" in sys.modules)
     assert said[1] == wording
     assert said[2] == '{"work": 2, "step": 1} on'
     assert said[3] == "True False"
-
-
-def test_standby_waits_and_a_running_tree_makes_way() -> None:
-    """Armed, but not recording until switched on; the process's own tree goes on after a recording."""
-    body = """
-assert not timers.is_recording()
-assert decorated is not work
-timers.enable()
-decorated()
-print([timing.name for timing in timers.snapshot().root.children])
-"""
-    assert run_python(body, "standby") == "['work']"
-    body = """
-with timers.recording() as tree:
-    decorated()
-decorated()
-print(tree.phases(1)[0].count, timers.snapshot().at("work").count)
-"""
-    assert run_python(body, "on") == "1.0 2"
 
 
 def test_a_setting_that_means_nothing_is_told() -> None:

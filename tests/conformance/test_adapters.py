@@ -15,21 +15,18 @@ import pytest
 from library_checks import assert_counts, builder, harvested, libraries_with
 from wording import Wording
 
-from pytest_rlperf.components import gae
 from pytest_rlperf.components.checks import arrays_in
 from pytest_rlperf.components.contracts import Roller, Updater
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.ppo_update import ppo_update_workload
-from pytest_rlperf.components.reference.gae import gae_float64
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.train import train_workload
 from pytest_rlperf.components.training import counted_steps, trainable
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.suite.work import BATCH_SIZE
@@ -104,29 +101,6 @@ def test_env_steps_are_those_of_the_envs(build: Build, envs: SimpleNamespace) ->
     workload.close()
 
 
-@built("vecenv")
-def test_env_steps_are_counted(build: Build) -> None:
-    """The counting pass knows a step of the library's envs, whichever class and method it is."""
-    workload = stepping(build(N_ENVS))
-    workload.check()
-    tally = count(workload, 1, limit_s=60.0)
-    assert [found.value for found in tally.repetitions[0] if (found.path, found.name) == ("", "env_steps")] == [N_ENVS]
-    workload.close()
-
-
-@built("vecenv", "native_vecenv")
-def test_a_check_is_one_call(build: Build) -> None:
-    """A check counts its last call alone, as in a run without measuring; slices process no more than their calls."""
-    workload = stepping(build(N_ENVS))
-    workload.check()
-    assert 0 <= workload.processed(1) <= N_ENVS
-    for _ in range(10):
-        workload.call()
-    assert 0 < workload.processed(10) <= 10 * N_ENVS
-    assert workload.processed(0) == 0
-    workload.close()
-
-
 @built("vecenv", "native_vecenv")
 def test_phases_of_a_step(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call takes actions that were drawn before, and steps."""
@@ -182,14 +156,6 @@ def test_advantages(build: Build, n_steps: int, n_envs: int, backend: str) -> No
     assert (workload.items, workload.unit) == (n_steps * n_envs, "transition")
     assert {path: phase.count for path, phase in harvested(workload, 3).items()} == {"gae": 1}
     workload.check()
-
-
-@built("gae")
-def test_advantages_of_another_sign(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library's advantages are compared with those of the reference, whatever it returns with them."""
-    monkeypatch.setattr(gae, "gae_float64", lambda *rollout: (-gae_float64(*rollout)[0], None))
-    with pytest.raises(ComponentError, match="differ from the float64 reference"):
-        gae_workload(build(64, N_ENVS), 64, N_ENVS, "numpy").check()
 
 
 def updater_of(agent: Any) -> Updater:
@@ -250,16 +216,6 @@ def test_an_update_of_half_a_batch(build: Build) -> None:
         replace_method(updater.owner, buffer, "sample", halved)
     with pytest.raises(ComponentError, match=f"{BATCH_SIZE // 2}.* transitions, expected .*{BATCH_SIZE}"):
         sac_workload(agent, BATCH_SIZE).check()
-
-
-@built("sac")
-def test_a_checked_agent_is_as_it_was(build: Build) -> None:
-    """Nothing stays in the place of a buffer's method."""
-    updater = updater_of(build(TRANSITIONS))
-    assert updater.buffers
-    before = [buffer.sample for buffer in updater.buffers]
-    updater.check()
-    assert [buffer.sample for buffer in updater.buffers] == before
 
 
 def collecting(agent: Any) -> Workload:

@@ -7,17 +7,13 @@ the checks and the clocks agree; each check also has to fail on a virtual GPU wi
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
-from virtual_gpu import VirtualGPU
 
 from gpu.bench import REPETITIONS, WITHIN, Bench, change, iteration, meter_of, percent
-from gpu.devices import Virtual
-from pytest_rlperf.devices import devices_of, driving
-from pytest_rlperf.devices.clocks import DeviceClockError
+from pytest_rlperf.devices import devices_of
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model.device import Bound
 from pytest_rlperf.model.measured import SliceKind, SliceRecord
@@ -313,94 +309,3 @@ def _timed(bench: Bench, work: Callable[[], object]) -> tuple[float, float]:
 
     waited_s = bench.waited_s(timed)
     return waited_s, left_ns[0] / 1e9
-
-
-class Waits(VirtualGPU):
-    """A GPU that makes the host wait at every launch, as with CUDA_LAUNCH_BLOCKING=1."""
-
-    def launch(self, seconds: float, stream: int | None = None) -> None:
-        super().launch(seconds, stream)
-        if not self.is_capturing():
-            self.synchronize()
-
-
-class CountsNoWaits(VirtualGPU):
-    @contextmanager
-    def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        yield lambda: 0
-
-    def counts(self) -> dict[str, int]:
-        return super().counts() | {"syncs": 0}
-
-
-class AllPinned(VirtualGPU):
-    """A GPU that takes pageable memory for pinned memory."""
-
-    def copy_to_device(self, size_bytes: int, *, pinned: bool) -> None:
-        super().copy_to_device(size_bytes, pinned=True)
-
-
-class OneStream(VirtualGPU):
-    """A GPU that has one stream for all, and does their work one after the other."""
-
-    def stream(self) -> Hashable:
-        return 0
-
-    @contextmanager
-    def use(self, stream: int) -> Iterator[None]:
-        yield
-
-
-class Captures(VirtualGPU):
-    """A GPU whose library does not report that it captures."""
-
-    def is_capturing(self) -> bool:
-        return False
-
-
-class CompilesUnseen(VirtualGPU):
-    def compile(self, seconds: float) -> None:
-        self.host(seconds)
-
-
-Check = Callable[[Bench, Report], None]
-
-
-def run_on(gpu: VirtualGPU, check: Check) -> list[str]:
-    """Run a check on a virtual GPU, and return what it found."""
-    found: list[str] = []
-    device = Virtual(gpu)
-    with driving(*device.drivers):
-        check(Bench(device), found.append)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("check", "gpu", "found"),
-    [
-        (test_phases_are_as_long_as_their_kernels, VirtualGPU(drift=0.05), "+5.1"),
-        (test_phases_are_as_long_as_their_kernels, VirtualGPU(drift=-0.03), "-3"),
-        (test_unsynced_timing_is_far_off, Waits(), "100.04 % of it"),
-        (test_calls_are_as_long_as_their_kernels, VirtualGPU(launch_s=1e-3), "latency +"),
-        (test_spin_and_sleep_are_told_apart, Waits(), "sleep: host 100.1 %, device 100.1 %, launch-bound"),
-        (test_waits_of_item_are_found, CountsNoWaits(), "in step launch-bound, waits: 0"),
-        (test_copies_are_found, AllPinned(), "pageable to device: device-bound, copies_to_device 1, copies_to_host 0"),
-        (test_side_streams_have_times_of_their_own, OneStream(), "main: +0"),
-        (test_unseen_work_is_noted, OneStream(), "0.0 ms, not noted"),
-        (test_new_shapes_are_found, CompilesUnseen(), "compiled: 0; slices retaken before: 0, then: 0"),
-        (partial(test_phases_cost_little, 100), VirtualGPU(event_s=200e-6), "µs of the host's a phase"),
-    ],
-)
-def test_each_check_finds_its_defect(check: Check, gpu: VirtualGPU, found: str) -> None:
-    """Each check fails on a GPU with the defect that it looks for, and reports it."""
-    reported: list[str] = []
-    device = Virtual(gpu)
-    with driving(*device.drivers), pytest.raises(AssertionError):
-        check(Bench(device), reported.append)
-    assert found in reported[0]
-
-
-def test_a_capture_that_the_library_does_not_report_is_found() -> None:
-    """Recording events while a graph is captured is an error of the clock."""
-    with pytest.raises(DeviceClockError):
-        run_on(Captures(), test_graphs_are_captured_and_replayed)
