@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -24,15 +24,6 @@ def uses_benchmark(item: pytest.Item) -> bool:
         return False
     definitions = item._fixtureinfo.name2fixturedefs.get("benchmark", ())  # type: ignore[attr-defined]
     return any(definition.func.__module__.startswith("pytest_benchmark.") for definition in definitions[-1:])
-
-
-class _Fixture(Protocol):
-    """The part of pytest-benchmark's fixture that is used here."""
-
-    group: str | None
-    extra_info: dict[str, Any]
-    _raw: Callable[..., Any]
-    _raw_pedantic: Callable[..., Any]
 
 
 class TakenOver:
@@ -59,7 +50,7 @@ class TakenOver:
         return report
 
 
-def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
+def _take_over(fixture: Any, item: pytest.Item) -> None:
     item.stash[_TAKEN] = fixture
 
     def raw(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -39,12 +39,11 @@ from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
-from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.live_comparison import Measuring
-from pytest_rlperf.run.one_test import OneTest, essence, failure_of
+from pytest_rlperf.run.one_test import OneTest, essence, explain, failure_of
 from pytest_rlperf.run.outcomes import RunState, Series
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.workers import messages as m
@@ -104,9 +103,6 @@ class LatestStep:
     def show(self, step: str) -> None:
         """Keep the current step."""
         self.step = step
-
-    def clear(self) -> None:
-        """Leave the screen alone: this writes nothing."""
 
 
 class TestInLane:
@@ -364,7 +360,7 @@ class TestLoop:
             notes = (*notes, ShortOfTime(group.key, settings.max_time_s))
         if self._explains and outcome.result.measured:
             with nullcontext() if group.has_machine else test.lanes.lane(test.order):
-                outcome = diagnostics.explain(group, outcome, progress)
+                outcome = explain(group, outcome, progress)
         end = m.Leave(outcome.result, failure_of(outcome, self._run))
         return Judged(end, outcome, notes=notes)
 
@@ -538,10 +534,8 @@ def _failure_text(error: Exception, reporter: Worker | None) -> str:
 def _how_it_left(early: LeftEarlyError, reporter: Worker) -> str:
     """Return how a test ended in one worker while it went on in the one that reports it."""
     name, done = early.worker.name, early.done
-    if done.outcome == "missing" and early.worker is reporter:
-        return f"collected here, but not in the process that measures it: {done.text}"
     if done.outcome == "missing":
-        return f"{name} did not collect the test: {done.text}"
+        return f"{name} did not collect the test, which this process did: {done.text}"
     if done.outcome == "passed":
         return (
             f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter.name}; it "

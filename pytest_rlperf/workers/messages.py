@@ -338,23 +338,8 @@ class Quit(Message, frozen=True):
 
 
 ToLoader: TypeAlias = Load | ForkPair
-ToWorker: TypeAlias = (
-    Fork
-    | Run
-    | Check
-    | Count
-    | WarmUp
-    | Survey
-    | Slow
-    | Place
-    | Take
-    | ReadUsage
-    | FindAllocations
-    | Explain
-    | Leave
-    | Reap
-    | Quit
-)
+Orders: TypeAlias = Check | Count | WarmUp | Survey | Slow | Place | Take | ReadUsage | FindAllocations | Explain
+ToWorker: TypeAlias = Fork | Run | Orders | Leave | Reap | Quit
 
 
 def send(connection: Connection, message: FromWorker | ToWorker | ToLoader) -> None:
