@@ -220,8 +220,9 @@ class TestLoop:
                 measure = partial(self._compare, solo, BaseSides(project, processes), against)
                 self._run_tests(session, measure, processes)
             self._run.note(*map(NotForked, processes.not_forked()))
-        except SideError as error:  # there is no place for temporary files
-            raise pytest.UsageError(str(error)) from None
+        except (SideError, BaselineError, WorkerLostError) as error:
+            spec = self._run.settings.against  # without one there is no place for temporary files
+            raise pytest.UsageError(str(error) if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
             processes.close(INTERRUPTED_LIMIT_S)
             raise
@@ -230,19 +231,14 @@ class TestLoop:
             processes.close()
 
     def _prepare_sides(self, project: Project) -> Sides | None:
-        """Return the sides of --rlperf-against; UsageError where its code cannot be had."""
+        """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""
         spec = self._run.settings.against
         if spec is None:
             return None
         from pytest_rlperf.sides.prepare import prepare_sides  # which a run without a base need not load
 
         self._progress.begin(spec)
-        try:
-            sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self._progress.show)
-        except (SideError, BaselineError) as error:
-            raise pytest.UsageError(f"--rlperf-against={spec}: {error}") from None
-        finally:
-            self._progress.clear()
+        sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self._progress.show)
         self._run.note(*map(TextNote, sides.notes))
         return sides
 
@@ -261,17 +257,12 @@ class TestLoop:
         return commit_sides(anchor.commit, project, self._progress.show, "anchor")
 
     def _check_base(self, against: Stems, session: pytest.Session) -> None:
-        """Start --rlperf-against's first pair; UsageError where none of the tests can be collected on base."""
+        """Start --rlperf-against's first pair; SideError where none of the tests can be collected on base."""
         # One shard may well have new tests alone.
         if not against.is_same_code and self._run.shard is None:
             self._progress.begin(against.sides.base.label)
             self._progress.show("starting workers")
-            try:
-                against.check_collected([result_key(item) for item in session.items])
-            except (SideError, WorkerLostError) as error:
-                raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
-            finally:
-                self._progress.clear()
+            against.check_collected([result_key(item) for item in session.items])
 
     def _run_tests(self, session: pytest.Session, measure: Measure, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
@@ -317,8 +308,6 @@ class TestLoop:
         left.begin(test.measuring.group.key)
         try:
             test.run(measure, budget.next_s())
-        except SideError as error:
-            raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
         finally:
             left.end(test.measuring.group.key)
 
@@ -371,11 +360,12 @@ class TestLoop:
 
     def _surroundings(self, project: Project, items: Sequence[pytest.Item]) -> Surroundings:
         settings, terminal = self._run.settings, self._config.pluginmanager.get_plugin("terminalreporter")
+        loads_alike = settings.against is None or not settings.against.startswith("python:")  # on one interpreter
         return Surroundings(
             variables=self._began.variables,
             ours=self._began.ours,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
-            forks=sys.platform == "linux" and settings.workers == "auto" and not _uses_other_python(settings),
+            forks=sys.platform == "linux" and settings.workers == "auto" and loads_alike,
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
@@ -422,11 +412,6 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
         packages=settings.packages,
         baseline_dir=settings.baseline_dir,
     )
-
-
-def _uses_other_python(settings: Config) -> bool:
-    """Whether base runs on another interpreter, which loads nothing alike."""
-    return settings.against is not None and settings.against.startswith("python:")
 
 
 class Budget:

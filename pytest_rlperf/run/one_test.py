@@ -27,8 +27,7 @@ from pytest_rlperf.run.live_comparison import (
     COUNTED_PAIRS,
     LiveComparison,
     Measuring,
-    OtherWorkError,
-    SameCodeError,
+    UnpairedError,
     make_result,
 )
 from pytest_rlperf.run.outcomes import RunState
@@ -124,14 +123,12 @@ class OneTest:
                 saved = self._measure_by_itself() if saves else None
                 evidence = Evidence(head, live=live, by_itself=None if named else saved)
                 return Measured(saved or head, evidence, stems.sides.commit)
-            except OtherWorkError as other:
-                unpaired = other.reason
+            except UnpairedError as error:
+                unpaired = error.reason
             except NothingLoadedError as error:
                 if not named:
                     raise
                 unpaired = reasons.NothingLoaded(str(error))
-            except SameCodeError:
-                unpaired = reasons.SameCode(base, only_loaded=True)
         # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
         result = self._measure_by_itself() if saves or not named else self._unmeasured()
         return Measured(result, Evidence(result, unpaired=unpaired, by_itself=None if named else result))

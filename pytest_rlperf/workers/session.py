@@ -491,9 +491,7 @@ def _prepare(start: m.Start) -> pytest.Config:
     }
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.args = list(start.files)
-    for name, value in _overrides(start).items():
-        if hasattr(config.option, name):
-            setattr(config.option, name, value)
+    vars(config.option).update(_overrides(start))
     return config
 
 
