@@ -491,7 +491,9 @@ def _prepare(start: m.Start) -> pytest.Config:
     }
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.args = list(start.files)
-    vars(config.option).update(_overrides(start))
+    for name, value in _overrides(start).items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)
     return config
 
 
