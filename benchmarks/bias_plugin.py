@@ -10,7 +10,7 @@ import pytest
 
 from pytest_rlperf.measure import pairs
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.run import diagnostics
+from pytest_rlperf.run import loop
 from pytest_rlperf.sides import prepare
 
 VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
@@ -40,7 +40,7 @@ def pytest_configure() -> None:
     os.environ.pop("PYTEST_PLUGINS")
     patch = pytest.MonkeyPatch()
     patch.setattr(pairs, "PAIR_S", float(os.environ.pop(SECONDS)))
-    patch.setattr(diagnostics, "explain", lambda group, outcome, progress: outcome)
+    patch.setattr(loop, "explain", lambda group, outcome, progress: outcome)
     for suspect in os.environ.pop(VARIANT).split("+"):
         if suspect in SUSPECTS:
             SUSPECTS[suspect](patch)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -24,15 +25,6 @@ def uses_benchmark(item: pytest.Item) -> bool:
         return False
     definitions = item._fixtureinfo.name2fixturedefs.get("benchmark", ())  # type: ignore[attr-defined]
     return any(definition.func.__module__.startswith("pytest_benchmark.") for definition in definitions[-1:])
-
-
-class _Fixture(Protocol):
-    """The part of pytest-benchmark's fixture that is used here."""
-
-    group: str | None
-    extra_info: dict[str, Any]
-    _raw: Callable[..., Any]
-    _raw_pedantic: Callable[..., Any]
 
 
 class TakenOver:
@@ -59,7 +51,7 @@ class TakenOver:
         return report
 
 
-def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
+def _take_over(fixture: Any, item: pytest.Item) -> None:
     item.stash[_TAKEN] = fixture
 
     def raw(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -91,39 +83,36 @@ def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
     fixture._raw_pedantic = raw_pedantic
 
 
+@dataclass
 class _Rounds:
     """Pedantic rounds: set up before each call and torn down after it, both untimed."""
 
-    def __init__(
-        self,
-        target: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        setup: Callable[[], Any] | None,
-        teardown: Callable[..., Any] | None,
-    ) -> None:
-        self._target = target
-        self._given = (args, kwargs)
-        self._args, self._kwargs = args, kwargs
-        self._setup = setup
-        self._teardown = teardown
-        self._open = False
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    setup: Callable[[], Any] | None
+    teardown: Callable[..., Any] | None
+    _open: bool = False
+
+    def __post_init__(self) -> None:
+        """Keep the arguments for rounds whose setup makes none."""
+        self._given = self.args, self.kwargs
 
     def begin(self) -> None:
         """End the round before, and set the next one up."""
         self.end()
-        made = None if self._setup is None else self._setup()
-        self._args, self._kwargs = made or self._given
+        made = None if self.setup is None else self.setup()
+        self.args, self.kwargs = made or self._given
         self._open = True
 
     def call(self) -> Any:
         """Call the target."""
-        return self._target(*self._args, **self._kwargs)
+        return self.target(*self.args, **self.kwargs)
 
     def end(self) -> None:
         """Tear down the round, if it has not been."""
-        if self._open and self._teardown is not None:
-            self._teardown(*self._args, **self._kwargs)
+        if self._open and self.teardown is not None:
+            self.teardown(*self.args, **self.kwargs)
         self._open = False
 
 

@@ -15,12 +15,12 @@ class Progress(Protocol):
     def show(self, step: str) -> None:
         """Show the current step."""
 
-    def clear(self) -> None:
-        """Make room for the output of pytest."""
-
 
 class RunProgress(Progress, Protocol):
     """Shows how far a run has come, beside its step."""
+
+    def clear(self) -> None:
+        """Make room for the output of pytest."""
 
     def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
         """Show how many tests are done, how many there are of each verdict so far, and the time left, 0 if unknown."""

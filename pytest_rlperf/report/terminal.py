@@ -45,22 +45,6 @@ class Screen(Protocol):
         """The terminal's columns."""
 
 
-class NoLine:
-    """Shows nothing: something else writes where it would."""
-
-    def begin(self, test: str) -> None:
-        """Show nothing."""
-
-    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
-        """Show nothing."""
-
-    def show(self, step: str) -> None:
-        """Show nothing."""
-
-    def clear(self) -> None:
-        """Nothing to wipe."""
-
-
 class _Line:
     """The progress of a run in one line: the test's number, verdicts so far, the time left, and the step."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -93,14 +93,9 @@ class Baselines:
     def versions_since(self, key: str) -> tuple[VersionChange, ...]:
         """Return the packages that have changed since a test's figures were stored."""
         stored = self.stored(key)
-        return () if stored is None else self._versions_since([stored.session])
-
-    def _versions_since(self, sessions: Iterable[str]) -> tuple[VersionChange, ...]:
-        assert self.own is not None
-        then: dict[str, str] = {}
-        for session in sessions:
-            then.update(self.own.sessions[session].packages)
-        return tuple(changed_versions(then))
+        if self.own is None or stored is None:
+            return ()
+        return tuple(changed_versions(self.own.sessions[stored.session].packages))
 
     def origin(self, outcome: Outcome) -> str:
         """Name what an outcome was compared with."""

@@ -174,7 +174,10 @@ class ProbeLoop(TestLoop):
     def _prepare_sides(self, project: Project) -> Sides:
         self._progress.count(0, 1, {})
         self._progress.begin(self._pair[1].title)
-        return compared(*self._pair, project, self._progress.show)
+        try:
+            return compared(*self._pair, project, self._progress.show)
+        except SideError as error:
+            raise pytest.UsageError(str(error)) from None
 
     def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
         self._await(test, measured, count)

@@ -15,7 +15,6 @@ from _pytest._io import TerminalWriter
 
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.messages import UnreadableError
 
 
 class PlainRepr(TerminalRepr):
@@ -45,46 +44,37 @@ class ReportForwarder:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
 
     def forward_all(self, messages: Iterable[m.Reported | m.Warned]) -> None:
-        """Pass on reports and warnings; a report that cannot be read is a failure of the test."""
+        """Pass on reports and warnings, the teardown's report by :meth:`finish`; an unreadable one fails the test."""
         for message in messages:
+            if isinstance(message, m.Warned):
+                self._warn(message)
+                continue
             try:
-                self.forward(message)
-            except UnreadableError as error:
-                self.fabricate(f"a worker sent a report that cannot be read: {error}")
-
-    def forward(self, message: m.Reported | m.Warned) -> None:
-        """Pass on a report or a warning; the teardown's report is kept for :meth:`finish`."""
-        if isinstance(message, m.Warned):
-            self._warn(message)
-            return
-        report = self._read(message.report)
-        report.nodeid = self._item.nodeid
-        report.location = self._item.location
-        if report.when == "teardown":
-            self._teardown = report
-        else:
-            self._log(report)
+                report = self._read(message.report)
+            except Exception as error:  # a worker runs any code, so this is any text
+                self.fabricate(f"a worker sent a report that cannot be read: {type(error).__name__}: {error}")
+                continue
+            if report.when == "teardown":
+                self._teardown = report
+            else:
+                self._log(report)
 
     def _read(self, text: str) -> pytest.TestReport:
-        """Read a report; UnreadableError where it is none."""
-        try:
-            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(text))
-            # Serialising made lists of tuples, by which report writers recognise properties and skips.
-            report.user_properties = [(str(name), value) for name, value in report.user_properties]
-            if isinstance(report.longrepr, list):
-                path, line, reason = report.longrepr
-                report.longrepr = (str(path), line, str(reason))
-            report.sections = [(str(title), str(content)) for title, content in report.sections]
-            collision = vars(report).pop("rlperf_collision", None)
-            if collision is not None and isinstance(report.longrepr, ExceptionRepr):
-                report.longrepr.addsection("rlperf", collision_text(collision))
-            known = report.when in ("setup", "call", "teardown") and report.outcome in ("passed", "failed", "skipped")
-            if not (isinstance(report, pytest.TestReport) and known and math.isfinite(report.duration)):
-                raise UnreadableError("a report is of no part of a test")
-        except UnreadableError:
-            raise
-        except Exception as error:  # a worker runs any code, so this is any text
-            raise UnreadableError(f"a report is not readable: {type(error).__name__}: {error}") from None
+        """Return a report of the test; raise any error where the text has none."""
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(text))
+        # Serialising made lists of tuples, by which report writers recognise properties and skips.
+        report.user_properties = [(str(name), value) for name, value in report.user_properties]
+        if isinstance(report.longrepr, list):
+            path, line, reason = report.longrepr
+            report.longrepr = (str(path), line, str(reason))
+        report.sections = [(str(title), str(content)) for title, content in report.sections]
+        collision = vars(report).pop("rlperf_collision", None)
+        if collision is not None and isinstance(report.longrepr, ExceptionRepr):
+            report.longrepr.addsection("rlperf", collision_text(collision))
+        known = report.when in ("setup", "call", "teardown") and report.outcome in ("passed", "failed", "skipped")
+        if not (isinstance(report, pytest.TestReport) and known and math.isfinite(report.duration)):
+            raise ValueError("it is of no part of a test")
+        report.nodeid, report.location = self._item.nodeid, self._item.location
         return report
 
     def fabricate(self, text: str) -> None:

@@ -28,7 +28,7 @@ from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.statuses import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
-from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
+from pytest_rlperf.report.terminal import LiveLine, LogLine
 from pytest_rlperf.report.wording import note_lines, seen_from_here, uncalled
 from pytest_rlperf.run import selfcheck
 from pytest_rlperf.run.end import EndOfRun, check_outputs
@@ -301,19 +301,20 @@ class MeasuredRun:
         """Show the table, the phases, and what to do next."""
         self._end.show(terminalreporter, self._failed)
 
-    def _live_line(self) -> LiveLine | LogLine | NoLine:
+    def _live_line(self) -> LiveLine | LogLine:
         """Return a line to show progress on: on a terminal one that is rewritten, in a log one a minute."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or self._config.option.capture == "no":
-            return NoLine()
+            return LogLine(lambda text: None)
         if reporter.isatty and reporter.hasmarkup:
             return LiveLine(reporter._tw, reporter._tw._file)
 
         def write(text: str) -> None:
-            reporter.ensure_newline()
-            reporter.write_line(text)
+            if self._config.get_verbosity() >= 0:
+                reporter.ensure_newline()
+                reporter.write_line(text)
 
-        return NoLine() if self._config.get_verbosity() < 0 else LogLine(write)
+        return LogLine(write)
 
 
 class _Interrupts:

@@ -46,16 +46,12 @@ WorkerPair: TypeAlias = tuple[Worker, Worker]
 Part = TypeVar("Part")
 
 
-class OtherWorkError(Exception):
-    """A call is not the same work on both sides; ``reason`` has both."""
+class UnpairedError(Exception):
+    """Pairs are of no use: a call is not the same work on both sides, or nothing differs that either has loaded."""
 
-    def __init__(self, reason: reasons.Incomparable) -> None:
+    def __init__(self, reason: reasons.Incomparable | reasons.SameCode) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-class SameCodeError(Exception):
-    """Nothing that either side has loaded for this test differs."""
 
 
 def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
@@ -249,7 +245,7 @@ class LiveComparison(LivePairs):
     def compare(self) -> tuple[Result, Live]:
         """Return head's result, and the comparison with base.
 
-        SameCodeError where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
+        UnpairedError where there is nothing to measure, or it is not the same work on both sides,
         SideError where a side has the other's code, DoubtfulError where new interpreters should measure.
         """
         try:
@@ -297,7 +293,7 @@ class LiveComparison(LivePairs):
             self._counting.run(in_turn(index, base, head))
             self._tallies[index] = base.tally, head.tally
         if not may_differ and not self._many_calls_may_differ(base, head):
-            raise SameCodeError
+            raise UnpairedError(reasons.SameCode(self._stems.sides.base.label, only_loaded=True))
 
     def close(self, index: int, pair: WorkerPair) -> None:
         """Let a pair leave the test, but for the first, whose head worker reports it."""
@@ -398,13 +394,13 @@ class LiveComparison(LivePairs):
         return self._stems.may_differ(base, head)
 
     def _refuse_other_work(self, base: m.Called | None, head: m.Called | None) -> None:
-        """Raise OtherWorkError where a call is not the same work on both sides."""
+        """Raise UnpairedError where a call is not the same work on both sides."""
         assert base is not None
         assert head is not None
         if _work(base) != _work(head):
             sides = self._stems.sides
             works = (work_text(*_work(base)), work_text(*_work(head)))
-            raise OtherWorkError(
+            raise UnpairedError(
                 reasons.Incomparable(Code.WORK, "a call's work", *works, sides.base.label, stores=False)
             )
 

@@ -39,12 +39,11 @@ from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
-from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.live_comparison import Measuring
-from pytest_rlperf.run.one_test import OneTest, essence, failure_of
+from pytest_rlperf.run.one_test import OneTest, essence, explain, failure_of
 from pytest_rlperf.run.outcomes import RunState, Series
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.workers import messages as m
@@ -104,9 +103,6 @@ class LatestStep:
     def show(self, step: str) -> None:
         """Keep the current step."""
         self.step = step
-
-    def clear(self) -> None:
-        """Leave the screen alone: this writes nothing."""
 
 
 class TestInLane:
@@ -224,8 +220,9 @@ class TestLoop:
                 measure = partial(self._compare, solo, BaseSides(project, processes), against)
                 self._run_tests(session, measure, processes)
             self._run.note(*map(NotForked, processes.not_forked()))
-        except SideError as error:  # there is no place for temporary files
-            raise pytest.UsageError(str(error)) from None
+        except (SideError, BaselineError, WorkerLostError) as error:
+            spec = self._run.settings.against  # without one there is no place for temporary files
+            raise pytest.UsageError(str(error) if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
             processes.close(INTERRUPTED_LIMIT_S)
             raise
@@ -234,19 +231,14 @@ class TestLoop:
             processes.close()
 
     def _prepare_sides(self, project: Project) -> Sides | None:
-        """Return the sides of --rlperf-against; UsageError where its code cannot be had."""
+        """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""
         spec = self._run.settings.against
         if spec is None:
             return None
         from pytest_rlperf.sides.prepare import prepare_sides  # which a run without a base need not load
 
         self._progress.begin(spec)
-        try:
-            sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self._progress.show)
-        except (SideError, BaselineError) as error:
-            raise pytest.UsageError(f"--rlperf-against={spec}: {error}") from None
-        finally:
-            self._progress.clear()
+        sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self._progress.show)
         self._run.note(*map(TextNote, sides.notes))
         return sides
 
@@ -265,17 +257,12 @@ class TestLoop:
         return commit_sides(anchor.commit, project, self._progress.show, "anchor")
 
     def _check_base(self, against: Stems, session: pytest.Session) -> None:
-        """Start --rlperf-against's first pair; UsageError where none of the tests can be collected on base."""
+        """Start --rlperf-against's first pair; SideError where none of the tests can be collected on base."""
         # One shard may well have new tests alone.
         if not against.is_same_code and self._run.shard is None:
             self._progress.begin(against.sides.base.label)
             self._progress.show("starting workers")
-            try:
-                against.check_collected([result_key(item) for item in session.items])
-            except (SideError, WorkerLostError) as error:
-                raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
-            finally:
-                self._progress.clear()
+            against.check_collected([result_key(item) for item in session.items])
 
     def _run_tests(self, session: pytest.Session, measure: Measure, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
@@ -321,8 +308,6 @@ class TestLoop:
         left.begin(test.measuring.group.key)
         try:
             test.run(measure, budget.next_s())
-        except SideError as error:
-            raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
         finally:
             left.end(test.measuring.group.key)
 
@@ -364,7 +349,7 @@ class TestLoop:
             notes = (*notes, ShortOfTime(group.key, settings.max_time_s))
         if self._explains and outcome.result.measured:
             with nullcontext() if group.has_machine else test.lanes.lane(test.order):
-                outcome = diagnostics.explain(group, outcome, progress)
+                outcome = explain(group, outcome, progress)
         end = m.Leave(outcome.result, failure_of(outcome, self._run))
         return Judged(end, outcome, notes=notes)
 
@@ -375,11 +360,12 @@ class TestLoop:
 
     def _surroundings(self, project: Project, items: Sequence[pytest.Item]) -> Surroundings:
         settings, terminal = self._run.settings, self._config.pluginmanager.get_plugin("terminalreporter")
+        loads_alike = settings.against is None or not settings.against.startswith("python:")  # on one interpreter
         return Surroundings(
             variables=self._began.variables,
             ours=self._began.ours,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
-            forks=sys.platform == "linux" and settings.workers == "auto" and not _uses_other_python(settings),
+            forks=sys.platform == "linux" and settings.workers == "auto" and loads_alike,
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
@@ -426,11 +412,6 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
         packages=settings.packages,
         baseline_dir=settings.baseline_dir,
     )
-
-
-def _uses_other_python(settings: Config) -> bool:
-    """Whether base runs on another interpreter, which loads nothing alike."""
-    return settings.against is not None and settings.against.startswith("python:")
 
 
 class Budget:
@@ -538,10 +519,8 @@ def _failure_text(error: Exception, reporter: Worker | None) -> str:
 def _how_it_left(early: LeftEarlyError, reporter: Worker) -> str:
     """Return how a test ended in one worker while it went on in the one that reports it."""
     name, done = early.worker.name, early.done
-    if done.outcome == "missing" and early.worker is reporter:
-        return f"collected here, but not in the process that measures it: {done.text}"
     if done.outcome == "missing":
-        return f"{name} did not collect the test: {done.text}"
+        return f"{name} did not collect the test, which this process did: {done.text}"
     if done.outcome == "passed":
         return (
             f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter.name}; it "

@@ -19,6 +19,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import OFF, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
+from pytest_rlperf.model.progress import Progress
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
@@ -26,8 +27,7 @@ from pytest_rlperf.run.live_comparison import (
     COUNTED_PAIRS,
     LiveComparison,
     Measuring,
-    OtherWorkError,
-    SameCodeError,
+    UnpairedError,
     make_result,
 )
 from pytest_rlperf.run.outcomes import RunState
@@ -35,7 +35,7 @@ from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.verify import NothingLoadedError
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
-from pytest_rlperf.workers.stems import BaseSides, Stems
+from pytest_rlperf.workers.stems import BaseSides, Stems, WorkerGroup
 
 
 class Measured(NamedTuple):
@@ -47,13 +47,6 @@ class Measured(NamedTuple):
     result: Result
     evidence: Evidence
     base_commit: str | None = None
-
-
-class Conclusion(NamedTuple):
-    """The outcome of a test, and notes on what could not be compared."""
-
-    outcome: Outcome
-    notes: tuple[Note, ...]
 
 
 class OneTest:
@@ -73,8 +66,8 @@ class OneTest:
         self._against = against
         self._run = run
 
-    def measure(self) -> Conclusion:
-        """Measure and judge the test."""
+    def measure(self) -> tuple[Outcome, tuple[Note, ...]]:
+        """Measure and judge the test; return its outcome, and notes on what could not be compared."""
         started_s = time.monotonic()
         commit = self._run.baselines.commit_of(self._group.key)
         if self._against is not None:
@@ -130,14 +123,12 @@ class OneTest:
                 saved = self._measure_by_itself() if saves else None
                 evidence = Evidence(head, live=live, by_itself=None if named else saved)
                 return Measured(saved or head, evidence, stems.sides.commit)
-            except OtherWorkError as other:
-                unpaired = other.reason
+            except UnpairedError as error:
+                unpaired = error.reason
             except NothingLoadedError as error:
                 if not named:
                     raise
                 unpaired = reasons.NothingLoaded(str(error))
-            except SameCodeError:
-                unpaired = reasons.SameCode(base, only_loaded=True)
         # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
         result = self._measure_by_itself() if saves or not named else self._unmeasured()
         return Measured(result, Evidence(result, unpaired=unpaired, by_itself=None if named else result))
@@ -222,27 +213,21 @@ def essence(text: str) -> str:
 # ----------------------------------------------------------------------- from measurements to the outcome
 
 
-def evidence_of(run: RunState, found: Evidence) -> Evidence:
-    """Return the times that a verdict rests on, with those of the baseline."""
-    key, baselines = found.head.nodeid, run.baselines
-    return replace(
+def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> tuple[Outcome, tuple[Note, ...]]:
+    """Judge a test, and note what could not be compared."""
+    (result, found, base), baselines = measured, run.baselines
+    notes: list[Note] = []
+    live, policy, key = found.live, run.policy(settings), found.head.nodeid
+    evidence = replace(
         found,
         stored=baselines.stored(key),
         others=baselines.differences,
         versions=() if found.by_itself is None else baselines.versions_since(key),
         unsettled=found.unsettled or baselines.unsettled(key),
+        counts=_counts(run, settings, measured, notes),
+        law=run.series.add(result, live, policy),
+        allowances=run.accepted.since(base),
     )
-
-
-def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> Conclusion:
-    """Judge a test, and note what could not be compared."""
-    result, base = measured.result, measured.base_commit
-    notes: list[Note] = []
-    evidence = evidence_of(run, measured.evidence)
-    counts, live = _counts(run, settings, measured, notes), evidence.live
-    policy = run.policy(settings)
-    law = run.series.add(result, live, policy)
-    evidence = replace(evidence, counts=counts, law=law, allowances=run.accepted.since(base))
     verdict = judge(evidence, policy)
     # Where nothing is slower, only messages that can still be amended are of use: those of the change at hand.
     if base is not None and (verdict.status is Status.SLOWER or run.settings.against is not None):
@@ -251,7 +236,7 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
     stored = evidence.stored if live is not None or run.settings.against is None else None
     anchor = run.baselines.anchor if run.settings.against == ANCHOR else None
     change = None if live is None else creep(verdict.estimate, base, anchor)
-    return Conclusion(Outcome(result, stored, live, verdict, seconds, change), tuple(notes))
+    return Outcome(result, stored, live, verdict, seconds, change), tuple(notes)
 
 
 def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:
@@ -272,6 +257,17 @@ def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Not
         why = tuple(dict.fromkeys((*now.notes, *other.counting.notes)))
         notes.append(UncomparedCounts(result.nodeid, GatesNotCounted(missing, why), gates=True))
     return Counts(other.counting, now)
+
+
+def explain(group: WorkerGroup, outcome: Outcome, progress: Progress) -> Outcome:
+    """Return the outcome with where a call's time goes, as one worker of head's sees it."""
+    for worker in group.workers:
+        if worker.called is not None and worker.checked_s is not None and not worker.is_base:
+            progress.show("looking where the time goes")
+            found: m.Explained = worker.ask(m.Explain())
+            notes = (*outcome.result.notes, *found.notes)
+            return replace(outcome, result=replace(outcome.result, shares=found.shares, notes=notes))
+    return outcome
 
 
 def failure_of(outcome: Outcome, run: RunState) -> m.Failure | None:

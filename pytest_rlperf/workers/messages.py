@@ -338,23 +338,8 @@ class Quit(Message, frozen=True):
 
 
 ToLoader: TypeAlias = Load | ForkPair
-ToWorker: TypeAlias = (
-    Fork
-    | Run
-    | Check
-    | Count
-    | WarmUp
-    | Survey
-    | Slow
-    | Place
-    | Take
-    | ReadUsage
-    | FindAllocations
-    | Explain
-    | Leave
-    | Reap
-    | Quit
-)
+Orders: TypeAlias = Check | Count | WarmUp | Survey | Slow | Place | Take | ReadUsage | FindAllocations | Explain
+ToWorker: TypeAlias = Fork | Run | Orders | Leave | Reap | Quit
 
 
 def send(connection: Connection, message: FromWorker | ToWorker | ToLoader) -> None:
@@ -381,7 +366,11 @@ def receive_from_worker(connection: Connection) -> FromWorker:
         if error.errno is None:  # what it gives for a message that is too long
             raise UnreadableError(f"it has over {FRAME_MOST >> 20} MiB, or is none") from None
         raise
-    message: FromWorker = _read(data, FromWorker)
+    try:
+        read = json.loads(data, parse_constant=_refuse_constant)
+        message: FromWorker = msgspec.convert(read, FromWorker, str_keys=True)
+    except Exception as error:  # a worker runs any code, so these are any bytes
+        raise UnreadableError(f"{type(error).__name__}: {error}") from None
     return message
 
 
@@ -400,13 +389,6 @@ def receive_order(connection: Connection) -> ToWorker:
     """Wait for the run's next message; EOFError or OSError when the run is gone."""
     message: ToWorker = msgspec.convert(json.loads(connection.recv_bytes()), ToWorker, str_keys=True)
     return message
-
-
-def _read(data: bytes, kind: Any) -> Any:
-    try:
-        return msgspec.convert(json.loads(data, parse_constant=_refuse_constant), kind, str_keys=True)
-    except Exception as error:  # a worker runs any code, so these are any bytes
-        raise UnreadableError(f"{type(error).__name__}: {error}") from None
 
 
 def _refuse_constant(name: str) -> None:

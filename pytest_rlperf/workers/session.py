@@ -512,17 +512,12 @@ def _overrides(start: m.Start) -> dict[str, Any]:
         "basetemp": str(Path(start.scratch) / "tmp"),
         "continue_on_collection_errors": True,
         "dist": "no",
-        "failedfirst": False,
         "lf": False,
         "maxfail": 0,
-        "newfirst": False,
-        "no_cov": True,
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
-        "trace": False,
         "tx": [],
-        "usepdb": False,
         # The run creates the file; one worker adds to it.
         **({"log_file_mode": "a"} if start.reports else {"log_file": os.devnull}),
     }
