@@ -63,6 +63,12 @@ CMAKE = """
 cmake_minimum_required(VERSION 3.15)
 project(mylib LANGUAGES NONE)
 """
+MESON = """
+project('mylib', version: '1.0')
+py = import('python').find_installation(pure: false)
+py.install_sources('src/mylib/__init__.py', subdir: 'mylib')
+"""
+
 # Prepares the sides as a run would, in the environment that the project is installed into.
 PREPARE = source("sides_layouts/prepare.py")
 
@@ -109,6 +115,7 @@ def settings(backend: str, requires: str, more: str = "", name: str = "mylib") -
 
 
 EDITABLE = ("-e",)
+STRICT = ("--config-settings=editable_mode=strict", "-e")
 COPIED = ("--force-reinstall",)
 SOURCE = 'SIDE = "{side}"\n'
 TESTS = {"tests/conftest.py": CONFTEST, "tests/helper.py": 'HELPER = "{side}"\n'}
@@ -135,6 +142,7 @@ LAYOUTS = {
         (SETUPTOOLS,),
         new=("mylib.fast", "extra"),
     ),
+    "flat, hatchling": Layout({"mylib/__init__.py": SOURCE, "pyproject.toml": HATCHLING, **TESTS}, EDITABLE, HATCH),
     "namespace, setuptools' finder": Layout(
         {
             "mylib/__init__.py": SOURCE,
@@ -155,6 +163,11 @@ LAYOUTS = {
         EDITABLE,
         (SETUPTOOLS,),
     ),
+    "strict, setuptools": Layout(
+        {"src/mylib/__init__.py": SOURCE, "pyproject.toml": settings("setuptools.build_meta", "setuptools"), **TESTS},
+        STRICT,
+        (SETUPTOOLS,),
+    ),
     "src on the path, conda develop": Layout({"src/mylib/__init__.py": SOURCE, **TESTS}, (), path="src"),
     "hook, scikit-build-core": Layout(
         {
@@ -166,6 +179,17 @@ LAYOUTS = {
         EDITABLE,
         ("scikit-build-core>=0.10",),
         ("cmake",),
+    ),
+    "hook, meson-python": Layout(
+        {
+            "src/mylib/__init__.py": SOURCE,
+            "meson.build": MESON,
+            "pyproject.toml": settings("mesonpy", "meson-python"),
+            **TESTS,
+        },
+        EDITABLE,
+        ("meson-python>=0.16",),
+        ("ninja",),
     ),
     "C extension": Layout(
         {
@@ -286,8 +310,9 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
 
 # Those whose build tools make an environment or a compiled module of their own take as long as all others together.
 BUILT = (
-    *("hook, scikit-build-core", "C extension", "monorepo of flit, poetry and setuptools"),
-    *("renamed, setuptools' finder", "namespace, setuptools' finder", "copied, pip install ."),
+    "flat, hatchling",
+    *("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools"),
+    *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder", "copied, pip install ."),
 )
 
 
@@ -297,8 +322,12 @@ BUILT = (
 def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Base has the package's old code, head its new, and both have today's conftest and helper."""
     layout = LAYOUTS[name]
-    # An active environment.
-    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    # An active environment, and one of meson-python's requirements, which it needs for no package without extensions.
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "patchelf").touch(mode=0o755)
+    places = [str(Path(sys.executable).parent), os.environ["PATH"], str(tools)]
+    monkeypatch.setenv("PATH", os.pathsep.join(places))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if missing := [need for need in layout.needs if not is_satisfied(need)]:
