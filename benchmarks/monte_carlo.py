@@ -27,12 +27,12 @@ from shared import percent, print_table
 
 from pytest_rlperf.components.outputs import output_parts
 from pytest_rlperf.judge import live
-from pytest_rlperf.judge.findings import find_all, first_call, outputs, scale
+from pytest_rlperf.judge.findings import KINDS, find_all, first_call, outputs, scale
 from pytest_rlperf.judge.live import judge_pairs, slower_least
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.measure.pairs import PAIR_TRIM
 from pytest_rlperf.measure.rounds import TURN_S
-from pytest_rlperf.model.judged import CONFIDENCE, FINDINGS, LIVE_TOLERANCE, Policy, Status, Verdict
+from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Figures, Result, Usage, WorkerRecord
 
@@ -571,7 +571,7 @@ def finding_rows(tests: int, generator: np.random.Generator) -> Iterator[list[st
             findings = [*find_all(noise.live(generator), POLICY), *([law] if law else [])]
             found.update(finding.kind for finding in findings)
             found["any"] += any(finding.gates for finding in findings)
-        shares = (run_alarms(found[kind], tests, TESTS) for kind in (*FINDINGS, "any"))
+        shares = (run_alarms(found[kind], tests, TESTS) for kind in (*KINDS, "scale", "any"))
         yield [name, *(f"{percent(share, 2)} (≤ {percent(at_most, 2)})" for share, at_most in shares)]
 
 
@@ -617,7 +617,7 @@ def main() -> None:
     print_table(["noise of a pair", "SD", *size_head], lines, title)
     lines = finding_rows(few, np.random.default_rng(options.seed + 2))
     title = f"Unchanged runs of {TESTS} tests with a finding, and with one that gates; {few} tests a line"
-    print_table(["tests", *FINDINGS, "any that gates"], lines, title)
+    print_table(["tests", *KINDS, "scale", "any that gates"], lines, title)
 
 
 if __name__ == "__main__":
