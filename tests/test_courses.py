@@ -18,7 +18,7 @@ import pytest
 from builders import git
 from wording import Wording
 
-from pytest_rlperf.baseline.history import Sessions, read_sessions
+from pytest_rlperf.baseline.history import read_sessions
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.judge.history import chains, courses, link_of
@@ -381,21 +381,6 @@ def test_versions_follow_first_parents_and_odd_names(tmp_path: Path) -> None:
     skipped = read_sessions(repository, tmp_path / "baselines/d x").skipped
     assert len(skipped) == 2
     assert "cat-file" in skipped[0]
-
-
-def test_figures_without_kernels_are_no_session() -> None:
-    """Sessions of several machines are compared by multiples of the kernels."""
-    found = Sessions()
-    found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=()))
-    for figures in ((0.0, 1.0), (1.0, 0.0), (-1.0, 1.0), (math.inf, 1.0), (1.0, math.inf)):
-        one = builders.result(workers=(builders.worker(1e-3, *figures),))
-        found.add_result(builders.MACHINE, builders.provenance(), one)
-    assert not found.tests
-    one = builders.result(workers=(builders.worker(relative=0.5),))
-    found.add_result(builders.MACHINE, builders.provenance(), one)
-    (sessions,) = found.tests.values()
-    (found_session,) = sessions.values()
-    assert found_session.relative == pytest.approx(0.5)
 
 
 def test_versions_that_cannot_be_read_are_named(

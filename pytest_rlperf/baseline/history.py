@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from pytest_rlperf.baseline.schema import FormatError, decode
 from pytest_rlperf.baseline.store import LARGEST_BYTES, content
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.history import Session
-from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import (
     Baseline,
     Link,
@@ -19,7 +17,6 @@ from pytest_rlperf.model.stored import (
     Provenance,
     SessionFigures,
     StoredResult,
-    session_figures,
 )
 from pytest_rlperf.sides.git import Repository, short
 
@@ -55,14 +52,6 @@ class Sessions:
                 self.add(test, _session(baseline, stored, figures))
             for link in stored.links:
                 self.add_link(test, link)
-
-    def add_result(self, machine: Machine, origin: Provenance, result: Result) -> None:
-        """Add a run's figures of a test, where they were taken beside the reference kernels."""
-        figures = [clock for worker in result.workers for clock in (worker.wall, worker.cpu)]
-        if not figures or not all(0 < each.relative < math.inf > each.relative_memory > 0 for each in figures):
-            return
-        summary = session_figures(result, session_name(origin), same_code=False)
-        self.add(result.nodeid, _made(machine, result, summary, origin.created, origin.clean_commit))
 
 
 def session_name(origin: Provenance) -> str:
@@ -112,31 +101,16 @@ def _session(baseline: Baseline, stored: StoredResult, figures: SessionFigures) 
     """Return a session of a version, with as much of its origin as that version has."""
     created, _, commit = figures.session.partition(" ")
     origin = baseline.sessions.get(figures.session)
-    if origin is None:
-        return _made(baseline.machine, stored.result, figures, created, commit, has_origin=False, is_latest=False)
-    is_latest = figures.session == stored.session
-    return _made(baseline.machine, stored.result, figures, origin.created, origin.clean_commit, is_latest=is_latest)
-
-
-def _made(
-    machine: Machine,
-    result: Result,
-    figures: SessionFigures,
-    created: str,
-    commit: str,
-    *,
-    has_origin: bool = True,
-    is_latest: bool = True,
-) -> Session:
+    result = stored.result
     return Session(
-        machine=machine,
+        machine=baseline.machine,
         name=figures.session,
-        created=created,
-        commit=commit,
+        created=created if origin is None else origin.created,
+        commit=commit if origin is None else origin.clean_commit,
         clock=figures.clock,
         work=(result.component, result.unit, result.items),
         relative=figures.relative,
         relative_memory=figures.relative_memory,
-        call_s=result.call_s if is_latest else None,
-        has_origin=has_origin,
+        call_s=result.call_s if origin is not None and figures.session == stored.session else None,
+        has_origin=origin is not None,
     )

@@ -14,7 +14,6 @@ from pytest_rlperf.report.wording import bounds_text
 
 _CLOCKS = {"cpu": "CPU time", "wall": "Wall time"}
 _ROW_PX = {"change": 22, "times": 40}  # even, so that the middle of a row is a whole number
-_AXIS_PX = 40
 _TICKS_MOST = 5
 _OPEN = -5.0, 105.0  # where a bound is drawn that is infinite: it runs out of the picture
 
@@ -57,11 +56,6 @@ class Plot:
     def rows_px(self) -> int:
         """The height of all rows."""
         return self.row_px * len(self.names)
-
-    @property
-    def height_px(self) -> int:
-        """The height with the axis."""
-        return self.rows_px + _AXIS_PX
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from pytest_rlperf.report.tables import device_tables, phase_table, share_table,
 from pytest_rlperf.report.wording import disturbances_text, phases_note
 
 _WHOLE = "(whole call)"
-_NONE = ""  # written as a dash; a column of nothing else is left out
 
 
 @dataclass(frozen=True)
