@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import builders
 import pytest
+from hypothesis import settings
 
 from pytest_rlperf.testing import FakeClock
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from wording import Wording
 
 pytest.register_assert_rewrite("wording", "example")
+# By default a test fails where an example takes over .2 s: on a busy machine any may.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 collect_ignore = ["samples"]  # the projects in which tests run pytest
 
 # One thread each for the tests' processes, of which several run at a time: more only wait for each other.

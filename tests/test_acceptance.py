@@ -13,7 +13,7 @@ from typing import Any
 import builders
 import pytest
 from example import FAILED, OK, Example
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from wording import Wording
 
@@ -182,7 +182,6 @@ NAMES = st.builds("{}test_{}".format, st.sampled_from(["", "TestA::"]), st.sampl
 KEYS_OF_ALL_KINDS = st.builds("{}::{}{}".format, PATHS, NAMES, st.just("") | ODD.map("[{}]".format))
 
 
-@settings(deadline=None)
 @given(KEYS_OF_ALL_KINDS, KEYS_OF_ALL_KINDS, st.booleans())
 @example("t.py::test_a[1]", "t.py::test_a[2]", True)
 @example("t.py::test_a[1]", "u.py::test_a[1]", True)

@@ -167,7 +167,7 @@ def outcome(timers: Any, programs: list[list[Any]]) -> list[str]:
     return [*machine.seen, str(clock.readings)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(programs=st.lists(PROGRAMS, min_size=1, max_size=3))
 def test_same_json_as_the_original(programs: list[list[Any]]) -> None:
     """Where the original does not lose track, each byte of each tree is the same, by as many readings of the clock."""

@@ -153,7 +153,7 @@ def seen(timing: Any) -> dict[str, Any]:
     return {key: getattr(value, "values", value) for key, value in timing.items() if key not in hidden}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(program=PROGRAMS)
 def test_any_program_gives_what_sample_factory_gives(program: tuple[Any, ...]) -> None:
     """Both texts and every value are the real package's to the last bit."""

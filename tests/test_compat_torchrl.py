@@ -136,7 +136,7 @@ def run_body(step: tuple[Any, ...], timer: Any, clock: Seconds, told: list[objec
         pass
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(program=PROGRAMS)
 def test_any_program_gives_what_torchrl_gives(program: list[Any]) -> None:
     """Texts, what is logged, dictionaries and the register are the real package's to the last bit."""

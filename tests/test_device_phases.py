@@ -147,7 +147,7 @@ def children(spans: tuple[Entry, ...], number: int) -> list[Entry]:
 
 
 @given(program, st.floats(-1e-4, 1e-4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], drift: float) -> None:
     """Whatever runs, a phase's own time and its children's are its span, on either clock, and no span is negative."""
     gpu = VirtualGPU(drift=drift, event_s=1 * US)
@@ -174,7 +174,7 @@ def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], dr
 @given(
     st.lists(st.tuples(st.sampled_from(["small", "large", "wait"]), st.integers(5, 20)), min_size=1, max_size=6),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_lag_classes_follow_from_what_was_queued(phases: list[tuple[str, int]]) -> None:
     """With the work queued known, every phase's class is what it must be."""
     gpu = VirtualGPU(launch_s=10 * US)

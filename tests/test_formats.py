@@ -91,7 +91,7 @@ ANY_TREE = st.recursive(
 
 
 @given(trees=st.lists(ANY_TREE, min_size=1, max_size=3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_everything_comes_back(trees: list[TimerTree]) -> None:
     """Our own JSON loses nothing at all."""
     assert parse(traces.write(trees, "json")) == trees
@@ -143,7 +143,7 @@ def chrome_tracks(text: str) -> list[Bars]:
 
 
 @given(trees=st.lists(BARS, min_size=1, max_size=3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_chrome_trace_shows_every_path(trees: list[TimerTree]) -> None:
     """A viewer that nests events by time shows our names and totals, and what is parallel on tracks of its own."""
     text = traces.write(trees, "chrome")
@@ -247,7 +247,7 @@ def test_unreadable_file_names_its_place(content: str | bytes | dict[str, Any] |
 
 
 @given(data=st.data(), content=st.sampled_from([LARGE, json.dumps(OWN).encode()]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_damaged_files_are_trees_or_an_error(data: st.DataObject, content: bytes) -> None:
     """A real file with a piece cut out or put in is read or refused."""
     start = data.draw(st.integers(0, len(content)))
