@@ -289,6 +289,15 @@ def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]
     assert page.count("<circle") == 2 * 12 + 2
     assert "Change 6" in page
     assert " per call" in page
+    found = sorted(read(here), key=lambda each: each.created)
+    assert [each.commit for each in found] == git(here, "log", "--format=%H", "--grep=Change", "--reverse").split()
+    assert {(each.clock, each.call_s is None) for each in found} == {("wall", False)}
+    assert [each.created[:10] for each in found[::11]] == ["2026-02-01", "2026-02-12"]
+
+
+def read(top: Path) -> list[Session]:
+    """Return the sessions of a test that its baseline's versions have."""
+    return list(read_sessions(find_repository(top), top / "baselines/default").tests[TEST].values())
 
 
 def test_a_broken_version_in_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,6 +330,8 @@ def test_a_shallow_clone_says_where_history_begins(
     text = capsys.readouterr().out
     assert [line.replace(begins, "COMMIT") for line in text.splitlines() if begins in line] == wording
     assert text.count("1 session\n") == 2
+    known = {each.commit: each.call_s is None for each in read(here.parent / "shallow")}
+    assert [(len(commit), is_short) for commit, is_short in known.items()] == [(12, True)] * 9 + [(40, False)] * 2
 
 
 @pytest.mark.parametrize(

@@ -397,7 +397,11 @@ def test_cpu_time_decides_only_where_it_may_on_both_sides() -> None:
 def test_another_average_is_incomparable() -> None:
     """A median is not compared with a mean."""
     means = replace(BASE, workers=tuple(replace(worker, long=True) for worker in BASE.workers))
-    assert judge(BASE, means).status is Status.INCOMPARABLE
+    found = judge(BASE, means, policy(stores=True))
+    expected = reasons.Incomparable(
+        Code.WORKLOAD, "the figure of a slice", "its median round", "its mean round", None, stores=True
+    )
+    assert (found.status, found.reason) == (Status.INCOMPARABLE, expected)
 
 
 def phases(*self_s: float, traced_call_s: float = 1e-3) -> Result:
@@ -474,6 +478,6 @@ def test_figures_of_another_device_are_incomparable(
 def test_one_worker_is_too_few() -> None:
     """A run cut short says so instead of guessing."""
     verdict = judge(BASE, result(3.0))
-    assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "workers")
+    assert (verdict.status, verdict.reason) == (Status.UNDECIDED, reasons.TooFewWorkers(1, 5))
     two = judge(result(1.0, 1.001), result(1.0, 1.001), policy(tolerance=0.5))
     assert two.status is Status.SAME

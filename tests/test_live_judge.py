@@ -375,6 +375,13 @@ def test_what_is_said_to_decide_does() -> None:
     assert said(judge_records(near, policy(tolerance=0.06), final=False)) == ("SAME", "live")
 
 
+def test_a_change_is_confirmed_by_another_loader() -> None:
+    """What the pairs of one loaded process share is no chance of each: without a pair of a second one none is sure."""
+    first = [builders.pair(0.2, loader=0)] * 5
+    assert judge_records(first, policy(), final=False) is None
+    assert said(judge_records([*first, builders.pair(0.2, loader=1)], policy(), final=False)) == ("SLOWER", "live")
+
+
 @pytest.mark.parametrize(
     ("works", "named"),
     [

@@ -24,8 +24,10 @@ from wording import Wording
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
 from pytest_rlperf.baseline.provenance import (
+    HARNESS,
     Tree,
     changed_versions,
+    free_distributions,
     make_provenance,
     read_tree,
 )
@@ -697,6 +699,12 @@ def test_versions_that_changed_are_named() -> None:
         ("a-package-of-nobody", "1", None),
         ("pytest", "0", now),
     ]
+
+
+def test_versions_of_the_tree_itself_do_not_matter(tmp_path: Path) -> None:
+    """Those of the projects around the tests, by their names as indexes have them; a broken one names nothing."""
+    builders.write(tmp_path, {"pyproject.toml": "[", "lib/pyproject.toml": '[project]\nname = "My_Lib"\n'})
+    assert free_distributions(tmp_path / "lib/tests", tmp_path) == HARNESS | {"my-lib"}
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_rlperf.baseline.schema import FormatError, decode
@@ -29,29 +29,15 @@ class Sessions:
     links: dict[str, list[Link]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
-    def add(self, test: str, session: Session) -> None:
-        """Add a session of a test, or what an earlier version did not have of it."""
-        known = self.tests.setdefault(test, {})
-        key = (session.machine, session.name)
-        old = known.get(key, session)
-        origin = session if session.has_origin else old
-        call_s = session.call_s if old.call_s is None else old.call_s
-        has_origin = origin.has_origin
-        known[key] = replace(old, commit=origin.commit, created=origin.created, call_s=call_s, has_origin=has_origin)
-
-    def add_link(self, test: str, link: Link) -> None:
-        """Add a live comparison of a test, once."""
-        known = self.links.setdefault(test, [])
-        if link not in known:
-            known.append(link)
-
     def add_baseline(self, baseline: Baseline) -> None:
-        """Add all that one version of a file has."""
+        """Add all that one version of a file has; the version that a session has stored itself knows the most of it."""
         for test, stored in baseline.results.items():
             for figures in stored.history:
-                self.add(test, _session(baseline, stored, figures))
+                session = _session(baseline, stored, figures)
+                self.tests.setdefault(test, {}).setdefault((baseline.machine, figures.session), session)
             for link in stored.links:
-                self.add_link(test, link)
+                if link not in self.links.setdefault(test, []):
+                    self.links[test].append(link)
 
 
 def session_name(origin: Provenance) -> str:
@@ -111,6 +97,5 @@ def _session(baseline: Baseline, stored: StoredResult, figures: SessionFigures) 
         work=(result.component, result.unit, result.items),
         relative=figures.relative,
         relative_memory=figures.relative_memory,
-        call_s=result.call_s if origin is not None and figures.session == stored.session else None,
-        has_origin=origin is not None,
+        call_s=result.call_s if figures.session == stored.session else None,
     )

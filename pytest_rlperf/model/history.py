@@ -24,8 +24,7 @@ class Session:
 
     ``commit`` is a full SHA or the first 12 digits of one, empty where the code was in no commit. ``relative`` and
     ``relative_memory`` are multiples of a call of either kernel. ``work`` is the component, the unit and the items of a
-    call. ``call_s`` is None where only multiples were kept. Without ``has_origin``, the time and the commit are by its
-    name alone.
+    call. ``call_s`` is None where only multiples were kept; the commit is by the session's name alone there.
     """
 
     machine: Machine
@@ -37,7 +36,6 @@ class Session:
     relative: float
     relative_memory: float
     call_s: float | None = None
-    has_origin: bool = True
 
 
 class Break(str, enum.Enum):
