@@ -7,7 +7,7 @@ from pytest_rlperf.report.markdown import escape, grid
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import print_facts, rendered, table_lines, table_text
 
-NAME = Column("name", "name", "left", overflow="fold")
+NAME = Column("name", "name", "left", folds=True)
 COLUMNS = (NAME, Column("a", "A", priority=2), Column("b", "B", priority=1), Column("word", "word", "left"))
 
 
@@ -50,14 +50,12 @@ def test_columns_without_room_go_in_their_order(width: int, kept: list[str]) -> 
     assert ("1.00 ms" in row) == ("a" in kept)
 
 
-def test_long_text_breaks_folds_or_is_cut() -> None:
-    """Between words where there are any; a name that is cut keeps its depth in figures."""
-    words = make_table((NAME, Column("v", "v", "left", overflow="words")), [("test_x", "SLOWER (accepted)")])
-    assert table_text(words, 20, titled=False) == ["test_x  SLOWER", "        (accepted)"]
-    folded = make_table((NAME,), [("test_" + "x" * 30,)])
-    assert table_text(folded, 16, titled=False) == ["test_" + "x" * 11, "x" * 16, "xxx"]
-    cut = make_table((Column("n", "n", "left", overflow="cut"),), [(Cell("a_very_long_name_indeed", depth=9),)])
-    assert table_text(cut, 16, titled=False) == ["9› a_very_long_…"]
+def test_long_text_folds_between_words_where_there_are_any() -> None:
+    """A name is folded anywhere, below its own depth; the columns beside it keep their figures whole."""
+    words = make_table((NAME, Column("v", "v", "left")), [("two words or three", "SLOWER (accepted)")])
+    assert table_text(words, 30, titled=False) == ["two words or      SLOWER (accepted)", "three"]
+    folded = make_table((NAME,), [(Cell("test_" + "x" * 30, depth=1),)])
+    assert table_text(folded, 16, titled=False) == ["  test_" + "x" * 9, "  " + "x" * 14, "  " + "x" * 7]
 
 
 def test_wide_letters_take_two_columns() -> None:

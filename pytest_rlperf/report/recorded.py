@@ -15,7 +15,7 @@ def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int) -> s
     """Return a baseline's figures, a line a test, with its origin."""
     stored = {key: baseline.results[key] for key in keys}
     columns = (
-        Column("test", "test", "left", overflow="fold"),
+        Column("test", "test", "left", folds=True),
         Column("median", "median"),
         Column("items", "items/s"),
         Column("workers", "workers"),

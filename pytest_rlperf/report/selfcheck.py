@@ -22,7 +22,7 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
     fit = Cell("yes", Status.SAME.value) if fitness.is_fit else Cell("no", Status.SLOWER.value)
 
     def write(console: Console) -> None:
-        print_table(console, _table(checks), ruled=False, gap=1)  # several trials fit 80 columns
+        print_table(console, _table(checks), ruled=False)
         console.print(Text("rows: today's code against itself; +N %: with that much real work added to one side"))
         console.print(Text("each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED"))
         console.print()
@@ -35,7 +35,7 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
 def _table(checks: Sequence[Selfcheck]) -> Table:
     slowdowns = [trial.slowdown for trial in checks[0].trials]
     columns = (
-        Column("test", "test", "left", overflow="fold"),
+        Column("test", "test", "left", folds=True),
         Column("call", "call"),
         *(Column(f"trial {each:g}", f"+{100 * each:g} %" if each else "unchanged") for each in slowdowns),
         Column("finds", "finds"),

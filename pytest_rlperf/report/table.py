@@ -12,17 +12,15 @@ class Column:
     """A column: the key that code knows it by, the title that people read, and its place where room is short.
 
     Of columns that have no room, those of the highest ``priority`` number are left out first, those of 0 never.
-    Text that is wider than its column breaks between words, then is folded (``"fold"``) or cut with dots (``"cut"``);
-    ``"words"`` are broken between words alone, ``"whole"`` text is never touched. ``room`` is what a column that gives
-    way keeps before others are left out, ``usual`` the least width of a column where there is room.
+    The one column that ``folds`` gives way to the others: text that is wider than it breaks between words, or within
+    them. ``usual`` is the least width of a column where there is room.
     """
 
     key: str
     title: str
     align: Literal["left", "right"] = "right"
     priority: int = 0
-    overflow: Literal["whole", "words", "fold", "cut"] = "whole"
-    room: int = 16
+    folds: bool = False
     usual: int = 0
 
 

@@ -37,7 +37,7 @@ def sides(outcome: Outcome) -> list[tuple[str, Result]]:
 def verdict_table(outcomes: Sequence[Outcome]) -> Table:
     """Return the table of verdicts, a row a test, without the columns in which no test has anything."""
     columns = (
-        Column("test", "test", "left", overflow="fold"),
+        Column("test", "test", "left", folds=True),
         Column("median", "median", priority=1),
         Column("cpu", "cpu/wall", priority=3),
         Column("items", "items/s", priority=4),
@@ -45,7 +45,7 @@ def verdict_table(outcomes: Sequence[Outcome]) -> Table:
         Column("change", "change      99 % CI"),
         Column("since_first", SINCE_FIRST, priority=5),
         Column("counts", "exact counts", "left", priority=6),
-        Column("verdict", "verdict", "left", overflow="words"),
+        Column("verdict", "verdict", "left"),
     )
     return make_table(columns, [_verdict_row(outcome) for outcome in outcomes], "Verdicts").without_empty()
 
@@ -192,7 +192,7 @@ def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
     changed = any(row.change_s is not None for row in rows)
     columns = (
         # With the changes beside it a line has to fit 80 columns, too.
-        Column("phase", "phase", "left", overflow="fold", usual=26 if changed else 32),
+        Column("phase", "phase", "left", folds=True, usual=26 if changed else 32),
         Column("total", "time", usual=8),
         Column("share", "share", usual=7),
         Column("count", "entries", usual=7),

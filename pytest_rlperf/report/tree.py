@@ -13,7 +13,7 @@ from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.traces.reading import laid_out, levels
 
-_NAME = Column("name", "name", "left", overflow="cut", room=24)
+_NAME = Column("name", "name", "left", folds=True)
 _UNKNOWN = "–"
 _PARALLEL = "∥"
 _NOTE_PARALLEL = f"{_PARALLEL} ran beside the path above it, and is no part of its time"
