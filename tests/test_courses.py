@@ -27,8 +27,7 @@ from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Link, Machine, Provenance, session_figures
-from pytest_rlperf.report.history import HistoryReport, render_history, step_command
-from pytest_rlperf.report.html import render_history_page
+from pytest_rlperf.report.history import HistoryReport, render_history, render_history_page, step_command
 from pytest_rlperf.sides.git import find_repository
 
 TEST = "tests/test_gae.py::test_gae[128-8]"

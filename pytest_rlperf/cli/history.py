@@ -33,8 +33,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.errors import SideError
     from pytest_rlperf.options import parse_name
     from pytest_rlperf.report.files import OutputError, write_file
-    from pytest_rlperf.report.history import render_history
-    from pytest_rlperf.report.html import check_html, render_history_page
+    from pytest_rlperf.report.history import render_history, render_history_page
+    from pytest_rlperf.report.html import check_html
 
     try:
         directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_rlperf import units
 from pytest_rlperf.errors import DOCS
 from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
 from pytest_rlperf.report.wording import ACCEPTING, count_text, has_trailer, improved, trailer_of
@@ -32,6 +33,14 @@ class Summary:
     origins: Sequence[str]
     notes: Sequence[str]
     steps: Sequence[NextStep]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the texts above what to type, each with a term for it; names have no lines of their own."""
+        return [
+            *(("machine", shown(machine)) for machine in self.machines),
+            *(("compared", shown(origin)) for origin in self.origins),
+            *(("note", note) for note in self.notes),
+        ]
 
 
 def next_steps(

@@ -134,7 +134,7 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
                     print_details(console, outcome, verbose=verbose)
             if not verbose:
                 _print_brief(console, [outcome for outcome in outcomes if _is_brief(outcome)])
-        print_facts(console, _facts(summary))
+        print_facts(console, summary.facts())
         for step in summary.steps:
             for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
                 console.print(_text(f"{title or '':<10}{line}"), soft_wrap=True)  # a command is copied whole
@@ -159,14 +159,6 @@ def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
         if status is Status.NEW:
             console.print(_indented(_text("-v shows phases")))
         console.print()
-
-
-def _facts(summary: Summary) -> list[tuple[str, str]]:
-    return [
-        *(("machine", shown(machine)) for machine in summary.machines),
-        *(("compared", shown(origin)) for origin in summary.origins),
-        *(("note", note) for note in summary.notes),
-    ]
 
 
 def _print_verdicts(console: Console, outcomes: Sequence[Outcome]) -> None:
