@@ -143,7 +143,7 @@ def add_stats(item: pytest.Item, result: Result, benchmark: str) -> None:
     """Enter a result into pytest-benchmark's session: each process is a round of its table and of its JSON."""
     from pytest_benchmark.fixture import BenchmarkFixture
 
-    from pytest_rlperf.report.benchmark_json import iterations, rounds_s
+    from pytest_rlperf.report.exports import iterations, rounds_s
 
     session = item.config._benchmarksession  # type: ignore[attr-defined]
     marker = item.get_closest_marker("benchmark")

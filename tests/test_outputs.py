@@ -26,7 +26,7 @@ from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.report.benchmark_json import benchmark_document
+from pytest_rlperf.report.exports import benchmark_document
 from pytest_rlperf.report.files import OutputError, check_file, write_file
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
 from pytest_rlperf.report.wording import message

@@ -26,14 +26,13 @@ from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import Phase, Result
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.report.benchmark_json import benchmark_document
+from pytest_rlperf.report.exports import benchmark_document, properties
 from pytest_rlperf.report.github import (
     GitHubRun,
     annotation_commands,
     render_summary_markdown,
 )
 from pytest_rlperf.report.html import render_html
-from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import RunFile, written
 from pytest_rlperf.report.summary import Summary, next_steps
 from pytest_rlperf.report.terminal import render_summary

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from pytest_rlperf.report.markdown import escape, grid
+from pytest_rlperf.report.github import escape, grid
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import print_facts, rendered, table_lines, table_text
 

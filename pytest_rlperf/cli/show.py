@@ -132,8 +132,7 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
     """Return verdicts in Markdown; UsageError where there are none."""
-    from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, render_summary_markdown
-    from pytest_rlperf.report.markdown import grid
+    from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, grid, render_summary_markdown
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.tables import verdict_table
 
@@ -157,9 +156,9 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
     from pytest_rlperf.model.stored import Baseline
-    from pytest_rlperf.report.recorded import render_baseline
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.selfcheck import render_selfcheck
+    from pytest_rlperf.report.tables import render_baseline
     from pytest_rlperf.report.terminal import render_summary
 
     width, color, machine = table_width(), has_color(), describe(recorded.machine)
@@ -198,8 +197,7 @@ def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.files import OutputError, write_file
-    from pytest_rlperf.report.merge import MergeError, merge_shards
-    from pytest_rlperf.report.run_json import document_of, written
+    from pytest_rlperf.report.run_json import MergeError, document_of, merge_shards, written
     from pytest_rlperf.report.statuses import compares_nothing
     from pytest_rlperf.report.terminal import render_summary
 

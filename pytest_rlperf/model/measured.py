@@ -332,17 +332,3 @@ def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float
     for place, value in not_negative.items():
         if not 0 <= value < math.inf:
             yield f"{place} is {value}, expected no negative number"
-
-
-def impossible_figures(result: Result) -> Iterator[str]:
-    """Yield the figures that no run can have given, by their places below the result, with what is expected.
-
-    Later arithmetic divides by them and takes logarithms. Those relative to kernels are 0 where live pairs decide.
-    """
-    yield from out_of_range({}, {"items": result.items})
-    for index, worker in enumerate(result.workers):
-        for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
-            yield from out_of_range({f"workers[{index}].{clock}.call_s": figures.call_s}, {})
-    for index, phase in enumerate(result.phases):
-        if not phase.path:  # it would be a part of itself
-            yield f"phases[{index}].path is empty"

@@ -48,13 +48,7 @@ def next_steps(
 ) -> list[NextStep]:
     """Return what to type next; commands begin with ``command``, or show the run again where it is ``kept``."""
     statuses = {outcome.verdict.status for outcome in outcomes}
-    steps = []
-    if not saved and statuses & {Status.NEW, Status.INCOMPARABLE} and not against:
-        steps.append(NextStep("store these figures to compare with", (f"{command} --rlperf-save-baseline",)))
-    faster = [outcome for outcome in outcomes if outcome.verdict.status is Status.FASTER and outcome.baseline]
-    if not saved and faster:
-        steps.append(NextStep(improved(len(faster)), (f"{command} --rlperf-save-baseline",)))
-    steps += acceptance(outcomes, command, against=against)
+    steps = advice(outcomes, command, saved=saved, against=against)
     if kept and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
         steps.append(NextStep("open the report in a browser", ("rlperf show --html",)))
     if statuses - {Status.ERROR} and not steps and not verbose:
@@ -67,17 +61,26 @@ def next_steps(
     return steps
 
 
-def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> list[NextStep]:
-    """Return the one way to accept what is slower, if there is one: it goes by where base came from.
+def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool) -> list[NextStep]:
+    """Return how to store figures where they are not ``saved``, and the one way to accept what is slower, if any.
 
-    A baseline's figures are stored anew; ``against`` what the user named, commits since then can accept it.
+    It goes by where base came from: a baseline's figures are stored anew; ``against`` what the user named, commits
+    since then can accept it.
     """
+    steps = []
+    is_new = any(outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE) for outcome in outcomes)
+    if not saved and is_new and not against:
+        steps.append(NextStep("store these figures to compare with", (f"{command} --rlperf-save-baseline",)))
+    faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
+    if not saved and faster:
+        steps.append(NextStep(improved(faster), (f"{command} --rlperf-save-baseline",)))
     failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     if slower and not against:
-        return [NextStep("if the slowdown is intended, commit it and store its figures", (f"{command} {ACCEPTING}",))]
+        lines: tuple[str, ...] = (f"{command} {ACCEPTING}",)
+        return [*steps, NextStep("if the slowdown is intended, commit it and store its figures", lines)]
     lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower if has_trailer(outcome))
-    return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
+    return [*steps, NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else steps
 
 
 def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
@@ -118,10 +121,8 @@ def _slowdown(outcome: Outcome) -> str:
     if outcome.verdict.by_counts:
         first = f": {count_text(outcome.verdict.counters[0])}" if outcome.verdict.counters else ""
         return f"does more in a call than it did{first}"
-    now, was = now_s(outcome), was_s(outcome)
-    if now is None or was is None:
-        return change_text(outcome)
-    return f"{change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
+    pace = pace_text(outcome)
+    return f"{change_text(outcome)} ({pace})" if pace else change_text(outcome)
 
 
 def change_text(outcome: Outcome) -> str:
@@ -129,11 +130,9 @@ def change_text(outcome: Outcome) -> str:
     return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
 
 
-def now_s(outcome: Outcome) -> float | None:
-    """Return the seconds of a call, None where nothing was measured."""
-    return outcome.result.call_s if outcome.result.measured else None
-
-
-def was_s(outcome: Outcome) -> float | None:
-    """Return the seconds of a call before, None where there are no such figures."""
-    return outcome.before.call_s if outcome.before is not None and outcome.before.measured else None
+def pace_text(outcome: Outcome) -> str:
+    """Write the time of a call and the one before: ``48.2 µs a call, was 44.1 µs``; empty without figures."""
+    if not outcome.result.measured:
+        return ""
+    was = outcome.before is not None and outcome.before.measured and f", was {units.seconds(outcome.before.call_s)}"
+    return f"{units.seconds(outcome.result.call_s)} a call{was or ''}"

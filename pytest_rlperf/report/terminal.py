@@ -23,7 +23,7 @@ from pytest_rlperf.report.tables import (
     counter_lines,
     device_tables,
     phase_table,
-    shares_lines,
+    share_table,
     verdict_table,
 )
 from pytest_rlperf.report.text import print_facts, print_table, rendered, table_lines, table_text
@@ -200,16 +200,11 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     for line in counter_lines(outcome, verbose=verbose):
         console.print(_indented(_line(line)))
     if verbose:
-        shares = shares_lines(outcome.result.shares)
-        where = ["where the time goes", *(f"  {line}" for line in shares)] if shares else []
         creep = creep_text(outcome)
         since = [f"{SINCE_FIRST}: {creep}"] if creep else []
-        device = [
-            line
-            for table in device_tables(outcome)
-            for line in (table.title, *table_text(table, console.width - 2, ruled=False))
-        ]
-        for line in (*where, *device, *since, cost_text(outcome)):
+        tables = [table for table in (share_table(outcome), *device_tables(outcome)) if table.rows]
+        lines = [line for table in tables for line in (table.title, *table_text(table, console.width - 2, ruled=False))]
+        for line in (*lines, *since, cost_text(outcome)):
             console.print(_indented(_line(line)))
     console.print()
 
