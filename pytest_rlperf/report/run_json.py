@@ -144,7 +144,6 @@ class SelfcheckFile:
     tests: dict[str, Selfcheck]
 
 
-_KINDS: dict[object, Any] = {"run": RunFile, "selfcheck": SelfcheckFile}
 _WITH_LINES = frozenset({"message", "notes"})  # texts that may have several lines; names have one
 _UNBOUNDED = frozenset({"ceiling", "high"})  # may be infinite, which JSON has as null
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
@@ -154,7 +153,7 @@ def decoded(data: bytes) -> Any:
     """Return what JSON holds; ReadingError where it is none, or is nested too deep."""
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ReadingError(f"not JSON: {error}") from None
 
 
@@ -171,11 +170,13 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
     if schema > SCHEMA:
         newer = f"has schema version {_shown(schema)}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf"
         raise NewerError(newer)
-    if kind not in _KINDS:
+    if kind not in ("run", "selfcheck"):
         raise ReadingError(f"$.kind is {_shown(kind)}, expected 'run' or 'selfcheck'")
     try:
         fit = fit_to_show(document)
-        recorded: RunFile | SelfcheckFile = msgspec.convert(fit, _KINDS[kind], dec_hook=_reason)
+        recorded: RunFile | SelfcheckFile = msgspec.convert(
+            fit, RunFile if kind == "run" else SelfcheckFile, dec_hook=_reason
+        )
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         raise ReadingError(f"${path.removesuffix('`')}: {text}") from None
