@@ -34,9 +34,8 @@ from pytest_rlperf.report.github import (
 )
 from pytest_rlperf.report.html import render_html
 from pytest_rlperf.report.run_json import RunFile, written
-from pytest_rlperf.report.summary import Summary, next_steps
+from pytest_rlperf.report.summary import Summary, failure_text, next_steps
 from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.one_test import error_of
 
 HOSTILE = (

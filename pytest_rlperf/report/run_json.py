@@ -173,10 +173,8 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
     if kind not in ("run", "selfcheck"):
         raise ReadingError(f"$.kind is {_shown(kind)}, expected 'run' or 'selfcheck'")
     try:
-        fit = fit_to_show(document)
-        recorded: RunFile | SelfcheckFile = msgspec.convert(
-            fit, RunFile if kind == "run" else SelfcheckFile, dec_hook=_reason
-        )
+        type_: Any = RunFile if kind == "run" else SelfcheckFile
+        recorded: RunFile | SelfcheckFile = msgspec.convert(fit_to_show(document), type_, dec_hook=_reason)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         raise ReadingError(f"${path.removesuffix('`')}: {text}") from None

@@ -1,4 +1,4 @@
-"""The sentences under the table: the origins of base's figures, the file they are stored in, and commands to type."""
+"""The sentences of a run and of a failing test: headline, origins of base's figures, notes, and commands to type."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pytest_rlperf import units
 from pytest_rlperf.errors import DOCS
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
-from pytest_rlperf.report.wording import ACCEPTING, count_text, has_trailer, improved, trailer_of
+from pytest_rlperf.report.wording import blame_text, bounds_text, count_text, improved, trailer, verdict_lines
 
 _UNSETTLED = {Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE}
 
@@ -62,11 +62,7 @@ def next_steps(
 
 
 def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool) -> list[NextStep]:
-    """Return how to store figures where they are not ``saved``, and the one way to accept what is slower, if any.
-
-    It goes by where base came from: a baseline's figures are stored anew; ``against`` what the user named, commits
-    since then can accept it.
-    """
+    """Return how to store figures where they are not ``saved``, and how to accept what is slower."""
     steps = []
     is_new = any(outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE) for outcome in outcomes)
     if not saved and is_new and not against:
@@ -74,13 +70,61 @@ def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: b
     faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
     if not saved and faster:
         steps.append(NextStep(improved(faster), (f"{command} --rlperf-save-baseline",)))
+    return steps + acceptance(outcomes, command, against=against)
+
+
+def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> list[NextStep]:
+    """Return the one way to accept what is slower, if there is one: it goes by where base came from.
+
+    A baseline's figures are stored anew; ``against`` what the user named, commits since then can accept it, where that
+    is a commit.
+    """
     failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     if slower and not against:
-        lines: tuple[str, ...] = (f"{command} {ACCEPTING}",)
-        return [*steps, NextStep("if the slowdown is intended, commit it and store its figures", lines)]
-    lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower if has_trailer(outcome))
-    return [*steps, NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else steps
+        storing = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
+        return [NextStep("if the slowdown is intended, commit it and store its figures", (storing,))]
+    lines = tuple(_trailer(outcome) for outcome in slower if outcome.live is not None and outcome.live.base_commit)
+    return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
+
+
+def _trailer(outcome: Outcome) -> str:
+    """Return the line of a commit message that accepts how much slower a test is."""
+    estimate = None if outcome.verdict.by_counts else outcome.verdict.estimate
+    bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
+    return f"{trailer(outcome.result.nodeid, *bounds)} why"
+
+
+def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
+    """Return the text of a failing test at the user's line; ``origin`` names what it was compared with.
+
+    ``against`` marks a run whose base the user named.
+    """
+    verdict, result = outcome.verdict, outcome.result
+    component = shown(result.component)
+    takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
+    lines = verdict_lines(verdict)
+    first = [f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []
+    compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
+    blame = blame_text(outcome)
+    steps = [f"{step.effect}: {step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
+    texts = [*(first or _times(outcome, takes)), compared, *lines, shown(blame) if blame else "", *steps]
+    return shown_lines("\n".join(filter(None, texts)))
+
+
+def _times(outcome: Outcome, takes: str) -> list[str]:
+    """Return a verdict with the change and both times, and the interval with what it rests on."""
+    verdict, live, before = outcome.verdict, outcome.live, outcome.before
+    estimate = verdict.estimate
+    if estimate is None or before is None:
+        return [f"{verdict.status.value}: {takes}"]
+    where = "in the baseline" if live is None else f"on {shown(live.base_label)}"
+    interval = bounds_text(estimate)
+    pairs = "" if live is None else f"{units.counted(len(live.pairs), 'live pair')}, {live.clock} time"
+    return [
+        f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
+        f"{100 * estimate.confidence:.0f} % interval {interval}, {pairs or 'relative to the reference kernels'}",
+    ]
 
 
 def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
