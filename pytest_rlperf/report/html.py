@@ -18,7 +18,7 @@ from pytest_rlperf.report.files import OutputError, check_file
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.summary import Summary, by_gravity, change_text, headline
-from pytest_rlperf.report.tables import device_tables, phase_table, share_table, sides, verdict_table
+from pytest_rlperf.report.tables import CHANGE, device_tables, phase_table, share_table, sides, verdict_table
 from pytest_rlperf.report.wording import (
     blame_text,
     bounds_text,
@@ -69,7 +69,7 @@ def render_html(
             headline=headline(ordered, counts[Status.ERROR], strict=False),
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
             facts=[*created, *summary.facts()],
-            verdicts=verdict_table(ordered).leading("test", "verdict", "change"),
+            verdicts=verdict_table(ordered).leading("test", "verdict", CHANGE),
             tests=[_test(outcome, tolerances.get(outcome.result.nodeid), command, provenance) for outcome in ordered],
             any_ungated=not all(outcome.verdict.gated for outcome in ordered),
             commands=[(f"{step.effect}:", "\n".join(step.lines)) for step in summary.steps],
@@ -118,7 +118,7 @@ def _visible(value: object) -> object:
 def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: Provenance | None) -> dict[str, Any]:
     """Return a test as the page shows it; its commands are what to type next, each with its effect."""
     result, verdict = outcome.result, outcome.verdict
-    tables = [phase_table(outcome).leading("phase", "change", "total", "was"), share_table(outcome)]
+    tables = [phase_table(outcome).leading("phase", "adds to the change", "time", "was"), share_table(outcome)]
     devices = [worker.device for _, side in sides(outcome) for worker in side.workers if worker.device is not None]
     found = [text for device in devices for text in (disturbances_text(device.disturbances), *device.notes)]
     return {

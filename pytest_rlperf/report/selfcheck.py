@@ -35,11 +35,11 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
 def _table(checks: Sequence[Selfcheck]) -> Table:
     slowdowns = [trial.slowdown for trial in checks[0].trials]
     columns = (
-        Column("test", "test", "left", folds=True),
-        Column("call", "call"),
-        *(Column(f"trial {each:g}", f"+{100 * each:g} %" if each else "unchanged") for each in slowdowns),
-        Column("finds", "finds"),
-        Column("time", "time"),
+        Column("test", "left", folds=True),
+        Column("call"),
+        *(Column(f"+{100 * each:g} %" if each else "unchanged") for each in slowdowns),
+        Column("finds"),
+        Column("time"),
     )
     return make_table(columns, [_row(check) for check in checks])
 

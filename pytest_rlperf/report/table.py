@@ -1,22 +1,21 @@
-"""One table: columns with keys and rows of cells. Writers lay it out: text, Markdown, HTML."""
+"""One table: columns with titles and rows of cells. Writers lay it out: text, Markdown, HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key that code knows it by, the title that people read, and its place where room is short.
+    """A column: its title, and its place where room is short.
 
     Of columns that have no room, those of the highest ``priority`` number are left out first, those of 0 never.
     The one column that ``folds`` gives way to the others: text that is wider than it breaks between words, or within
     them. ``usual`` is the least width of a column where there is room.
     """
 
-    key: str
     title: str
     align: Literal["left", "right"] = "right"
     priority: int = 0
@@ -44,33 +43,28 @@ class Table:
     """Rows of as many cells as there are columns; ``title`` stands above them where a writer shows one."""
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]] = field(default=())
-    title: str = ""
+    rows: Sequence[Sequence[Cell]]
+    title: str
 
-    def __post_init__(self) -> None:
-        """Refuse rows that the columns do not fit, and keys that name several columns."""
-        assert all(len(row) == len(self.columns) for row in self.rows)
-        assert len({column.key for column in self.columns}) == len(self.columns)
-
-    def only(self, keys: Iterable[str]) -> Table:
-        """Return the table with the columns of ``keys`` alone, in that order."""
-        places = {column.key: place for place, column in enumerate(self.columns)}
-        kept = [places[key] for key in keys]
+    def only(self, titles: Iterable[str]) -> Table:
+        """Return the table with the columns of some titles alone, in that order."""
+        places = {column.title: place for place, column in enumerate(self.columns)}
+        kept = [places[title] for title in titles]
         return replace(
             self,
             columns=[self.columns[place] for place in kept],
             rows=[[row[place] for place in kept] for row in self.rows],
         )
 
-    def leading(self, *keys: str) -> Table:
-        """Return the table with the columns of ``keys`` first, as far as it has them."""
-        known = [column.key for column in self.columns]
-        return self.only(sorted(known, key=lambda key: (*keys, *known).index(key)))
+    def leading(self, *titles: str) -> Table:
+        """Return the table with the columns of some titles first, as far as it has them."""
+        known = [column.title for column in self.columns]
+        return self.only(sorted(known, key=lambda title: (*titles, *known).index(title)))
 
     def without_empty(self) -> Table:
         """Return the table without the columns that have no text in any row; the first column stays."""
         filled = {place for row in self.rows for place, cell in enumerate(row) if cell.text}
-        return self.only(column.key for place, column in enumerate(self.columns) if not place or place in filled)
+        return self.only(column.title for place, column in enumerate(self.columns) if not place or place in filled)
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]], title: str = "") -> Table:

@@ -18,6 +18,7 @@ from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import count_text, phase_changes
 
+CHANGE = "change      99 % CI"
 SINCE_FIRST = "since first"  # the change since the anchor, by live pairs
 _CPU_APART = 0.25  # of one CPU second a wall second
 _CHANGES_MOST = 8  # of one phase, without -v
@@ -36,15 +37,15 @@ def sides(outcome: Outcome) -> list[tuple[str, Result]]:
 def verdict_table(outcomes: Sequence[Outcome]) -> Table:
     """Return the table of verdicts, a row a test, without the columns in which no test has anything."""
     columns = (
-        Column("test", "test", "left", folds=True),
-        Column("median", "median", priority=1),
-        Column("cpu", "cpu/wall", priority=3),
-        Column("items", "items/s", priority=4),
-        Column("baseline", "baseline", priority=2),
-        Column("change", "change      99 % CI"),
-        Column("since_first", SINCE_FIRST, priority=5),
-        Column("counts", "exact counts", "left", priority=6),
-        Column("verdict", "verdict", "left"),
+        Column("test", "left", folds=True),
+        Column("median", priority=1),
+        Column("cpu/wall", priority=3),
+        Column("items/s", priority=4),
+        Column("baseline", priority=2),
+        Column(CHANGE),
+        Column(SINCE_FIRST, priority=5),
+        Column("exact counts", "left", priority=6),
+        Column("verdict", "left"),
     )
     return make_table(columns, [_verdict_row(outcome) for outcome in outcomes], "Verdicts").without_empty()
 
@@ -112,12 +113,12 @@ def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
     rows = [row for row in _phase_rows(outcome) if levels is None or row[0].depth < levels]
     columns = (
         # With the changes beside it a line has to fit 80 columns, too.
-        Column("phase", "phase", "left", folds=True, usual=26 if any(row[-1].text for row in rows) else 32),
-        Column("total", "time", usual=8),
-        Column("share", "share", usual=7),
-        Column("count", "entries", usual=7),
-        Column("was", "was"),
-        Column("change", "adds to the change"),
+        Column("phase", "left", folds=True, usual=26 if any(row[-1].text for row in rows) else 32),
+        Column("time", usual=8),
+        Column("share", usual=7),
+        Column("entries", usual=7),
+        Column("was"),
+        Column("adds to the change"),
     )
     return make_table(columns, rows, "Phases of one call").without_empty()
 
@@ -196,7 +197,7 @@ def share_table(outcome: Outcome) -> Table:
         ]
         for share in outcome.result.shares
     ]
-    columns = (Column("part", "part", "left"), Column("share", "share of a call", "left"), Column("before", "before"))
+    columns = (Column("part", "left"), Column("share of a call", "left"), Column("before"))
     return make_table(columns, rows, "Where the time goes").without_empty()
 
 
@@ -230,7 +231,7 @@ def device_tables(outcome: Outcome) -> list[Table]:
     found = [(name, figures) for name, figures in found if figures]
     if not found:
         return []
-    columns = [Column("figure", "a call", "left"), *(Column(name, name, "left") for name, _ in found)]
+    columns = [Column("a call", "left"), *(Column(name, "left") for name, _ in found)]
     of_sides = [_device_facts(figures) for _, figures in found]
     rows = [[name, *(facts.get(name, "") for facts in of_sides)] for name in of_sides[0]]
     table = make_table(columns, [row for row in rows if any(row[1:])], "On the device")
@@ -274,16 +275,16 @@ def _over(pick: Callable[[list[float]], float], values: Iterable[float | None], 
 def _device_phases(result: Result) -> Table:
     """Return the phases by the device's own clock, which never mixes with the host's; a lag is behind the host."""
     columns = (
-        Column("phase", "phase", "left"),
-        Column("span", "device time"),
-        Column("self", "self time"),
-        Column("host", "host time", priority=1),
-        Column("lag_in", "lag in"),
-        Column("lag_out", "lag out"),
-        Column("bound", "bound by", "left"),
-        Column("peak", "peak memory", priority=2),
-        Column("allocations", "allocations", priority=2),
-        Column("stream", "stream", "left", priority=1),
+        Column("phase", "left"),
+        Column("device time"),
+        Column("self time"),
+        Column("host time", priority=1),
+        Column("lag in"),
+        Column("lag out"),
+        Column("bound by", "left"),
+        Column("peak memory", priority=2),
+        Column("allocations", priority=2),
+        Column("stream", "left", priority=1),
     )
     rows: list[list[Cell | str]] = [
         [
@@ -323,11 +324,11 @@ def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int) -> s
     """Return a baseline's figures, a line a test, with its origin."""
     stored = {key: baseline.results[key] for key in keys}
     columns = (
-        Column("test", "test", "left", folds=True),
-        Column("median", "median"),
-        Column("items", "items/s"),
-        Column("workers", "workers"),
-        Column("stored", "stored", "left"),
+        Column("test", "left", folds=True),
+        Column("median"),
+        Column("items/s"),
+        Column("workers"),
+        Column("stored", "left"),
     )
     rows = [
         (

@@ -217,7 +217,7 @@ def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     table = phase_table(outcome, None if verbose else _DEEPEST)
     if not table.rows:
         return
-    titled = any(column.key == "was" for column in table.columns)
+    titled = any(column.title == "was" for column in table.columns)
     for line in table_lines(table, console.width - 2, ruled=False, titled=titled):
         console.print(Text("  ").append_text(line), soft_wrap=True)
     note = phases_note(outcome.result)

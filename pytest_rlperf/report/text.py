@@ -44,7 +44,7 @@ def print_facts(console: Console, facts: Iterable[tuple[str, Cell | str]]) -> No
         text, kind = (fact.text, fact.kind) if isinstance(fact, Cell) else (fact, "")
         for number, line in enumerate(text.split("\n")):
             rows.append((term if not number else "", Cell(line, kind)))
-    columns = (Column("term", "", "left", usual=8), Column("text", "", "left", folds=True))
+    columns = (Column("", "left", usual=8), Column("", "left", folds=True))
     print_table(console, make_table(columns, rows), titled=False)
 
 
@@ -79,7 +79,7 @@ def _laid_out(table: Table, width: int | None, *, titled: bool) -> tuple[Table, 
         priority = max(column.priority for column in table.columns)
         if over <= spare or not priority:
             break
-        table = table.only(column.key for column in table.columns if column.priority < priority)
+        table = table.only(column.title for column in table.columns if column.priority < priority)
     if folding is not None:
         widths[folding] -= min(over, spare)
     return table, widths

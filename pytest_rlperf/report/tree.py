@@ -10,22 +10,22 @@ from pytest_rlperf.report.text import table_text
 from pytest_rlperf.traces.reading import laid_out, levels
 
 _COLUMNS = (
-    Column("name", "name", "left", folds=True),
-    Column("count", "count", priority=1),
-    Column("total", "total"),
-    Column("self", "self", priority=2),
-    Column("mean", "mean", priority=3),
-    Column("min", "min", priority=4),
-    Column("max", "max", priority=4),
-    Column("value", "value", priority=2),
-    Column("share", "share"),
+    Column("name", "left", folds=True),
+    Column("count", priority=1),
+    Column("total"),
+    Column("self", priority=2),
+    Column("mean", priority=3),
+    Column("min", priority=4),
+    Column("max", priority=4),
+    Column("value", priority=2),
+    Column("share"),
 )
 _GAUGE_COLUMNS = (
-    Column("gauge", "gauge", "left", folds=True),
-    Column("value", "value"),
-    Column("min", "min", priority=1),
-    Column("max", "max", priority=1),
-    Column("set", "set", priority=2),
+    Column("gauge", "left", folds=True),
+    Column("value"),
+    Column("min", priority=1),
+    Column("max", priority=1),
+    Column("set", priority=2),
 )
 _PARALLEL = "∥"
 _NOTE_PARALLEL = f"{_PARALLEL} ran beside the path above it, and is no part of its time"
