@@ -19,8 +19,8 @@ from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.html import Chart, chart, check_html, render_html
-from pytest_rlperf.report.statuses import LOOKS
 from pytest_rlperf.report.summary import NextStep, Summary
+from pytest_rlperf.report.table import LOOKS
 
 pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-rlperf[html]'")
 

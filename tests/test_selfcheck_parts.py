@@ -24,7 +24,7 @@ from pytest_rlperf.model.measured import Phase, Result, SliceKind, Workload
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.run_json import selfcheck_document, written
-from pytest_rlperf.report.selfcheck import render_selfcheck
+from pytest_rlperf.report.terminal import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
 from pytest_rlperf.testing import FakeClock
 

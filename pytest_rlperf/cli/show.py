@@ -157,9 +157,8 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
     from pytest_rlperf.model.stored import Baseline
     from pytest_rlperf.report.run_json import RunFile
-    from pytest_rlperf.report.selfcheck import render_selfcheck
     from pytest_rlperf.report.tables import render_baseline
-    from pytest_rlperf.report.terminal import render_summary
+    from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 
     width, color, machine = table_width(), has_color(), describe(recorded.machine)
     if isinstance(recorded, Baseline):
@@ -198,7 +197,7 @@ def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.files import OutputError, write_file
     from pytest_rlperf.report.run_json import MergeError, document_of, merge_shards, written
-    from pytest_rlperf.report.statuses import compares_nothing
+    from pytest_rlperf.report.summary import compares_nothing
     from pytest_rlperf.report.terminal import render_summary
 
     try:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.printable import shown_lines
-from pytest_rlperf.report.statuses import EMOJI, GRAVEST_FIRST
 from pytest_rlperf.report.summary import Summary, advice, by_gravity, change_text, headline, pace_text
-from pytest_rlperf.report.table import Cell, Table
+from pytest_rlperf.report.table import EMOJI, GRAVEST_FIRST, Cell, Table
 from pytest_rlperf.report.tables import (
     CHANGE,
     SINCE_FIRST,

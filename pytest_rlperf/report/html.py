@@ -16,8 +16,8 @@ from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.files import OutputError, check_file
 from pytest_rlperf.report.printable import shown
-from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.summary import Summary, by_gravity, change_text, headline
+from pytest_rlperf.report.table import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.tables import CHANGE, device_tables, phase_table, share_table, sides, verdict_table
 from pytest_rlperf.report.wording import (
     blame_text,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import DOCS
 from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.report.printable import shown, shown_lines
-from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
 from pytest_rlperf.report.wording import blame_text, bounds_text, count_text, improved, trailer, verdict_lines
 
@@ -180,3 +181,10 @@ def pace_text(outcome: Outcome) -> str:
         return ""
     was = outcome.before is not None and outcome.before.measured and f", was {units.seconds(outcome.before.call_s)}"
     return f"{units.seconds(outcome.result.call_s)} a call{was or ''}"
+
+
+def compares_nothing(outcomes: Iterable[Outcome]) -> bool:
+    """Whether no gated test could run on the base side, which is never a pass."""
+    judged = [outcome.verdict for outcome in outcomes if outcome.verdict.status is not Status.ERROR]
+    gated = [verdict for verdict in judged if verdict.gated]
+    return bool(gated) and all(verdict.reason.code == Code.BASE for verdict in gated)

@@ -1,10 +1,12 @@
-"""One table: columns with titles and rows of cells. Writers lay it out: text, Markdown, HTML."""
+"""One table: columns with titles and rows of cells, and the looks of statuses. Writers lay it out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from pytest_rlperf.model.judged import Status
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,31 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]], 
     """Return a table of texts and cells."""
     whole = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     return Table(columns, whole, title)
+
+
+# --------------------------------------------------------------------------- statuses
+
+
+class Look(NamedTuple):
+    """A status as a word within a sentence, as a sign beside its name, as GitHub's emoji, and as rich's style."""
+
+    word: str
+    sign: str
+    emoji: str
+    style: str
+
+
+# In the order in which verdicts are listed: those that want a reader's attention first.
+LOOKS = {
+    Status.ERROR: Look("in error", "✗", "❌", "bold red"),
+    Status.SLOWER: Look("slower", "▲", "❌", "bold red"),
+    Status.INVALID: Look("invalid", "!", "⚠️", "bold red"),
+    Status.UNDECIDED: Look("undecided", "?", "⚠️", "yellow"),
+    Status.INCOMPARABLE: Look("incomparable", "≠", "⚠️", "yellow"),
+    Status.NEW: Look("new", "+", "🆕", "cyan"),
+    Status.FASTER: Look("faster", "▼", "✅", "bold green"),
+    Status.SAME: Look("the same", "=", "✅", "green"),
+}
+GRAVEST_FIRST = tuple(LOOKS)
+EMOJI = {status.value: look.emoji for status, look in LOOKS.items()}
+STYLES = {status.value: look.style for status, look in LOOKS.items()}

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_rlperf.report.printable import harmless, shown
-from pytest_rlperf.report.statuses import STYLES
-from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.table import STYLES, Cell, Column, Table, make_table
 
 _GAP = 2
 _NARROWEST = 16  # of a column that folds

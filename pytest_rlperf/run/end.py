@@ -25,9 +25,8 @@ from pytest_rlperf.report.files import (
 )
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
-from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
-from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.outcomes import RunState
 

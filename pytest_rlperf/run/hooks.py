@@ -26,7 +26,7 @@ from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.options import Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
-from pytest_rlperf.report.statuses import compares_nothing
+from pytest_rlperf.report.summary import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine
 from pytest_rlperf.report.wording import note_lines, seen_from_here, uncalled

@@ -37,7 +37,7 @@ from pytest_rlperf.model.selfcheck import Selfcheck
 from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.exports import properties
-from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
