@@ -1,7 +1,4 @@
-"""Writes files whole or not at all: the one way in which this package writes a file that a user keeps.
-
-Standard library only. Calls are those of :mod:`os`, one each, so that tests can have each of them fail.
-"""
+"""Writes files whole or not at all: the one way in which this package writes a file that a user keeps."""
 
 from __future__ import annotations
 
@@ -23,17 +20,16 @@ def write_whole(path: Path, data: bytes) -> None:
     """
     target, old = _target(path)
     if old is not None and not stat.S_ISREG(old.st_mode):
-        _write_into(target, data)
+        target.write_bytes(data)
         return
     temporary, descriptor = _new_beside(target)
     try:
-        try:
-            _write(descriptor, data)
-            if old is not None and stat.S_IMODE(old.st_mode) != stat.S_IMODE(os.fstat(descriptor).st_mode):
+        with os.fdopen(descriptor, "wb") as file:
+            if old is not None:
                 os.chmod(temporary, stat.S_IMODE(old.st_mode))
+            file.write(data)
+            file.flush()
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         os.replace(temporary, target)
     except BaseException:
         _remove(temporary)
@@ -71,20 +67,6 @@ def _new_beside(target: Path) -> tuple[Path, int]:
     temporary = target.parent / f".rlperf-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     return temporary, os.open(temporary, flags, 0o666)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def _write_into(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
-    try:
-        _write(descriptor, data)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(temporary: Path) -> None:

@@ -145,10 +145,6 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
         found += [("base_call_s", before.call_s)]
     if estimate is not None:
         found += [("ratio", estimate.ratio), ("ratio_low", estimate.low), ("ratio_high", estimate.high)]
-    if outcome.creep is not None:
-        creep = outcome.creep
-        found += [("ratio_since_first", creep.ratio), ("ratio_since_first_low", creep.low)]
-        found += [("ratio_since_first_high", creep.high)]
     if outcome.live is not None:
         found += [("against", shown(outcome.live.base_label)), ("pairs", len(outcome.live.pairs))]
     for change in verdict.counters:
