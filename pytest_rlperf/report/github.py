@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.printable import shown_lines
-from pytest_rlperf.report.summary import Summary, advice, by_gravity, change_text, headline, pace_text
+from pytest_rlperf.report.summary import Summary, advice, by_gravity, change_text, headline, is_plain, pace_text
 from pytest_rlperf.report.table import EMOJI, GRAVEST_FIRST, Cell, Table
 from pytest_rlperf.report.tables import (
     CHANGE,
@@ -66,17 +66,12 @@ class GitHubRun:
         return len(self.other_failures(outcomes)) + errors
 
 
-def is_github(environ: Mapping[str, str]) -> bool:
-    """Whether this is a job of GitHub Actions."""
-    return environ.get("GITHUB_ACTIONS") == "true"
-
-
 def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Append the summary and the outputs to GitHub's files, and return the workflow commands to be printed.
 
     Does nothing outside GitHub Actions. A command warns of a file that cannot be written.
     """
-    if not is_github(environ):
+    if environ.get("GITHUB_ACTIONS") != "true":
         return []
     commands = annotation_commands(outcomes, run.lines, strict=run.strict)
     for name in _FILES if run.summarizes else _FILES[1:]:
@@ -158,24 +153,23 @@ def annotation_commands(
 
     ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
     """
-    failing = [outcome for outcome in by_gravity(outcomes, strict=strict) if outcome.verdict.fails(strict)]
-    return [_annotation(outcome, lines.get(outcome.result.nodeid)) for outcome in failing]
+    commands = []
+    for outcome in by_gravity(outcomes, strict=strict):
+        verdict = outcome.verdict
+        if verdict.fails(strict):
+            how = "by what it does" if verdict.by_counts else change_text(outcome)
+            title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
+            text = "\n".join(filter(None, (pace_text(outcome), message(outcome), blame_text(outcome))))
+            file, line = lines.get(outcome.result.nodeid, ("", 0))
+            place = {"file": file, "line": str(line)} if file else {}
+            commands.append(command("error", text, **place, title=title))
+    return commands
 
 
 def command(level: str, text: str, **properties: str) -> str:
     """Return a workflow command, in one line whatever the text has in it; what is not printable is written out."""
     written = ",".join(f"{name}={_property(shown_lines(value))}" for name, value in properties.items())
     return f"::{level} {written}::{_data(shown_lines(text))}"
-
-
-def _annotation(outcome: Outcome, place: tuple[str, int] | None) -> str:
-    verdict = outcome.verdict
-    how = "by what it does" if verdict.by_counts else change_text(outcome)
-    title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
-    text = "\n".join(part for part in (pace_text(outcome), message(outcome), blame_text(outcome)) if part)
-    if place is None:
-        return command("error", text, title=title)
-    return command("error", text, file=place[0], line=str(place[1]), title=title)
 
 
 def _data(text: str) -> str:
@@ -203,7 +197,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
         "" if all(outcome.verdict.gated for outcome in shown) else "&#42; shown, not gated",
         *(f"Next: {escape(step.effect)}:\n\n{fenced('text', step.lines)}" for step in steps if is_whole),
         "" if len(shown) == len(ordered) else f"**{left_out} The run's JSON has them all.**",
-        *(_details(outcome) for outcome in shown if _has_details(outcome)),
+        *(_details(outcome) for outcome in shown if not is_plain(outcome)),
         *(_rest(ordered, run) if is_whole else []),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -220,15 +214,6 @@ def _rest(outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     ]
 
 
-# --------------------------------------------------------------------------- tests
-
-
-def _has_details(outcome: Outcome) -> bool:
-    """Whether a test's reason is worth a place of its own."""
-    verdict = outcome.verdict
-    return verdict.status is not Status.SAME or bool(outcome.result.notes or verdict.counters or verdict.findings)
-
-
 def _details(outcome: Outcome) -> str:
     """Return a test's reason, blame and phases, folded away below the line that names it."""
     verdict, blame = outcome.verdict, blame_text(outcome)
@@ -243,7 +228,8 @@ def _details(outcome: Outcome) -> str:
         f"{table.title}:\n\n{grid(table)}" for table in (share_table(outcome), *device_tables(outcome)) if table.rows
     ]
     parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, grid(phases), escape(note), *tables)
-    return folded(title, "\n\n".join(part for part in parts if part))
+    text = "\n\n".join(part for part in parts if part)
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
 # --------------------------------------------------------------------------- Markdown, from text that may be anybody's
@@ -283,16 +269,9 @@ def _cell(cell: Cell) -> str:
 
 def fenced(language: str, lines: Sequence[str]) -> str:
     """Return lines as a block of code whose fence is longer than any in it."""
-    if not lines:
-        return ""
     text = "\n".join([*(_one_line(line, _LONGEST_COMMAND) for line in lines[:MOST_LINES]), *_more(lines)])
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}"
-
-
-def folded(title: str, text: str) -> str:
-    """Return Markdown folded away below a title, itself Markdown; nothing where there is nothing to fold."""
-    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" if text else ""
 
 
 def listed(title: str, lines: Sequence[str]) -> str:

@@ -139,6 +139,13 @@ def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
     return sorted(outcomes, key=place)
 
 
+def is_plain(outcome: Outcome) -> bool:
+    """Whether a test is the same, and there is nothing more to say; code that is the same may take another time."""
+    verdict = outcome.verdict
+    is_same = verdict.status is Status.SAME and verdict.reason.code != Code.ENVIRONMENT
+    return is_same and not (outcome.result.notes or verdict.counters or verdict.findings)
+
+
 def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
     """Return the run's result in one sentence; ``broken`` is how many tests or files failed otherwise than by it."""
     gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]

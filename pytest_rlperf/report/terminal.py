@@ -6,7 +6,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -15,10 +14,9 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.report.printable import harmless, shown, shown_lines
-from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.summary import Summary, is_plain
 from pytest_rlperf.report.table import STYLES, Cell, Column, Table, make_table
 from pytest_rlperf.report.tables import (
     SINCE_FIRST,
@@ -140,8 +138,8 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
                 _print_brief(console, [outcome for outcome in outcomes if _is_brief(outcome)])
         print_facts(console, summary.facts())
         for step in summary.steps:
-            for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
-                console.print(_text(f"{title or '':<10}{line}"), soft_wrap=True)  # a command is copied whole
+            for line in (f"{'next':<10}{step.effect}:", *(f"{'':<12}{line}" for line in step.lines)):
+                console.print(_text(line), soft_wrap=True)  # a command is copied whole
 
     return rendered(write, width=width, color=color)
 
@@ -185,13 +183,9 @@ def _line(text: str) -> Text:
 
 def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     """Print a test's reason and its phase tree, where it is not simply the same."""
-    verdict = outcome.verdict
-    same = verdict.status is Status.SAME and not verbose
-    # Code that is the same, at another time than stored: the table alone would look like a mistake.
-    is_plain = verdict.reason.code != Code.ENVIRONMENT and not outcome.result.notes
-    is_plain = is_plain and not (verdict.counters or verdict.findings)
-    if same and outcome.result.measured and is_plain:
+    if is_plain(outcome) and outcome.result.measured and not verbose:
         return
+    verdict = outcome.verdict
     title = _line(f"{outcome.result.name}  ")
     title.append(verdict.status.value, STYLES[verdict.status.value])
     console.print(title)
@@ -199,7 +193,7 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]
     for text in (_text(message(outcome)), *map(_line, sentences)):
         console.print(_indented(text))
-    if not same and (verbose or verdict.status is not Status.NEW):
+    if verbose or verdict.status not in (Status.NEW, Status.SAME):
         _print_phases(console, outcome, verbose=verbose)
     for line in counter_lines(outcome, verbose=verbose):
         console.print(_indented(_line(line)))
