@@ -9,7 +9,10 @@ import secrets
 import stat
 from pathlib import Path
 
-# ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH116
+# ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH113, PTH116
+
+LATEST_RUN = "latest.json"
+CACHE = "rlperf"  # the directory of the files of runs in pytest's cache
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -72,3 +75,44 @@ def _new_beside(target: Path) -> tuple[Path, int]:
 def _remove(temporary: Path) -> None:
     with contextlib.suppress(OSError):
         os.unlink(temporary)
+
+
+# --------------------------------------------------------------------------- files that options name
+
+
+class OutputError(Exception):
+    """A file cannot be written; the text names the option, the file and the way out."""
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise OutputError where :func:`write_file` would fail, before any time is spent on measuring."""
+    try:
+        check_whole(path)
+    except IsADirectoryError:
+        raise OutputError(f"{option}={path} is a directory: name a file to write") from None
+    except (OSError, ValueError) as error:
+        raise _unwritable(option, path, error) from None
+
+
+def write_file(option: str, path: Path, text: str) -> None:
+    """Write a file, and the directories it lies in; OutputError where that fails, and the old file stays."""
+    try:
+        write_whole(path, text.encode("utf-8", "backslashreplace"))
+    except (OSError, ValueError) as error:
+        raise _unwritable(option, path, error) from None
+
+
+def latest_run(directory: Path) -> Path | None:
+    """Return the file that the latest run of a project left in pytest's cache, None where there is none.
+
+    It is looked for in ``directory`` and in those that it lies in, at pytest's usual place.
+    """
+    places = (place / ".pytest_cache" / "d" / CACHE / LATEST_RUN for place in (directory, *directory.parents))
+    return next((place for place in places if os.path.isfile(place)), None)  # a closed directory is no error
+
+
+def _unwritable(option: str, path: Path, error: OSError | ValueError) -> OutputError:
+    # Making a directory where a file is in the way fails with "File exists", which would mislead.
+    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+    reason = "a file lies where a directory should" if in_the_way else getattr(error, "strerror", None) or error
+    return OutputError(f"cannot write {option}={path}: {reason}; choose another place")

@@ -23,8 +23,7 @@ from pytest_rlperf import traces
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Exit
-from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.report.run_json import selfcheck_document, written

@@ -12,15 +12,14 @@ import builders
 import pytest
 from wording import Wording
 
-from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Contribution
-from pytest_rlperf.model.measured import Phase
+from pytest_rlperf.model.measured import CounterChange, Counting, Phase, PhaseCounts, Share
 from pytest_rlperf.model.reasons import WrittenReason
-from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.html import Chart, chart, check_html, render_html
 from pytest_rlperf.report.summary import NextStep, Summary
 from pytest_rlperf.report.table import LOOKS
+from pytest_rlperf.writing import OutputError
 
 pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-rlperf[html]'")
 

@@ -22,14 +22,13 @@ from wording import Wording
 
 from pytest_rlperf.cli.command import Exit, UsageError, parse
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import CounterChange
-from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
+from pytest_rlperf.model.measured import CounterChange
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.exports import benchmark_document
-from pytest_rlperf.report.files import OutputError, check_file, write_file
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
 from pytest_rlperf.report.wording import message
+from pytest_rlperf.writing import OutputError, check_file, write_file
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"

@@ -19,11 +19,10 @@ from wording import Wording
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import parse
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
 from pytest_rlperf.model.judged import Allowance, Creep, Lever, LeverKind, Outcome, Status
 from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import Phase, Result
+from pytest_rlperf.model.measured import CounterChange, Counting, Phase, PhaseCounts, Result, Share
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.exports import benchmark_document, properties

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
+from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Machine, Provenance
-from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.wording import message
 
 BENCHMARK_OPTION = "--rlperf-benchmark-json"

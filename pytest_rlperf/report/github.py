@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_rlperf.errors import shown_lines
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.report.printable import shown_lines
 from pytest_rlperf.report.summary import Summary, advice, by_gravity, change_text, headline, is_plain, pace_text
 from pytest_rlperf.report.table import EMOJI, GRAVEST_FIRST, Cell, Table
 from pytest_rlperf.report.tables import (

@@ -10,10 +10,9 @@ from typing import Any
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
-from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Point, Segment, Step
-from pytest_rlperf.model.stored import Machine
+from pytest_rlperf.errors import harmless, shown
+from pytest_rlperf.model.stored import Break, Course, Line, LoggedCommit, Machine, Point, Segment, Step
 from pytest_rlperf.report.html import Axis, around, environment
-from pytest_rlperf.report.printable import harmless, shown
 
 _CONFIDENCE_Z = 2.5758  # of a normal 99 % interval
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf import units
+from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Estimate, Outcome, Status
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.report.files import OutputError, check_file
-from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.summary import Summary, by_gravity, change_text, headline
 from pytest_rlperf.report.table import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.tables import CHANGE, device_tables, phase_table, share_table, sides, verdict_table
@@ -29,6 +28,7 @@ from pytest_rlperf.report.wording import (
     phase_changes,
     phases_note,
 )
+from pytest_rlperf.writing import OutputError, check_file
 
 if TYPE_CHECKING:
     import jinja2

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from pytest_rlperf.baseline.machine import describe
-from pytest_rlperf.model.judged import Outcome, Part, Shard, Verdict
+from pytest_rlperf.errors import shown, shown_lines
+from pytest_rlperf.model.judged import Fitness, Outcome, Part, Selfcheck, Shard, Verdict
 from pytest_rlperf.model.reasons import FullReason, Reason
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import LARGEST_LOG, Machine, Provenance
-from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.wording import blame_text, fitness_lines, message, shard_failures, verdict_message
 from pytest_rlperf.units import counted
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import DOCS
+from pytest_rlperf.errors import DOCS, shown, shown_lines
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.reasons import Code
-from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
 from pytest_rlperf.report.wording import blame_text, bounds_text, count_text, improved, trailer, verdict_lines

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model.counting import CounterChange, PhaseCounts
+from pytest_rlperf.errors import shown
 from pytest_rlperf.model.device import DeviceFigures, Pace
 from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
-from pytest_rlperf.model.measured import Phase, Result, test_name
+from pytest_rlperf.model.measured import CounterChange, Phase, PhaseCounts, Result, test_name
 from pytest_rlperf.model.stored import Baseline, StoredResult
-from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import count_text, phase_changes

@@ -13,9 +13,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pytest_rlperf import units
-from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
-from pytest_rlperf.report.printable import harmless, shown, shown_lines
+from pytest_rlperf.errors import harmless, shown, shown_lines
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
 from pytest_rlperf.report.summary import Summary, is_plain
 from pytest_rlperf.report.table import STYLES, Cell, Column, Table, make_table
 from pytest_rlperf.report.tables import (

@@ -10,7 +10,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from pytest_rlperf.report.printable import harmless, shown
+from pytest_rlperf.errors import harmless, shown
 from pytest_rlperf.report.table import STYLES, Cell, Column, Table, make_table
 
 _GAP = 2

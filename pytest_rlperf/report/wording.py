@@ -8,23 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import see
+from pytest_rlperf.errors import see, shown
 from pytest_rlperf.model import notes, reasons
-from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.device import Disturbance
 from pytest_rlperf.model.judged import (
     TRAILER,
     Allowance,
     Estimate,
+    Fitness,
     Lever,
     LeverKind,
     Outcome,
+    Selfcheck,
     Status,
     Verdict,
     pattern_of,
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import Result, test_name
+from pytest_rlperf.model.measured import CounterChange, Result, test_name
 from pytest_rlperf.model.notes import (
     ComparedWithAnchor,
     FewerLanes,
@@ -41,9 +42,7 @@ from pytest_rlperf.model.notes import (
     UnmatchedAllowance,
 )
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import Anchor, Provenance
-from pytest_rlperf.report.printable import shown
 
 SAVING = "pytest --rlperf-save-baseline"
 _STORE_AGAIN = "store it again with --rlperf-save-baseline"

@@ -16,19 +16,19 @@ from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.exports import BENCHMARK_OPTION, benchmark_document
-from pytest_rlperf.report.files import (
-    CACHE,
-    LATEST_RUN,
-    OutputError,
-    check_file,
-    write_file,
-)
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.writing import (
+    CACHE,
+    LATEST_RUN,
+    OutputError,
+    check_file,
+    write_file,
+)
 
 if TYPE_CHECKING:
     import pytest
