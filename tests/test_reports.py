@@ -295,6 +295,8 @@ def test_a_hostile_name_commands_nobody(report: Report, tmp_path: Path) -> None:
     """No terminal, browser, runner or parser is told anything by what a test, phase, counter or message is called."""
     text = report([everywhere(HOSTILE)], tmp_path)
     text.encode("utf-8")
+    if report is page:
+        assert not {"img", "onerror"} & Elements(text).names
     assert not [char for char in text if ord(char) < 32 and char != "\n"]
     assert not re.search(r"(?m)^::error::boo", text)
     if report is not run_json:  # in which what is told is told as it is, as JSON can
