@@ -20,6 +20,11 @@ _COLUMNS = 60  # of a course; neighbours share a block where there are more poin
 _LEAST_SPAN = math.log(1.05)  # from the lowest block to the highest: noise stays low
 _COMMITS_MOST = 5
 _DIGITS = 12
+_BREAKS = {
+    Break.CLOCK: "another clock decides from there on",
+    Break.WORKLOAD: "another workload from there on",
+    Break.GAP: "no live comparison joins it with the one before",
+}
 _MOST = 1e30  # of a value by the first one: forged figures must not leave the axis without an end
 _LEAST_RANGE = (-2.5, 2.5)  # per cent that a plot shows at least, so that noise looks small
 _LABELS_MOST = 6  # commits named below a plot
@@ -87,16 +92,6 @@ def step_command(course: Course, step: Step) -> str:
     return f"pytest --rlperf-bisect={spec}{tolerance} {shlex.quote(course.test)}"
 
 
-def break_text(segment: Segment) -> str:
-    """Return why a segment begins, empty for the first."""
-    return {
-        Break.FIRST: "",
-        Break.CLOCK: "another clock decides from there on",
-        Break.WORKLOAD: "another workload from there on",
-        Break.GAP: "no live comparison joins it with the one before",
-    }[segment.begins]
-
-
 def commit_text(commit: LoggedCommit) -> str:
     """Return a commit in one line."""
     return f"{_short(commit.sha)} {commit.created[:10]} {commit.author}: {commit.subject}"
@@ -135,7 +130,7 @@ def _course_lines(course: Course, machines: Mapping[Machine, str]) -> Iterator[s
     for line in course.lines:
         for segment in line.segments:
             if segment.begins in (Break.CLOCK, Break.WORKLOAD):
-                yield f"  {line_name(line, machines)}, {_short(segment.points[0].commit)}: {break_text(segment)}"
+                yield f"  {line_name(line, machines)}, {_short(segment.points[0].commit)}: {_BREAKS[segment.begins]}"
 
 
 def blocks(line: Line) -> str:
@@ -233,7 +228,8 @@ def _headline(ordered: Sequence[Course]) -> str:
 
 def _plot(course: Course, line: Line, machines: Mapping[Machine, str]) -> dict[str, Any]:
     """Return a line of a test: its points by segment, rules between them, and labelled places of both axes."""
-    places = _places(course, line)
+    last = max(1, len(line.points) - 1)
+    places = {id(point): 100 * number / last for number, point in enumerate(line.points)}
     first = line.points[0].value
     bounds = [_percent(value, first) for point in line.points for value in _interval(point, line)]
     axis = around([*bounds, *_LEAST_RANGE])
@@ -250,17 +246,6 @@ def _plot(course: Course, line: Line, machines: Mapping[Machine, str]) -> dict[s
         "ticks": [(100 - y, label) for y, label in axis.ticks()],
         "labels": _labels(line, places),
     }
-
-
-def _places(course: Course, line: Line) -> dict[int, float]:
-    """Return each point's place across: by its commit, the same in all lines of a test, else one after another."""
-    everything = [point for each in course.lines for point in each.points]
-    if all(point.place is not None for point in everything):
-        ranks = {place: rank for rank, place in enumerate(sorted({point.place or 0 for point in everything}))}
-        last = max(1, len(ranks) - 1)
-        return {id(point): 100 * ranks[point.place or 0] / last for point in line.points}
-    last = max(1, len(line.points) - 1)
-    return {id(point): 100 * number / last for number, point in enumerate(line.points)}
 
 
 def _interval(point: Point, line: Line) -> tuple[float, float]:
@@ -294,7 +279,7 @@ def _breaks(line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
         if before is not None and segment.begins is not Break.FIRST:
             first = segment.points[0]
             x = (places[id(before)] + places[id(first)]) / 2
-            yield Rule("break", x, "", f"{first.commit[:12] or first.created}: {break_text(segment)}")
+            yield Rule("break", x, "", f"{first.commit[:12] or first.created}: {_BREAKS[segment.begins]}")
         before = segment.points[-1]
 
 
