@@ -27,7 +27,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
-from pytest_rlperf.model.counting import Share
+from pytest_rlperf.model.measured import Share
 from pytest_rlperf.probes.attach import Undo, attached, put, together
 
 # --------------------------------------------------------------------------- the owners of functions

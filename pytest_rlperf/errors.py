@@ -1,9 +1,13 @@
-"""Errors of a measured test, which its author can catch, and what their messages have in common."""
+"""Errors of a measured test, which its author can catch, and texts that are safe to show."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+# GitHub's runner obeys lines of a job's log that begin so, blanks before it or not, or that hold the second anywhere.
+_COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)")
+_OLD_COMMAND = "##["
 DOCS = "https://github.com/pytest-rlperf/pytest-rlperf/tree/main/docs"
 
 
@@ -55,3 +59,23 @@ class SideError(Exception):
 
 class TimerFileError(ValueError):
     """A file of timers cannot be read or written; the text names the file, the place in it and the way out."""
+
+
+# --------------------------------------------------------------------------- text that is shown
+
+
+def harmless(line: str) -> str:
+    """Return a line that is no command to GitHub's runner, as wide as before: ``::error`` becomes ``∶:error``."""
+    return _COMMAND.sub("\\1∶", line).replace(_OLD_COMMAND, "##(")
+
+
+def shown(name: str) -> str:
+    """Return a name that can do a terminal no harm: what is not printable is escaped."""
+    if name.isprintable():
+        return name or "''"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+
+
+def shown_lines(text: str) -> str:
+    """Return a text that can do a terminal no harm: its line feeds stay, what else is not printable is escaped."""
+    return "\n".join(shown(line) if line else "" for line in text.split("\n"))

@@ -68,7 +68,7 @@ def _take_over(fixture: Any, item: pytest.Item) -> None:
         **counts: int,  # of rounds and calls, which this plugin chooses itself
     ) -> Any:
         __tracebackhide__ = True
-        rounds_ = _Rounds(target, tuple(args), dict(kwargs or {}), setup, teardown)
+        rounds_ = _Rounds(target, (args, kwargs or {}), setup, teardown)
         if setup is None and teardown is None:
             _measure(item, rounds_.call)
         else:
@@ -85,35 +85,33 @@ def _take_over(fixture: Any, item: pytest.Item) -> None:
 
 @dataclass
 class _Rounds:
-    """Pedantic rounds: set up before each call and torn down after it, both untimed."""
+    """Pedantic rounds: set up before each call and torn down after it, both untimed.
+
+    ``given`` are the positional and keyword arguments of rounds whose setup makes none.
+    """
 
     target: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    given: tuple[Sequence[Any], Mapping[str, Any]]
     setup: Callable[[], Any] | None
     teardown: Callable[..., Any] | None
-    _open: bool = False
-
-    def __post_init__(self) -> None:
-        """Keep the arguments for rounds whose setup makes none."""
-        self._given = self.args, self.kwargs
+    _open: tuple[Sequence[Any], Mapping[str, Any]] | None = None  # the arguments of the round that is set up
 
     def begin(self) -> None:
         """End the round before, and set the next one up."""
         self.end()
-        made = None if self.setup is None else self.setup()
-        self.args, self.kwargs = made or self._given
-        self._open = True
+        self._open = (None if self.setup is None else self.setup()) or self.given
 
     def call(self) -> Any:
         """Call the target."""
-        return self.target(*self.args, **self.kwargs)
+        args, kwargs = self._open or self.given
+        return self.target(*args, **kwargs)
 
     def end(self) -> None:
         """Tear down the round, if it has not been."""
-        if self._open and self.teardown is not None:
-            self.teardown(*self.args, **self.kwargs)
-        self._open = False
+        opened, self._open = self._open, None
+        if opened is not None and self.teardown is not None:
+            args, kwargs = opened
+            self.teardown(*args, **kwargs)
 
 
 def _measure(
@@ -143,7 +141,7 @@ def add_stats(item: pytest.Item, result: Result, benchmark: str) -> None:
     """Enter a result into pytest-benchmark's session: each process is a round of its table and of its JSON."""
     from pytest_benchmark.fixture import BenchmarkFixture
 
-    from pytest_rlperf.report.benchmark_json import iterations, rounds_s
+    from pytest_rlperf.report.exports import iterations, rounds_s
 
     session = item.config._benchmarksession  # type: ignore[attr-defined]
     marker = item.get_closest_marker("benchmark")

@@ -1,7 +1,4 @@
-"""Writes files whole or not at all: the one way in which this package writes a file that a user keeps.
-
-Standard library only. Calls are those of :mod:`os`, one each, so that tests can have each of them fail.
-"""
+"""Writes files whole or not at all: the one way in which this package writes a file that a user keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +9,10 @@ import secrets
 import stat
 from pathlib import Path
 
-# ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH116
+# ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH113, PTH116
+
+LATEST_RUN = "latest.json"
+CACHE = "rlperf"  # the directory of the files of runs in pytest's cache
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -23,17 +23,16 @@ def write_whole(path: Path, data: bytes) -> None:
     """
     target, old = _target(path)
     if old is not None and not stat.S_ISREG(old.st_mode):
-        _write_into(target, data)
+        target.write_bytes(data)
         return
     temporary, descriptor = _new_beside(target)
     try:
-        try:
-            _write(descriptor, data)
-            if old is not None and stat.S_IMODE(old.st_mode) != stat.S_IMODE(os.fstat(descriptor).st_mode):
+        with os.fdopen(descriptor, "wb") as file:
+            if old is not None:
                 os.chmod(temporary, stat.S_IMODE(old.st_mode))
+            file.write(data)
+            file.flush()
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         os.replace(temporary, target)
     except BaseException:
         _remove(temporary)
@@ -73,20 +72,47 @@ def _new_beside(target: Path) -> tuple[Path, int]:
     return temporary, os.open(temporary, flags, 0o666)
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def _write_into(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
-    try:
-        _write(descriptor, data)
-    finally:
-        os.close(descriptor)
-
-
 def _remove(temporary: Path) -> None:
     with contextlib.suppress(OSError):
         os.unlink(temporary)
+
+
+# --------------------------------------------------------------------------- files that options name
+
+
+class OutputError(Exception):
+    """A file cannot be written; the text names the option, the file and the way out."""
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise OutputError where :func:`write_file` would fail, before any time is spent on measuring."""
+    try:
+        check_whole(path)
+    except IsADirectoryError:
+        raise OutputError(f"{option}={path} is a directory: name a file to write") from None
+    except (OSError, ValueError) as error:
+        raise _unwritable(option, path, error) from None
+
+
+def write_file(option: str, path: Path, text: str) -> None:
+    """Write a file, and the directories it lies in; OutputError where that fails, and the old file stays."""
+    try:
+        write_whole(path, text.encode("utf-8", "backslashreplace"))
+    except (OSError, ValueError) as error:
+        raise _unwritable(option, path, error) from None
+
+
+def latest_run(directory: Path) -> Path | None:
+    """Return the file that the latest run of a project left in pytest's cache, None where there is none.
+
+    It is looked for in ``directory`` and in those that it lies in, at pytest's usual place.
+    """
+    places = (place / ".pytest_cache" / "d" / CACHE / LATEST_RUN for place in (directory, *directory.parents))
+    return next((place for place in places if os.path.isfile(place)), None)  # a closed directory is no error
+
+
+def _unwritable(option: str, path: Path, error: OSError | ValueError) -> OutputError:
+    # Making a directory where a file is in the way fails with "File exists", which would mislead.
+    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+    reason = "a file lies where a directory should" if in_the_way else getattr(error, "strerror", None) or error
+    return OutputError(f"cannot write {option}={path}: {reason}; choose another place")

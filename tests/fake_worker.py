@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Usage, Warm
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Tally, Usage, Warm
 
 
 class FakeWorker:

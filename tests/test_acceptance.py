@@ -21,9 +21,8 @@ from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import allow, unmatched
-from pytest_rlperf.model.counting import Counting, PhaseCounts
 from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
-from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.measured import Counting, PhaseCounts, Result
 from pytest_rlperf.model.notes import UnmatchedAllowance
 from pytest_rlperf.model.stored import Anchor, StoredResult
 from pytest_rlperf.options import read_config

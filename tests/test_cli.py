@@ -23,8 +23,7 @@ from pytest_rlperf import traces
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Exit
-from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.report.run_json import selfcheck_document, written
@@ -143,19 +142,18 @@ def test_tables_fit_the_terminal(tree: TimerTree, width: int) -> None:
     head, *rows, _ = render_tree(tree, width=width).split("\n")
     assert "name" in head
     assert max(map(cell_len, (head, *rows))) <= width
-    assert len(rows) == 1 + sum(1 for _ in tree.root.walk())
-    assert all(re.search(r"\d ?[mµn]?s  ", row) for row in rows)
+    # A long name goes on below its row, where there is no time.
+    assert sum(1 for row in rows if re.search(r"\d ?[mµn]?s  ", row)) == 1 + sum(1 for _ in tree.root.walk())
 
 
 def test_narrow_terminal_shows_what_matters_most(
     save: Save, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Extremes go first, then the mean; a depth that leaves no room is a figure, a name is cut. A pipe gets all."""
+    """Extremes go first, then the mean; a depth that leaves no room is cut, a name is folded. A pipe gets all."""
     table = render_tree(deep(12), width=60).split("\n")
-    assert table[0].split() == ["name", "count", "total", "self", "share"]
+    assert table[0].split() == ["name", "count", "total", "self", "mean", "share"]
     assert table[6].startswith("          level 5 ")
-    assert table[13].startswith("12› level 12 ")
-    assert re.fullmatch(r"  日本語.*….*0.2 %", render_tree(WIDE, width=60).split("\n")[2])
+    assert table[13].startswith("         level 12 ")
     monkeypatch.setenv("COLUMNS", "60")
     main(["tree", save("a.json", sac(10))])
     assert capsys.readouterr().out.split("\n")[0].split()[-3:] == ["min", "max", "share"]

@@ -18,7 +18,7 @@ from wording import Wording
 
 from pytest_rlperf.counters import NAMES, CounterName, tally
 from pytest_rlperf.counters.operations import launches
-from pytest_rlperf.model.counting import Tally
+from pytest_rlperf.model.measured import Tally
 from pytest_rlperf.probes.functions import probes_for
 from pytest_rlperf.timers import hierarchical_timer
 

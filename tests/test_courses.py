@@ -22,13 +22,11 @@ from pytest_rlperf.baseline.history import read_sessions
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.judge.history import chains, courses, link_of
-from pytest_rlperf.model.history import Break, Course, LoggedCommit, Session
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.reasons import VersionChange
-from pytest_rlperf.model.stored import Link, Machine, Provenance, session_figures
-from pytest_rlperf.report.history import HistoryReport, render_history, step_command
-from pytest_rlperf.report.html import render_history_page
+from pytest_rlperf.model.stored import Break, Course, Link, LoggedCommit, Machine, Provenance, Session, session_figures
+from pytest_rlperf.report.history import HistoryReport, render_history, render_history_page, step_command
 from pytest_rlperf.sides.git import find_repository
 
 TEST = "tests/test_gae.py::test_gae[128-8]"

@@ -10,26 +10,23 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import builders
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from example import Example
-from pytest_benchmark.stats import Metadata
 from wording import Wording
 
 from pytest_rlperf.cli.command import Exit, UsageError, parse
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import CounterChange
-from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
+from pytest_rlperf.model.measured import CounterChange
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.report.benchmark_json import benchmark_document
-from pytest_rlperf.report.files import OutputError, check_file, write_file
+from pytest_rlperf.report.exports import benchmark_document
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
 from pytest_rlperf.report.wording import message
+from pytest_rlperf.writing import OutputError, check_file, write_file
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
@@ -62,29 +59,15 @@ def test_unwritable_places_are_told_beforehand(tmp_path: Path, wording: Wording)
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["file", "new"]
 
 
-def rows(*keys: str, **options: Any) -> list[dict[str, Any]]:
-    options = {"params": {}, **options}
-    found: list[dict[str, Any]] = benchmark_document(outcomes(*keys), HERE, ORIGIN, **options)["benchmarks"]
-    return found
-
-
-def test_rows_have_the_fields_of_pytest_benchmark() -> None:
-    """Field for field what its own objects write, its document's head too; parameters as JSON has them."""
-    (row,) = rows("a.py::test_x")
-    fixture = SimpleNamespace(
-        name="x", fullname="x", group=None, param=None, params=None, extra_info={}, cprofile_stats=None, has_error=False
-    )
-    theirs = Metadata(fixture, iterations=1, options={})  # type: ignore[no-untyped-call]
-    theirs.stats.update(1.0)  # type: ignore[no-untyped-call]
-    written_by_them = theirs.as_dict()  # type: ignore[no-untyped-call]
-    assert row.keys() == written_by_them.keys()
-    assert row["stats"].keys() == written_by_them["stats"].keys()
+def test_the_document_has_the_head_of_pytest_benchmark_and_parameters() -> None:
+    """Its machine and commit, with ours beside them; parameters as JSON has them."""
     document = benchmark_document(outcomes("a.py::test_x"), HERE, ORIGIN, params={})
     assert list(document) == ["machine_info", "commit_info", "benchmarks", "datetime", "version"]
     assert {"id", "time", "author_time", "dirty", "project", "branch"} <= document["commit_info"].keys()
     assert (document["commit_info"]["id"], document["commit_info"]["dirty"]) == ("c" * 40, False)
     assert document["machine_info"]["rlperf"]["cpu"] == "Made Up 9000"
-    (row,) = rows("a.py::test_x[1-o]", params={"a.py::test_x[1-o]": {"n": 1, "env": object}})
+    key = "a.py::test_x[1-o]"
+    (row,) = benchmark_document(outcomes(key), HERE, ORIGIN, params={key: {"n": 1, "env": object}})["benchmarks"]
     assert row["params"] == {"n": 1, "env": "<class 'object'>"}
 
 

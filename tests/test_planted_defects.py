@@ -26,8 +26,11 @@ from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E4
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
 from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402
-from pytest_rlperf.model.counting import CounterChange, Counting  # noqa: E402
-from pytest_rlperf.model.measured import Workload  # noqa: E402
+from pytest_rlperf.model.measured import (  # noqa: E402
+    CounterChange,
+    Counting,
+    Workload,
+)
 from pytest_rlperf.report.wording import changes_text  # noqa: E402
 
 if TYPE_CHECKING:

@@ -19,25 +19,22 @@ from wording import Wording
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import parse
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
 from pytest_rlperf.model.judged import Allowance, Creep, Lever, LeverKind, Outcome, Status
 from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import Phase, Result
+from pytest_rlperf.model.measured import CounterChange, Counting, Phase, PhaseCounts, Result, Share
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.report.benchmark_json import benchmark_document
+from pytest_rlperf.report.exports import benchmark_document, properties
 from pytest_rlperf.report.github import (
     GitHubRun,
     annotation_commands,
     render_summary_markdown,
 )
 from pytest_rlperf.report.html import render_html
-from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import RunFile, written
-from pytest_rlperf.report.summary import Summary, next_steps
+from pytest_rlperf.report.summary import Summary, failure_text, next_steps
 from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.one_test import error_of
 
 HOSTILE = (
@@ -298,6 +295,8 @@ def test_a_hostile_name_commands_nobody(report: Report, tmp_path: Path) -> None:
     """No terminal, browser, runner or parser is told anything by what a test, phase, counter or message is called."""
     text = report([everywhere(HOSTILE)], tmp_path)
     text.encode("utf-8")
+    if report is page:
+        assert not {"img", "onerror"} & Elements(text).names
     assert not [char for char in text if ord(char) < 32 and char != "\n"]
     assert not re.search(r"(?m)^::error::boo", text)
     if report is not run_json:  # in which what is told is told as it is, as JSON can

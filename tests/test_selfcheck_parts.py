@@ -18,13 +18,12 @@ from pytest_rlperf.measure import slowdown
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.slowdown import steps_for
-from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial, Verdict
 from pytest_rlperf.model.live import PairRecord
 from pytest_rlperf.model.measured import Phase, Result, SliceKind, Workload
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.run_json import selfcheck_document, written
-from pytest_rlperf.report.selfcheck import render_selfcheck
+from pytest_rlperf.report.terminal import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
 from pytest_rlperf.testing import FakeClock
 

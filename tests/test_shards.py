@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit, parse
 from pytest_rlperf.model.judged import Outcome, Part, Shard, Status
-from pytest_rlperf.report.merge import MergeError, merge_shards
-from pytest_rlperf.report.run_json import RunFile, document_of, written
+from pytest_rlperf.report.run_json import MergeError, RunFile, document_of, merge_shards, written
 
 KEYS = tuple(f"tests/test_it.py::test_{number}" for number in range(7))
 COMMON = {"shards": "2", "tests": "7", "commit": "c" * 40, "tolerance": "0.03"}

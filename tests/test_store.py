@@ -34,8 +34,7 @@ from pytest_rlperf.baseline.provenance import (
 from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
 from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.counting import Counting, PhaseCounts
-from pytest_rlperf.model.measured import Figures, Phase, Result, WorkerRecord
+from pytest_rlperf.model.measured import Counting, Figures, Phase, PhaseCounts, Result, WorkerRecord
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import (
     Acceptance,

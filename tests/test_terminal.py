@@ -13,7 +13,7 @@ from wording import Wording
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
-from pytest_rlperf.report.tables import phase_rows
+from pytest_rlperf.report.tables import phase_table
 from pytest_rlperf.report.terminal import LiveLine, LogLine, render_summary
 from pytest_rlperf.report.wording import origin_text, phases_note
 from pytest_rlperf.run.loop import TimeLeft
@@ -69,10 +69,9 @@ def test_a_hostile_name_is_only_text() -> None:
 
 def test_the_parts_of_a_tree_add_up() -> None:
     """At each level, children and what is unaccounted make the parent; without a median there is nothing to say."""
-    rows = phase_rows(builders.compared("t", Status.NEW, None, 1.0))
-    tops = [row.total_s for row in rows if row.depth == 0]
-    assert sum(tops) == pytest.approx(1.0)
-    assert [row.name for row in rows if row.depth == 1] == ["critic", "actor", "(unaccounted)"]
+    rows = phase_table(builders.compared("t", Status.NEW, None, 1.0)).rows
+    assert sum(total.order or 0.0 for name, total, *_ in rows if name.depth == 0) == pytest.approx(1.0)
+    assert [name.text for name, *_ in rows if name.depth == 1] == ["critic", "actor", "(unaccounted)"]
     result = builders.compared("t", Status.NEW, None, 2e-3).result
     assert phases_note(replace(result, traced_call_s=9.0, workers=())) == ""
     assert phases_note(replace(result, traced_call_s=0.0, phases=())) == ""

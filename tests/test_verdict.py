@@ -11,10 +11,10 @@ from wording import Wording
 
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
 from pytest_rlperf.model.judged import Allowance, Policy, Status
 from pytest_rlperf.model.live import Live, OtherWork
+from pytest_rlperf.model.measured import CounterChange, Counting, PhaseCounts
 from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange
 from pytest_rlperf.report.wording import reason_lines, verdict_lines
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from pytest_rlperf.baseline.schema import FormatError, decode
 from pytest_rlperf.baseline.store import LARGEST_BYTES, content
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.history import Session
 from pytest_rlperf.model.stored import (
     Baseline,
     Link,
     Machine,
     Provenance,
+    Session,
     SessionFigures,
     StoredResult,
 )

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_rlperf.model.counting import PhaseCounts
-from pytest_rlperf.model.measured import Figures, Phase, Result, WorkerRecord
+from pytest_rlperf.model.measured import Figures, Phase, PhaseCounts, Result, WorkerRecord
 from pytest_rlperf.model.stored import (
     LARGEST_LOG,
     Baseline,

@@ -106,7 +106,7 @@ def discard_output() -> None:
 
 def complain(error: Exception) -> None:
     """Write an error on standard error, with what is not printable written out."""
-    from pytest_rlperf.report.printable import shown_lines
+    from pytest_rlperf.errors import shown_lines
 
     encoding = sys.stderr.encoding or "utf-8"
     text = f"rlperf: error: {shown_lines(str(error))}\n"

@@ -11,7 +11,7 @@ from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen,
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
-    from pytest_rlperf.model.history import LoggedCommit
+    from pytest_rlperf.model.stored import LoggedCommit
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.sides.git import Repository
 
@@ -32,9 +32,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.errors import SideError
     from pytest_rlperf.options import parse_name
-    from pytest_rlperf.report.files import OutputError, write_file
-    from pytest_rlperf.report.history import render_history
-    from pytest_rlperf.report.html import check_html, render_history_page
+    from pytest_rlperf.report.history import render_history, render_history_page
+    from pytest_rlperf.report.html import check_html
+    from pytest_rlperf.writing import OutputError, write_file
 
     try:
         directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
@@ -57,7 +57,7 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
     from pytest_rlperf.baseline.history import read_sessions
     from pytest_rlperf.baseline.machine import slug
     from pytest_rlperf.judge.history import courses
-    from pytest_rlperf.model.history import LoggedCommit
+    from pytest_rlperf.model.stored import LoggedCommit
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.sides.git import find_repository
 
@@ -109,9 +109,8 @@ def _add_anchor_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_anchor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.baseline.anchor import read_anchor, write_anchor
     from pytest_rlperf.baseline.store import BaselineError
-    from pytest_rlperf.errors import SideError
+    from pytest_rlperf.errors import SideError, shown
     from pytest_rlperf.options import parse_name, parse_reason
-    from pytest_rlperf.report.printable import shown
     from pytest_rlperf.report.wording import anchor_text
     from pytest_rlperf.sides.git import find_repository, git_user
 

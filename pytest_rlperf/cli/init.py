@@ -417,7 +417,7 @@ def _write_workflows(
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
     """Return rows in columns, with what a terminal would take for a command written out."""
-    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.errors import shown
 
     texts = [[cell and shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
@@ -478,7 +478,7 @@ def _nothing_text(own: Search, names: Collection[str]) -> str:
 
 
 def _next_steps(output: str) -> str:
-    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.errors import shown
 
     commands = {
         f"pytest {output}": "runs each component once and checks it; commit then",

@@ -63,7 +63,7 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.errors import shown
 
     test = arguments.file if arguments.file is not None and _names_test(arguments.file) else None
     path, recorded = read(_latest(test) if arguments.file is None or test is not None else arguments.file)
@@ -87,8 +87,8 @@ def _names_test(argument: str) -> bool:
 
 def _latest(test: str | None) -> str:
     """Return the path of this project's latest run; UsageError where there is none."""
-    from pytest_rlperf.report.files import latest_run
     from pytest_rlperf.report.wording import seen_from_here
+    from pytest_rlperf.writing import latest_run
 
     directory = Path.cwd()
     path = latest_run(directory)
@@ -103,9 +103,9 @@ def _latest(test: str | None) -> str:
 
 def _open_page(recorded: Recorded, keys: list[str], path: str) -> None:
     """Write the report of a run's tests as a page, print where it is, and open it where a person looks on."""
-    from pytest_rlperf.report.files import OutputError, write_file
     from pytest_rlperf.report.html import check_html
     from pytest_rlperf.report.run_json import RunFile
+    from pytest_rlperf.writing import OutputError, write_file
 
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--html shows verdicts, which {path} has none of: leave it out, or give a run")
@@ -132,8 +132,7 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
     """Return verdicts in Markdown; UsageError where there are none."""
-    from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, render_summary_markdown
-    from pytest_rlperf.report.markdown import grid
+    from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, grid, render_summary_markdown
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.tables import verdict_table
 
@@ -157,10 +156,9 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
     from pytest_rlperf.model.stored import Baseline
-    from pytest_rlperf.report.recorded import render_baseline
     from pytest_rlperf.report.run_json import RunFile
-    from pytest_rlperf.report.selfcheck import render_selfcheck
-    from pytest_rlperf.report.terminal import render_summary
+    from pytest_rlperf.report.tables import render_baseline
+    from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 
     width, color, machine = table_width(), has_color(), describe(recorded.machine)
     if isinstance(recorded, Baseline):
@@ -197,11 +195,10 @@ def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.report.files import OutputError, write_file
-    from pytest_rlperf.report.merge import MergeError, merge_shards
-    from pytest_rlperf.report.run_json import document_of, written
-    from pytest_rlperf.report.statuses import compares_nothing
+    from pytest_rlperf.report.run_json import MergeError, document_of, merge_shards, written
+    from pytest_rlperf.report.summary import compares_nothing
     from pytest_rlperf.report.terminal import render_summary
+    from pytest_rlperf.writing import OutputError, write_file
 
     try:
         run = merge_shards(dict(map(read, arguments.files)))

@@ -55,7 +55,7 @@ def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) ->
 
 
 def _print_trees(read: Sequence[tuple[str, list[TimerTree]]]) -> None:
-    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.errors import shown
     from pytest_rlperf.report.tree import render_tree
 
     columns = width()

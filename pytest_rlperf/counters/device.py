@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from pytest_rlperf.counters.instrument import CannotCountError, Levels, TotalsInstrument, lineage
 from pytest_rlperf.devices.clocks import Device
-from pytest_rlperf.model.counting import Count
+from pytest_rlperf.model.measured import Count
 from pytest_rlperf.timers.node import Node
 
 

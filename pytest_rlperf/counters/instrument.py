@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple, Protocol
 
-from pytest_rlperf.model.counting import Count
+from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes.sections import add_sections, pending_sections
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import ARMED, recording_into

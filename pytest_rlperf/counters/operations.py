@@ -18,7 +18,7 @@ from pytest_rlperf.counters.instrument import (
     is_own,
     lineage,
 )
-from pytest_rlperf.model.counting import Count
+from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 

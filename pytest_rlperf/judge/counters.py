@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pytest_rlperf.counters.instrument import NAMES, STEPS
 from pytest_rlperf.judge.policy import overruled
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import CounterChange, Counting
 from pytest_rlperf.model.judged import Policy, Status, Verdict
+from pytest_rlperf.model.measured import CounterChange, Counting
 
 EVERY = ("*",)
 

@@ -8,19 +8,20 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from pytest_rlperf.judge.stats import normal_quantile
-from pytest_rlperf.model.history import (
+from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Estimate, Outcome, Status
+from pytest_rlperf.model.reasons import Code, VersionChange
+from pytest_rlperf.model.stored import (
+    LARGEST_LOG,
     Break,
     Course,
     Line,
+    Link,
     LoggedCommit,
     Point,
     Segment,
     Session,
     Step,
 )
-from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Estimate, Outcome, Status
-from pytest_rlperf.model.reasons import Code, VersionChange
-from pytest_rlperf.model.stored import LARGEST_LOG, Link
 
 FALSE_STEPS = 0.05  # the chance of any change in a chain of equal code
 LEAST_CHANGE = LIVE_TOLERANCE / 2  # of a change; a search for the commit counts less as no change too

@@ -18,10 +18,19 @@ from pytest_rlperf.judge.stats import (
     squared_deviations,
 )
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import CONFIDENCE, Estimate, Lever, LeverKind, Policy, Status, Verdict
+from pytest_rlperf.model.judged import (
+    CONFIDENCE,
+    Estimate,
+    Fitness,
+    Lever,
+    LeverKind,
+    Policy,
+    Selfcheck,
+    Status,
+    Verdict,
+)
 from pytest_rlperf.model.live import PAIR_BLOCKS, Contribution, OtherWork, PairRecord, log_ratios
 from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import PairSpread
 
 # How much pairs of equal code differ: by about 1 % where one CPU runs both sides, by far more where processes have two

@@ -13,10 +13,9 @@ from pytest_rlperf.judge.policy import overruled, verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import Counting
 from pytest_rlperf.model.judged import Allowance, Finding, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live
-from pytest_rlperf.model.measured import Result, test_name
+from pytest_rlperf.model.measured import Counting, Result, test_name
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange
 from pytest_rlperf.model.stored import StoredResult
 

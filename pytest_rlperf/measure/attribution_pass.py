@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from pytest_rlperf import units
 from pytest_rlperf.attribution import ProfilerBusyError, shares
-from pytest_rlperf.model.counting import Share
-from pytest_rlperf.model.measured import Workload
+from pytest_rlperf.model.measured import Share, Workload
 
 _PLAIN_S = 0.1  # of plain calls; profiled ones take several times as long
 _LEAST_CALLS, _MOST_CALLS = 8, 600

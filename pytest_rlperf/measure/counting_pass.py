@@ -18,8 +18,7 @@ from pytest_rlperf.devices.clocks import Device, HostClock
 from pytest_rlperf.devices.jax import JaxDevice, wait_for_all
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
-from pytest_rlperf.model.counting import Count, Counting, PhaseCounts, Tally
-from pytest_rlperf.model.measured import Workload
+from pytest_rlperf.model.measured import Count, Counting, PhaseCounts, Tally, Workload
 from pytest_rlperf.probes.torch import quieten_ranges
 
 REPETITIONS = 2

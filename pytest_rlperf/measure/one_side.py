@@ -34,7 +34,7 @@ from pytest_rlperf.measure.rounds import SLICE_S
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
 from pytest_rlperf.model.measured import Figures, Phase, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
-from pytest_rlperf.model.progress import Progress
+from pytest_rlperf.model.notes import Progress
 
 WORKERS = 3  # the sample of a stored comparison
 WORKER_S = 0.3  # measuring time of one worker, after warming up

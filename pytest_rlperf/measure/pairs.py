@@ -34,7 +34,7 @@ from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_U
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Figures, Phase, Shape, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
-from pytest_rlperf.model.progress import Progress
+from pytest_rlperf.model.notes import Progress
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.4  # likewise, where its own error is small already: what disturbs a machine lasts for longer

@@ -38,9 +38,8 @@ from pytest_rlperf.measure.rounds import (
 from pytest_rlperf.measure.slowdown import steps_for
 from pytest_rlperf.measure.tracing_pass import TracedSlice, Tracer
 from pytest_rlperf.measure.usage import find_allocations, read_usage
-from pytest_rlperf.model.counting import Share
 from pytest_rlperf.model.device import Pace
-from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm, Workload
+from pytest_rlperf.model.measured import OutputPart, Shape, Share, SliceKind, SliceRecord, Usage, Warm, Workload
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Usage, Warm
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Tally, Usage, Warm
 
 
 class WorkerStoppedError(Exception):

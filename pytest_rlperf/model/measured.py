@@ -1,4 +1,4 @@
-"""Workloads, and the results of measuring them."""
+"""Workloads, the results of measuring them, and exact counts, which do not depend on the machine's speed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,80 @@ import enum
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from pytest_rlperf.errors import NotMeasuredError
-from pytest_rlperf.model.counting import Counting, Share
 from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, DeviceTimes, Pace
+
+
+@dataclass(frozen=True)
+class Count:
+    """One count of one call, in the phase at ``path`` and all below it; the whole call where that is empty."""
+
+    path: str
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason."""
+
+    repetitions: tuple[tuple[Count, ...], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCounts:
+    """The counts of one call in a phase and all below it; ``path`` is empty for the whole call.
+
+    ``exact`` are counts that were equal in every worker and repetition, ``inexact`` the least and the most of others.
+    """
+
+    path: str
+    exact: dict[str, int] = field(default_factory=dict)
+    inexact: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The counts of one test. ``workers`` workers counted ``repetitions`` calls each, once for every instrument.
+
+    ``notes`` name the counters that could not count, with the reason.
+    """
+
+    phases: tuple[PhaseCounts, ...]
+    workers: int
+    repetitions: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CounterChange:
+    """A count that is not what it was, in the deepest phase that it changed in.
+
+    Where both are exact, ``was`` and ``now`` are the counts; a count below its former range is less, one above it more.
+    """
+
+    path: str
+    name: str
+    was: int
+    now: int
+
+    @property
+    def is_more(self) -> bool:
+        """Whether the count is higher than the one it is compared with; a lower count is always better."""
+        return self.now > self.was
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of a call's time something took, 0 to 1: Python, a native extension, the environment, the device."""
+
+    name: str
+    share: float
+
 
 _SAME_SIZE = 0.05  # calls whose number of items differs by more are of another workload
 
@@ -332,17 +400,3 @@ def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float
     for place, value in not_negative.items():
         if not 0 <= value < math.inf:
             yield f"{place} is {value}, expected no negative number"
-
-
-def impossible_figures(result: Result) -> Iterator[str]:
-    """Yield the figures that no run can have given, by their places below the result, with what is expected.
-
-    Later arithmetic divides by them and takes logarithms. Those relative to kernels are 0 where live pairs decide.
-    """
-    yield from out_of_range({}, {"items": result.items})
-    for index, worker in enumerate(result.workers):
-        for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
-            yield from out_of_range({f"workers[{index}].{clock}.call_s": figures.call_s}, {})
-    for index, phase in enumerate(result.phases):
-        if not phase.path:  # it would be a part of itself
-            yield f"phases[{index}].path is empty"

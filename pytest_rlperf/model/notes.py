@@ -1,11 +1,12 @@
-"""The notes of a run, beside its verdicts: a report writes notes of one kind in one line."""
+"""The notes of a run, beside its verdicts, of which those of one kind stand in one line; and its progress."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pytest_rlperf.model.judged import Allowance
 from pytest_rlperf.model.reasons import VersionChange
@@ -165,3 +166,26 @@ Note: TypeAlias = (
     | UncomparedCounts
     | Saved
 )
+
+
+# --------------------------------------------------------------------------- progress
+
+
+class Progress(Protocol):
+    """Shows the step that a run is at."""
+
+    def begin(self, test: str) -> None:
+        """Name the test, or what else is being prepared, that the next steps belong to."""
+
+    def show(self, step: str) -> None:
+        """Show the current step."""
+
+
+class RunProgress(Progress, Protocol):
+    """Shows how far a run has come, beside its step."""
+
+    def clear(self) -> None:
+        """Make room for the output of pytest."""
+
+    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
+        """Show how many tests are done, how many there are of each verdict so far, and the time left, 0 if unknown."""

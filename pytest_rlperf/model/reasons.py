@@ -11,9 +11,9 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.device import Disturbance
 from pytest_rlperf.model.live import OtherWork
+from pytest_rlperf.model.measured import CounterChange
 
 
 class Code(str, enum.Enum):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_rlperf import units
+from pytest_rlperf.errors import shown_lines
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
-from pytest_rlperf.report.printable import shown_lines
-from pytest_rlperf.report.statuses import EMOJI, GRAVEST_FIRST
-from pytest_rlperf.report.summary import NextStep, Summary, acceptance, by_gravity, change_text, headline, now_s, was_s
+from pytest_rlperf.report.summary import Summary, advice, by_gravity, change_text, headline, is_plain, pace_text
+from pytest_rlperf.report.table import EMOJI, GRAVEST_FIRST, Cell, Table
 from pytest_rlperf.report.tables import (
+    CHANGE,
+    SINCE_FIRST,
     device_tables,
     is_accepted,
     phase_table,
@@ -22,20 +23,18 @@ from pytest_rlperf.report.tables import (
     verdict_label,
     verdict_table,
 )
-from pytest_rlperf.report.wording import (
-    SAVING,
-    blame_text,
-    count_text,
-    improved,
-    message,
-    phases_note,
-)
+from pytest_rlperf.report.wording import blame_text, message, phase_changes, phases_note
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 _LONGEST_TITLE = 200
-_FIRST = ("verdict", "test", "change", "since_first", "counts")
+_FIRST = ("verdict", "test", CHANGE, SINCE_FIRST, "exact counts")
+_LONGEST = 300  # characters of one name or message
+_LONGEST_COMMAND = 2000
+MOST_LINES = 20  # of a list or a block
+_SAFE = frozenset(" ,.;/+-=%")
+_INDENT = "&nbsp;" * 4
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,12 @@ class GitHubRun:
         return len(self.other_failures(outcomes)) + errors
 
 
-def is_github(environ: Mapping[str, str]) -> bool:
-    """Whether this is a job of GitHub Actions."""
-    return environ.get("GITHUB_ACTIONS") == "true"
-
-
 def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Append the summary and the outputs to GitHub's files, and return the workflow commands to be printed.
 
     Does nothing outside GitHub Actions. A command warns of a file that cannot be written.
     """
-    if not is_github(environ):
+    if environ.get("GITHUB_ACTIONS") != "true":
         return []
     commands = annotation_commands(outcomes, run.lines, strict=run.strict)
     for name in _FILES if run.summarizes else _FILES[1:]:
@@ -99,15 +93,16 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
 def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_bytes: int = SUMMARY_BYTES) -> str:
     """Return the job summary in Markdown, of at most ``limit_bytes`` in UTF-8.
 
-    Where that is too little, the summary leaves out first details of tests, then tests, the gravest last of all, and
-    states how many. Where there is no room for the headline there is no summary.
+    Where that is too little, the summary leaves out tests, the gravest last of all, and states how many. Where there
+    is no room for the headline there is no summary.
     """
     ordered = by_gravity(outcomes, strict=run.strict)
-    for tests, detailed, with_rest in _sizes(len(ordered)):
-        text = _page(ordered, run, tests, detailed, with_rest=with_rest)
-        if len(text.encode()) <= limit_bytes:
-            return text
-    return ""
+    most, is_whole = len(ordered), True
+    while len((text := _page(ordered[:most], ordered, run, is_whole=is_whole)).encode()) > limit_bytes:
+        if not is_whole:
+            return ""
+        most, is_whole = most // 2, most > 1
+    return text
 
 
 def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -158,28 +153,23 @@ def annotation_commands(
 
     ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
     """
-    failing = [outcome for outcome in by_gravity(outcomes, strict=strict) if outcome.verdict.fails(strict)]
-    return [_annotation(outcome, lines.get(outcome.result.nodeid)) for outcome in failing]
+    commands = []
+    for outcome in by_gravity(outcomes, strict=strict):
+        verdict = outcome.verdict
+        if verdict.fails(strict):
+            how = "by what it does" if verdict.by_counts else change_text(outcome)
+            title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
+            text = "\n".join(filter(None, (pace_text(outcome), message(outcome), blame_text(outcome))))
+            file, line = lines.get(outcome.result.nodeid, ("", 0))
+            place = {"file": file, "line": str(line)} if file else {}
+            commands.append(command("error", text, **place, title=title))
+    return commands
 
 
 def command(level: str, text: str, **properties: str) -> str:
     """Return a workflow command, in one line whatever the text has in it; what is not printable is written out."""
     written = ",".join(f"{name}={_property(shown_lines(value))}" for name, value in properties.items())
     return f"::{level} {written}::{_data(shown_lines(text))}"
-
-
-def _annotation(outcome: Outcome, place: tuple[str, int] | None) -> str:
-    verdict = outcome.verdict
-    how = "by what it does" if verdict.by_counts else change_text(outcome)
-    title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
-    now, was = now_s(outcome), was_s(outcome)
-    pace = "" if now is None else f"{units.seconds(now)} a call"
-    if pace and was is not None:
-        pace += f", was {units.seconds(was)}"
-    text = "\n".join(part for part in (pace, message(outcome), blame_text(outcome)) if part)
-    if place is None:
-        return command("error", text, title=title)
-    return command("error", text, file=place[0], line=str(place[1]), title=title)
 
 
 def _data(text: str) -> str:
@@ -195,37 +185,20 @@ def _property(text: str) -> str:
 # --------------------------------------------------------------------------- the page
 
 
-def _sizes(total: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield how many tests to show, how many of them with details, and whether with the rest, from all to nothing."""
-    tests = detailed = total
-    yield tests, detailed, True
-    while tests:
-        if detailed:
-            detailed //= 2
-        else:
-            tests //= 2
-        yield tests, detailed, True
-    yield 0, 0, False
-
-
-def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int, *, with_rest: bool) -> str:
-    gated = [outcome for outcome in ordered[:tests] if outcome.verdict.gated]
-    others = [outcome for outcome in ordered[:tests] if not outcome.verdict.gated]
-    accepting = acceptance(ordered, "pytest", against=run.against)
+def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, *, is_whole: bool) -> str:
+    """Return the page with some of the run's tests; where it is not whole, the headline alone."""
     bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
+    steps = advice(ordered, "pytest", saved=False, against=run.against)
+    left_out = f"{len(ordered) - len(shown)} more tests are left out: GitHub allows no longer text."
     blocks = [
         f"## {'❌' if bad else '✅'} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
-        "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if with_rest else "",
-        escape(_advice(ordered, run, accepting)),
-        escape(_improvements(ordered)),
-        *(fenced("text", step.lines) for step in accepting if with_rest),
-        grid(verdict_table(gated).leading(*_FIRST)),
-        _left_out(len(ordered), tests, detailed),
-        _accepted(ordered[:tests]),
-        *(_details(outcome) for outcome in ordered[:detailed] if _has_details(outcome)),
-        folded("Not gated: these fail nothing", grid(verdict_table(others).leading(*_FIRST))),
-        folded("Phases of the other tests", _other_phases(ordered[:detailed])),
-        *(_rest(ordered, run) if with_rest else []),
+        "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if is_whole else "",
+        grid(verdict_table(shown).leading(*_FIRST)),
+        "" if all(outcome.verdict.gated for outcome in shown) else "&#42; shown, not gated",
+        *(f"Next: {escape(step.effect)}:\n\n{fenced('text', step.lines)}" for step in steps if is_whole),
+        "" if len(shown) == len(ordered) else f"**{left_out} The run's JSON has them all.**",
+        *(_details(outcome) for outcome in shown if not is_plain(outcome)),
+        *(_rest(ordered, run) if is_whole else []),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -241,60 +214,6 @@ def _rest(outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     ]
 
 
-def _left_out(total: int, tests: int, detailed: int) -> str:
-    """Return what was left out to keep within GitHub's size."""
-    reason = "GitHub allows no longer text. The run's JSON has them all."
-    if tests < total:
-        return f"**{total - tests} more tests are left out: {reason}**"
-    if detailed < total:
-        return f"**The details of {units.counted(total - detailed, 'test')} are left out: {reason}**"
-    return ""
-
-
-def _accepted(outcomes: Sequence[Outcome]) -> str:
-    """Return why slower tests were accepted."""
-    accepted = [
-        (outcome.result.name, "; ".join(message(outcome).splitlines()))
-        for outcome in outcomes
-        if is_accepted(outcome.verdict)
-    ]
-    return listed("Slower on purpose", [f"{code(name)}: {escape(why)}" for name, why in accepted])
-
-
-# --------------------------------------------------------------------------- the run in a sentence
-
-
-def _advice(ordered: Sequence[Outcome], run: GitHubRun, accepting: Sequence[NextStep]) -> str:
-    """Return what to do about it, in one sentence without markup; empty where there is nothing to do."""
-    failing = [outcome for outcome in ordered if outcome.verdict.fails(run.strict)]
-    if any(outcome.verdict.status is Status.SLOWER for outcome in failing):
-        where = "counts and other findings" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
-        steps = "".join(f"; {step.effect}, as below" for step in accepting)
-        return f"Look at the {where} below, and make it as fast as it was{steps}."
-    if run.broken(ordered):
-        return "Read the failures in the job's log."
-    if failing:
-        return "Read why below: --rlperf-strict lets only SAME and FASTER pass."
-    if any(outcome.verdict.status is Status.UNDECIDED and outcome.verdict.gated for outcome in ordered):
-        return "Nothing has to be done; UNDECIDED tests show below which slowdown they would have found."
-    return ""
-
-
-def _improvements(outcomes: Sequence[Outcome]) -> str:
-    """Return how to store what got faster than its baseline; empty where nothing did."""
-    faster = [one for one in outcomes if one.verdict.status is Status.FASTER and one.baseline is not None]
-    return f"{improved(len(faster))}, with {SAVING}." if faster else ""
-
-
-# --------------------------------------------------------------------------- tests
-
-
-def _has_details(outcome: Outcome) -> bool:
-    """Whether a test's reason is worth a place of its own."""
-    verdict = outcome.verdict
-    return verdict.status is not Status.SAME or bool(outcome.result.notes or verdict.counters or verdict.findings)
-
-
 def _details(outcome: Outcome) -> str:
     """Return a test's reason, blame and phases, folded away below the line that names it."""
     verdict, blame = outcome.verdict, blame_text(outcome)
@@ -303,24 +222,74 @@ def _details(outcome: Outcome) -> str:
         title += f": {escape(blame)}"
     lines = [*message(outcome).splitlines(), *outcome.result.notes]
     sentences = [escape(line) for line in lines if line.strip()][:MOST_LINES]
-    counts = listed("Exact counts that changed", [escape(count_text(change)) for change in outcome.verdict.counters])
-    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, _phases(outcome), *_other_tables(outcome))
-    return folded(title, "\n\n".join(part for part in parts if part))
-
-
-def _other_tables(outcome: Outcome) -> list[str]:
-    """Return where the time goes, and the figures on a device."""
-    return [
+    counts = listed("Exact counts that changed", [escape(text) for text in phase_changes(verdict.counters, None)])
+    phases, note = phase_table(outcome), phases_note(outcome.result)
+    tables = [
         f"{table.title}:\n\n{grid(table)}" for table in (share_table(outcome), *device_tables(outcome)) if table.rows
     ]
+    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, grid(phases), escape(note), *tables)
+    text = "\n\n".join(part for part in parts if part)
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
-def _other_phases(outcomes: Sequence[Outcome]) -> str:
-    """Return the phases of tests that have no details."""
-    found = [(outcome, _phases(outcome)) for outcome in outcomes if not _has_details(outcome)]
-    return "\n\n".join(f"{code(outcome.result.name)}\n\n{phases}" for outcome, phases in found if phases)
+# --------------------------------------------------------------------------- Markdown, from text that may be anybody's
 
 
-def _phases(outcome: Outcome) -> str:
-    table, note = phase_table(outcome), phases_note(outcome.result)
-    return "\n\n".join(part for part in (grid(table), escape(note) if table.rows else "") if part)
+def code(text: str) -> str:
+    """Return text as code, in one line; GitHub looks for neither mentions nor references there."""
+    return f"<code>{_entities(_one_line(text))}</code>"
+
+
+def escape(text: str) -> str:
+    """Return text as nothing but text, in one line: no markup, no link, no mention, no reference."""
+    # A space without width splits the words that GitHub looks for in the rendered text.
+    return re.sub(r"(&#64;|&#35;|GH(?=-))", r"\1&#8203;", _entities(_one_line(text))).replace("www.", "www&#46;")
+
+
+def grid(table: Table) -> str:
+    """Return a table; the kinds of its cells are ``"code"``, ``"strong"`` and the values of statuses."""
+    if not table.rows:
+        return ""
+    rows = [
+        [column.title for column in table.columns],
+        [":--" if column.align == "left" else "--:" for column in table.columns],
+        *([_cell(cell) for cell in row] for row in table.rows),
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _cell(cell: Cell) -> str:
+    if not cell.text:
+        return ""
+    text = code(cell.text) if cell.kind == "code" else escape(cell.text)
+    if cell.kind in EMOJI:
+        text = f"{EMOJI[cell.kind]} {text}"
+    return f"{_INDENT * cell.depth}**{text}**" if cell.kind == "strong" else f"{_INDENT * cell.depth}{text}"
+
+
+def fenced(language: str, lines: Sequence[str]) -> str:
+    """Return lines as a block of code whose fence is longer than any in it."""
+    text = "\n".join([*(_one_line(line, _LONGEST_COMMAND) for line in lines[:MOST_LINES]), *_more(lines)])
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def listed(title: str, lines: Sequence[str]) -> str:
+    """Return a list of lines, themselves Markdown, below a title; nothing where there are none."""
+    if not lines:
+        return ""
+    return "\n".join([f"{title}:", "", *(f"- {line}" for line in [*lines[:MOST_LINES], *_more(lines)])])
+
+
+def _more(lines: Sequence[str]) -> list[str]:
+    return [f"… and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+
+
+def _one_line(text: str, longest: int = _LONGEST) -> str:
+    """Return text cut to a length one can read; characters that cannot be seen, line breaks too, are spelt out."""
+    text = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _entities(text: str) -> str:
+    return "".join(char if char.isalnum() or char in _SAFE or char > "\x7f" else f"&#{ord(char)};" for char in text)

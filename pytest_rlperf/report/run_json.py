@@ -1,4 +1,4 @@
-"""Writes a run as JSON, with everything that the reports show, and reads it back."""
+"""Writes a run as JSON, with everything that the reports show, reads it back, and makes one run of its shards."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import enum
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import msgspec
 
 from pytest_rlperf.baseline.machine import describe
-from pytest_rlperf.model.judged import Estimate, Outcome, Part, Shard, Verdict
-from pytest_rlperf.model.measured import Result, impossible_figures
+from pytest_rlperf.errors import shown, shown_lines
+from pytest_rlperf.model.judged import Fitness, Outcome, Part, Selfcheck, Shard, Verdict
 from pytest_rlperf.model.reasons import FullReason, Reason
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import LARGEST_LOG, Machine, Provenance
-from pytest_rlperf.report.printable import shown, shown_lines
-from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
+from pytest_rlperf.report.wording import blame_text, fitness_lines, message, shard_failures, verdict_message
 from pytest_rlperf.units import counted
 
 SCHEMA = 1
@@ -27,21 +25,9 @@ SCHEMA = 1
 
 def document_of(run: RunFile) -> dict[str, Any]:
     """Return a measured run: each test's result, what it was compared with, and its verdict."""
-    return {
-        "schema": SCHEMA,
-        "kind": "run",
-        "machine": asdict(run.machine),
-        "provenance": None if run.provenance is None else asdict(run.provenance),
-        "failed": sorted(run.failed),
-        "unmeasured": sorted(run.unmeasured),
-        "strict": run.strict,
-        "against": run.against,
-        "shard": None if run.shard is None else asdict(run.shard),
-        "parts": [asdict(part) for part in run.parts],
-        "compared": list(run.compared),
-        "notes": list(run.notes),
-        "tests": {key: _outcome(outcome) for key, outcome in run.tests.items()},
-    }
+    facts = replace(run, tests={}, failed=tuple(sorted(run.failed)), unmeasured=tuple(sorted(run.unmeasured)))
+    tests = {key: _outcome(outcome) for key, outcome in run.tests.items()}
+    return {"schema": SCHEMA, "kind": "run", **asdict(facts), "tests": tests}
 
 
 def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:
@@ -159,33 +145,15 @@ class SelfcheckFile:
 
 _WITH_LINES = frozenset({"message", "notes"})  # texts that may have several lines; names have one
 _UNBOUNDED = frozenset({"ceiling", "high"})  # may be infinite, which JSON has as null
-_CONFIDENCES = (0.5, 0.999999)  # of an interval whose standard error can be found
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
-_T = TypeVar("_T")
 
 
 def decoded(data: bytes) -> Any:
-    """Return what JSON holds; ReadingError where it is none, is nested too deep, or has numbers that are too large."""
+    """Return what JSON holds; ReadingError where it is none, or is nested too deep."""
     try:
-        return json.loads(data, parse_constant=_refuse, parse_int=_whole_number, parse_float=_number)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ReadingError(f"not JSON: {error}") from None
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if not abs(number) <= _LARGEST:
-        raise ValueError(f"a number is over {_LARGEST:g}")
-    return number
-
-
-def _whole_number(text: str) -> int:
-    _number(text)
-    return int(text)
 
 
 def read_document(document: object) -> RunFile | SelfcheckFile:
@@ -195,39 +163,26 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
     """
     if not isinstance(document, dict):
         raise ReadingError("$ is no object")
-    check_version(document, SCHEMA)
-    kind = document.get("kind")
-    if kind not in ("run", "selfcheck"):
-        raise ReadingError(f"$.kind is {_shown(kind)}, expected 'run' or 'selfcheck'")
-    recorded = convert(document, RunFile, "$") if kind == "run" else convert(document, SelfcheckFile, "$")
-    for fault in _faults(recorded):
-        raise ReadingError(fault)
-    return recorded
-
-
-def check_version(document: dict[str, Any], newest: int) -> None:
-    """Refuse a document without a schema version, or of one that this code does not read."""
-    schema = document.get("schema")
+    schema, kind = document.get("schema"), document.get("kind")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReadingError(f"$.schema is {_shown(schema)}, expected a whole number from 1 on")
-    if schema > newest:
-        raise NewerError(
-            f"has schema version {_shown(schema)}, this pytest-rlperf reads up to {newest}: upgrade pytest-rlperf"
-        )
-
-
-def convert(value: object, type_: type[_T], place: str) -> _T:
-    """Return a JSON value as ``type_``: a dataclass, an enum, a container of these, or a plain value.
-
-    ReadingError, which begins with the ``place``, where it is none.
-    """
+    if schema > SCHEMA:
+        newer = f"has schema version {_shown(schema)}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf"
+        raise NewerError(newer)
+    if kind not in ("run", "selfcheck"):
+        raise ReadingError(f"$.kind is {_shown(kind)}, expected 'run' or 'selfcheck'")
     try:
-        return msgspec.convert(fit_to_show(value), type_, dec_hook=_reason)
+        type_: Any = RunFile if kind == "run" else SelfcheckFile
+        recorded: RunFile | SelfcheckFile = msgspec.convert(fit_to_show(document), type_, dec_hook=_reason)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        raise ReadingError(f"{place}{path.removesuffix('`')}: {text}") from None
+        raise ReadingError(f"${path.removesuffix('`')}: {text}") from None
     except RecursionError:
-        raise ReadingError(f"{place} is nested too deep") from None
+        raise ReadingError("$ is nested too deep") from None
+    for key, test in recorded.tests.items():
+        if fault := _fault(test):
+            raise ReadingError(f"$.tests[{_shown(key)}] has {fault}")
+    return recorded
 
 
 def _reason(type_: type, value: object) -> Reason:
@@ -236,58 +191,90 @@ def _reason(type_: type, value: object) -> Reason:
 
 
 def fit_to_show(value: Any, name: str = "") -> Any:
-    """Return a JSON value whose texts can do a terminal no harm; ``name`` is its member's, or that of its list."""
+    """Return a JSON value whose texts can do a terminal no harm; ``name`` is its member's, or that of its list.
+
+    ReadingError where a number is too large.
+    """
     if isinstance(value, dict):
         return {shown(key): fit_to_show(part, key) for key, part in value.items()}
     if isinstance(value, list):
         return [fit_to_show(part, name) for part in value]
+    if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:
+        raise ReadingError(f"$ has a number over {_LARGEST:g}")
     if isinstance(value, str) and value:
         return shown_lines(value) if name in _WITH_LINES else shown(value)
     return math.inf if value is None and name in _UNBOUNDED else value
 
 
-def _faults(recorded: RunFile | SelfcheckFile) -> Iterator[str]:
-    """Yield what no run can have measured, each with its place: later arithmetic takes logarithms and divides."""
-    for key, test in recorded.tests.items():
-        faults = _selfcheck_faults(test) if isinstance(test, Selfcheck) else _outcome_faults(test)
-        yield from (f"$.tests[{_shown(key)}].{fault}" for fault in faults)
-
-
-def _selfcheck_faults(check: Selfcheck) -> Iterator[str]:
-    yield from _result_faults("result", check.result)
-    for index, trial in enumerate(check.trials):
-        yield from _estimate_faults(f"trials[{index}].verdict.estimate", trial.verdict.estimate)
-
-
-def _outcome_faults(outcome: Outcome) -> Iterator[str]:
-    yield from _result_faults("result", outcome.result)
-    yield from _estimate_faults("verdict.estimate", outcome.verdict.estimate)
-    if outcome.baseline is not None:
-        yield from _result_faults("baseline.result", outcome.baseline.result)
-    if outcome.live is not None:
-        yield from _result_faults("live.base", outcome.live.base)
-        for index, pair in enumerate(outcome.live.pairs):
-            for clock, ratio in (("wall", pair.wall_log_ratio), ("cpu", pair.cpu_log_ratio)):
-                if not abs(ratio) <= LARGEST_LOG:
-                    yield f"live.pairs[{index}].{clock}_log_ratio is {ratio}, expected the logarithm of a ratio"
-
-
-def _result_faults(place: str, result: Result) -> Iterator[str]:
-    return (f"{place}.{fault}" for fault in impossible_figures(result))
-
-
-def _estimate_faults(place: str, estimate: Estimate | None) -> Iterator[str]:
-    if estimate is None:
-        return
-    low, ratio, high = estimate.low, estimate.ratio, estimate.high
-    if not 0 < low <= ratio <= high:  # which may be infinite
-        yield f"{place} is {ratio} from {low} to {high}, expected a positive ratio within its bounds"
-    least, most = _CONFIDENCES
-    if not least <= estimate.confidence <= most:
-        yield f"{place}.confidence is {estimate.confidence}, expected a number from {least} to {most}"
+def _fault(test: Outcome | Selfcheck) -> str:
+    """Return what no run can have measured, if anything: later arithmetic divides by times and raises to log ratios."""
+    results, pairs = [test.result], test.live.pairs if isinstance(test, Outcome) and test.live is not None else ()
+    if isinstance(test, Outcome) and test.before is not None:
+        results.append(test.before)
+    if isinstance(test, Outcome) and test.baseline is not None:
+        results.append(test.baseline.result)
+    workers = [worker for result in results for worker in result.workers]
+    if any(worker.wall.call_s <= 0 or worker.cpu.call_s <= 0 for worker in workers):
+        return "a call that takes no time"
+    ratios = (ratio for pair in pairs for ratio in (pair.wall_log_ratio, pair.cpu_log_ratio))
+    return "" if all(abs(ratio) <= LARGEST_LOG for ratio in ratios) else "a ratio that no pair can have"
 
 
 def _shown(value: object) -> str:
     """Return a value for a message: cut, in ASCII and in one line."""
-    text = ascii(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
+    return ascii(value)[:100]
+
+
+# --------------------------------------------------------------------------- one run of its shards
+
+
+class MergeError(ValueError):
+    """Runs are not the shards of one; the text names them and the difference."""
+
+
+def merge_shards(files: Mapping[str, object]) -> RunFile:
+    """Return the run whose shards these are, by the names of their files; MergeError where they are not all of one.
+
+    Nothing is judged again. The tests are in the order of the collection. One that its shard did not come to has
+    failed.
+    """
+    runs: dict[int, RunFile] = {}
+    shard: Shard | None = None
+    for name, file in files.items():
+        run, shard = check_shard(name, file, shard)
+        if runs.setdefault(shard.number, run) is not run:
+            raise MergeError(f"{name} is {shard.name}, as another file is: give each shard once")
+    assert shard is not None
+    missing = next(number for number in range(1, len(runs) + 2) if number not in runs)
+    if missing <= shard.count:
+        raise MergeError(f"shard {missing} of {shard.count} is missing: give the files of all shards")
+    ordered = [runs[number] for number in sorted(runs)]
+    origins = [run.provenance for run in ordered if run.provenance is not None]
+    tests = {key: outcome for run in ordered for key, outcome in run.tests.items()}
+    unmeasured = {key for run in ordered for key in run.unmeasured}
+    failed = {key for run in ordered for key in run.failed} | ({*shard.collected} - {*tests, *unmeasured})
+    others = sorted(key for key in failed if key not in tests or not tests[key].verdict.fails(run.strict))
+    notes = [note for run in ordered for note in run.notes] + ([shard_failures(others)] if others else [])
+    return RunFile(
+        ordered[0].machine,
+        compared=tuple(dict.fromkeys(text for run in ordered for text in run.compared)),
+        notes=tuple(dict.fromkeys(notes)),
+        tests={key: tests[key] for key in shard.collected if key in tests},
+        provenance=max(origins, key=lambda origin: origin.dirty, default=None),
+        failed=tuple(sorted(failed)),
+        unmeasured=tuple(sorted(unmeasured)),
+        strict=run.strict,
+        against=run.against,
+        parts=tuple(Part(run.machine, tuple(run.tests)) for run in ordered),
+    )
+
+
+def check_shard(name: str, file: object, other: Shard | None) -> tuple[RunFile, Shard]:
+    """Return the run and the shard of a file; MergeError where it has none, or not one of the same run as another."""
+    if not isinstance(file, RunFile) or file.shard is None or not {*file.tests} <= {*file.shard.tests}:
+        raise MergeError(f"{name} is no shard: merge the files that --rlperf-shard=K/N --rlperf-json=FILE writes")
+    for fact, value in ({} if other is None else other.common).items():
+        if (own := file.shard.common.get(fact)) != value:
+            same = "start all with the same code, tests and options"
+            raise MergeError(f"{name} differs from other shards in {fact} ({own}, not {value}): {same}")
+    return file, file.shard

@@ -1,17 +1,18 @@
-"""The sentences under the table: the origins of base's figures, the file they are stored in, and commands to type."""
+"""The sentences of a run and of a failing test: headline, origins of base's figures, notes, and commands to type."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import DOCS
+from pytest_rlperf.errors import DOCS, shown, shown_lines
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.model.reasons import Code
+from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
-from pytest_rlperf.report.wording import ACCEPTING, count_text, has_trailer, improved, trailer_of
+from pytest_rlperf.report.wording import blame_text, bounds_text, count_text, improved, trailer, verdict_lines
 
 _UNSETTLED = {Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE}
 
@@ -33,19 +34,21 @@ class Summary:
     notes: Sequence[str]
     steps: Sequence[NextStep]
 
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the texts above what to type, each with a term for it; names have no lines of their own."""
+        return [
+            *(("machine", shown(machine)) for machine in self.machines),
+            *(("compared", shown(origin)) for origin in self.origins),
+            *(("note", note) for note in self.notes),
+        ]
+
 
 def next_steps(
     outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool, kept: bool = False
 ) -> list[NextStep]:
     """Return what to type next; commands begin with ``command``, or show the run again where it is ``kept``."""
     statuses = {outcome.verdict.status for outcome in outcomes}
-    steps = []
-    if not saved and statuses & {Status.NEW, Status.INCOMPARABLE} and not against:
-        steps.append(NextStep("store these figures to compare with", (f"{command} --rlperf-save-baseline",)))
-    faster = [outcome for outcome in outcomes if outcome.verdict.status is Status.FASTER and outcome.baseline]
-    if not saved and faster:
-        steps.append(NextStep(improved(len(faster)), (f"{command} --rlperf-save-baseline",)))
-    steps += acceptance(outcomes, command, against=against)
+    steps = advice(outcomes, command, saved=saved, against=against)
     if kept and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
         steps.append(NextStep("open the report in a browser", ("rlperf show --html",)))
     if statuses - {Status.ERROR} and not steps and not verbose:
@@ -58,17 +61,70 @@ def next_steps(
     return steps
 
 
+def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool) -> list[NextStep]:
+    """Return how to store figures where they are not ``saved``, and how to accept what is slower."""
+    steps = []
+    is_new = any(outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE) for outcome in outcomes)
+    if not saved and is_new and not against:
+        steps.append(NextStep("store these figures to compare with", (f"{command} --rlperf-save-baseline",)))
+    faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
+    if not saved and faster:
+        steps.append(NextStep(improved(faster), (f"{command} --rlperf-save-baseline",)))
+    return steps + acceptance(outcomes, command, against=against)
+
+
 def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> list[NextStep]:
     """Return the one way to accept what is slower, if there is one: it goes by where base came from.
 
-    A baseline's figures are stored anew; ``against`` what the user named, commits since then can accept it.
+    A baseline's figures are stored anew; ``against`` what the user named, commits since then can accept it, where that
+    is a commit.
     """
     failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     if slower and not against:
-        return [NextStep("if the slowdown is intended, commit it and store its figures", (f"{command} {ACCEPTING}",))]
-    lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower if has_trailer(outcome))
+        storing = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
+        return [NextStep("if the slowdown is intended, commit it and store its figures", (storing,))]
+    lines = tuple(_trailer(outcome) for outcome in slower if outcome.live is not None and outcome.live.base_commit)
     return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
+
+
+def _trailer(outcome: Outcome) -> str:
+    """Return the line of a commit message that accepts how much slower a test is."""
+    estimate = None if outcome.verdict.by_counts else outcome.verdict.estimate
+    bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
+    return f"{trailer(outcome.result.nodeid, *bounds)} why"
+
+
+def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
+    """Return the text of a failing test at the user's line; ``origin`` names what it was compared with.
+
+    ``against`` marks a run whose base the user named.
+    """
+    verdict, result = outcome.verdict, outcome.result
+    component = shown(result.component)
+    takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
+    lines = verdict_lines(verdict)
+    first = [f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []
+    compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
+    blame = blame_text(outcome)
+    steps = [f"{step.effect}: {step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
+    texts = [*(first or _times(outcome, takes)), compared, *lines, shown(blame) if blame else "", *steps]
+    return shown_lines("\n".join(filter(None, texts)))
+
+
+def _times(outcome: Outcome, takes: str) -> list[str]:
+    """Return a verdict with the change and both times, and the interval with what it rests on."""
+    verdict, live, before = outcome.verdict, outcome.live, outcome.before
+    estimate = verdict.estimate
+    if estimate is None or before is None:
+        return [f"{verdict.status.value}: {takes}"]
+    where = "in the baseline" if live is None else f"on {shown(live.base_label)}"
+    interval = bounds_text(estimate)
+    pairs = "" if live is None else f"{units.counted(len(live.pairs), 'live pair')}, {live.clock} time"
+    return [
+        f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
+        f"{100 * estimate.confidence:.0f} % interval {interval}, {pairs or 'relative to the reference kernels'}",
+    ]
 
 
 def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
@@ -80,6 +136,13 @@ def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
         return not verdict.fails(strict), not verdict.gated, GRAVEST_FIRST.index(verdict.status), -ratio
 
     return sorted(outcomes, key=place)
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """Whether a test is the same, and there is nothing more to say; code that is the same may take another time."""
+    verdict = outcome.verdict
+    is_same = verdict.status is Status.SAME and verdict.reason.code != Code.ENVIRONMENT
+    return is_same and not (outcome.result.notes or verdict.counters or verdict.findings)
 
 
 def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
@@ -109,10 +172,8 @@ def _slowdown(outcome: Outcome) -> str:
     if outcome.verdict.by_counts:
         first = f": {count_text(outcome.verdict.counters[0])}" if outcome.verdict.counters else ""
         return f"does more in a call than it did{first}"
-    now, was = now_s(outcome), was_s(outcome)
-    if now is None or was is None:
-        return change_text(outcome)
-    return f"{change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
+    pace = pace_text(outcome)
+    return f"{change_text(outcome)} ({pace})" if pace else change_text(outcome)
 
 
 def change_text(outcome: Outcome) -> str:
@@ -120,11 +181,16 @@ def change_text(outcome: Outcome) -> str:
     return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
 
 
-def now_s(outcome: Outcome) -> float | None:
-    """Return the seconds of a call, None where nothing was measured."""
-    return outcome.result.call_s if outcome.result.measured else None
+def pace_text(outcome: Outcome) -> str:
+    """Write the time of a call and the one before: ``48.2 µs a call, was 44.1 µs``; empty without figures."""
+    if not outcome.result.measured:
+        return ""
+    was = outcome.before is not None and outcome.before.measured and f", was {units.seconds(outcome.before.call_s)}"
+    return f"{units.seconds(outcome.result.call_s)} a call{was or ''}"
 
 
-def was_s(outcome: Outcome) -> float | None:
-    """Return the seconds of a call before, None where there are no such figures."""
-    return outcome.before.call_s if outcome.before is not None and outcome.before.measured else None
+def compares_nothing(outcomes: Iterable[Outcome]) -> bool:
+    """Whether no gated test could run on the base side, which is never a pass."""
+    judged = [outcome.verdict for outcome in outcomes if outcome.verdict.status is not Status.ERROR]
+    gated = [verdict for verdict in judged if verdict.gated]
+    return bool(gated) and all(verdict.reason.code == Code.BASE for verdict in gated)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
+from pytest_rlperf.errors import shown
 from pytest_rlperf.model.device import DeviceFigures, Pace
 from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
-from pytest_rlperf.model.measured import Phase, Result
-from pytest_rlperf.report.printable import shown
-from pytest_rlperf.report.statuses import GRAVEST_FIRST
-from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.model.measured import CounterChange, Phase, PhaseCounts, Result, test_name
+from pytest_rlperf.model.stored import Baseline, StoredResult
+from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import count_text, phase_changes
 
+CHANGE = "change      99 % CI"
 SINCE_FIRST = "since first"  # the change since the anchor, by live pairs
-_CPU_APART = 0.25  # of one CPU second a wall second, or of base's
+_CPU_APART = 0.25  # of one CPU second a wall second
 _CHANGES_MOST = 8  # of one phase, without -v
-_BAR_COLUMNS = 40
-_NAME_COLUMNS = 24  # a line must fit into 80 columns
 _LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
 
 
@@ -37,15 +35,15 @@ def sides(outcome: Outcome) -> list[tuple[str, Result]]:
 def verdict_table(outcomes: Sequence[Outcome]) -> Table:
     """Return the table of verdicts, a row a test, without the columns in which no test has anything."""
     columns = (
-        Column("test", "test", "left", overflow="fold"),
-        Column("median", "median", priority=1),
-        Column("cpu", "cpu/wall", priority=3),
-        Column("items", "items/s", priority=4),
-        Column("baseline", "baseline", priority=2),
-        Column("change", "change      99 % CI"),
-        Column("since_first", SINCE_FIRST, priority=5),
-        Column("counts", "exact counts", "left", priority=6),
-        Column("verdict", "verdict", "left", overflow="words"),
+        Column("test", "left", folds=True),
+        Column("median", priority=1),
+        Column("cpu/wall", priority=3),
+        Column("items/s", priority=4),
+        Column("baseline", priority=2),
+        Column(CHANGE),
+        Column(SINCE_FIRST, priority=5),
+        Column("exact counts", "left", priority=6),
+        Column("verdict", "left"),
     )
     return make_table(columns, [_verdict_row(outcome) for outcome in outcomes], "Verdicts").without_empty()
 
@@ -56,7 +54,7 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
     return [
         Cell(outcome.result.name, "code"),
         Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
-        Cell(_cpu_shares(outcome)),
+        Cell(_cpu_share(result) if result.measured else ""),
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
         Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
@@ -66,18 +64,11 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
     ]
 
 
-def _cpu_shares(outcome: Outcome) -> str:
-    """Return the CPU seconds a wall second, both sides' where they differ; empty where none has over one.
-
-    Less than one may be other processes' work as well as waiting.
-    """
-    clocked = [result for _, result in sides(outcome) if result.clock == "wall"]
-    if not any(all(worker.cpu_share > 1 + _CPU_APART for worker in result.workers) for result in clocked):
+def _cpu_share(result: Result) -> str:
+    """Return the CPU seconds a wall second, where they are more than one: less may be other processes' work as well."""
+    if result.clock != "wall" or any(worker.cpu_share <= 1 + _CPU_APART for worker in result.workers):
         return ""
-    shares = [result.cpu_share for result in clocked]
-    if abs(shares[0] - shares[-1]) <= _CPU_APART * shares[0]:
-        del shares[:-1]
-    return "→".join(f"{share:.1f}" for share in shares)
+    return f"{result.cpu_share:.1f}"
 
 
 def _change(estimate: Estimate | Creep) -> str:
@@ -115,25 +106,23 @@ def verdict_kind(verdict: Verdict) -> str:
     return (verdict.status if verdict.gated or verdict.status is not Status.SLOWER else Status.UNDECIDED).value
 
 
-@dataclass(frozen=True)
-class PhaseRow:
-    """One line of a phase tree: seconds of an iteration, its share of the whole, entries per iteration.
-
-    ``was_s`` is the figure before, ``change_s`` what the line adds to the change of the whole; they and ``count`` are
-    None where there is none.
-    """
-
-    name: str
-    depth: int
-    total_s: float
-    share: float
-    count: float | None
-    was_s: float | None
-    change_s: float | None
+def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
+    """Return a test's phases as a table, depth first, those of the first ``levels`` of the tree."""
+    rows = [row for row in _phase_rows(outcome) if levels is None or row[0].depth < levels]
+    columns = (
+        # With the changes beside it a line has to fit 80 columns, too.
+        Column("phase", "left", folds=True, usual=26 if any(row[-1].text for row in rows) else 32),
+        Column("time", usual=8),
+        Column("share", usual=7),
+        Column("entries", usual=7),
+        Column("was"),
+        Column("adds to the change"),
+    )
+    return make_table(columns, rows, "Phases of one call").without_empty()
 
 
-def phase_rows(outcome: Outcome) -> list[PhaseRow]:
-    """Return the lines of a test's phase tree, depth first, each level's unaccounted time after its children.
+def _phase_rows(outcome: Outcome) -> list[list[Cell]]:
+    """Return the lines of a test's phase tree, each level's unaccounted time after its children.
 
     A phase that only the figures before have is there with no time. The changes of all lines add up to the whole.
     """
@@ -146,30 +135,36 @@ def phase_rows(outcome: Outcome) -> list[PhaseRow]:
     gone = [replace(phase, count=0.0, total_s=0.0, self_s=0.0) for phase in before if phase.path not in known]
     phases = [*result.phases, *gone]
     changes_s = {} if outcome.live is None else {part.path: part.change_s for part in outcome.live.contributions}
-    rows: list[PhaseRow] = []
+    rows: list[list[Cell]] = []
 
     def add(parent: str, parent_s: float, depth: int) -> None:
-        children = [phase for phase in phases if phase.path.rpartition("/")[0] == parent]
+        children = [phase for phase in phases if phase.path and phase.path.rpartition("/")[0] == parent]
         for phase in children:
-            leaf = not any(other.path.startswith(f"{phase.path}/") for other in phases)
-            rows.append(
-                PhaseRow(
-                    phase.name,
-                    depth,
-                    phase.total_s,
-                    phase.total_s / whole_s,
-                    phase.count,
-                    was_s.get(phase.path),
-                    changes_s.get(phase.path) if leaf else None,
-                )
-            )
+            is_leaf = not any(other.path.startswith(f"{phase.path}/") for other in phases)
+            change_s = changes_s.get(phase.path) if is_leaf else None
+            figures = phase.total_s, whole_s, was_s.get(phase.path), change_s
+            rows.append(_phase_row(phase.name, depth, f"×{phase.count:.3g}", *figures))
             add(phase.path, phase.total_s, depth + 1)
         rest_s = max(0.0, parent_s - sum(phase.total_s for phase in children))
         if children and (rest_s > 0 or parent in changes_s):
-            rows.append(PhaseRow("(unaccounted)", depth, rest_s, rest_s / whole_s, None, None, changes_s.get(parent)))
+            rows.append(_phase_row("(unaccounted)", depth, "", rest_s, whole_s, None, changes_s.get(parent)))
 
     add("", whole_s, 0)
     return rows
+
+
+def _phase_row(
+    name: str, depth: int, entries: str, total_s: float, whole_s: float, was_s: float | None, change_s: float | None
+) -> list[Cell]:
+    """Return a line of a phase tree; ``change_s`` is what it adds to the change of the whole call."""
+    return [
+        Cell(name, depth=depth),
+        Cell(units.seconds(total_s), order=total_s),
+        Cell(units.percent(total_s / whole_s, signed=False)),
+        Cell(entries),
+        Cell("" if was_s is None else units.seconds(was_s)),
+        Cell("") if change_s is None else Cell(units.signed_seconds(change_s), "strong"),
+    ]
 
 
 def comparable(before: Sequence[Phase], now: Sequence[Phase]) -> tuple[Phase, ...]:
@@ -186,53 +181,7 @@ def is_synced(phase: Phase) -> bool:
     return phase.on_device is not None and phase.on_device.is_synced
 
 
-def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
-    """Return a test's phases as a table, those of the first ``levels`` of the tree."""
-    rows = [row for row in phase_rows(outcome) if levels is None or row.depth < levels]
-    changed = any(row.change_s is not None for row in rows)
-    columns = (
-        # With the changes beside it a line has to fit 80 columns, too.
-        Column("phase", "phase", "left", overflow="fold", usual=26 if changed else 32),
-        Column("total", "time", usual=8),
-        Column("share", "share", usual=7),
-        Column("count", "entries", usual=7),
-        Column("was", "was"),
-        Column("change", "adds to the change"),
-    )
-    cells = [
-        (
-            Cell(row.name, depth=row.depth),
-            units.seconds(row.total_s),
-            units.percent(row.share, signed=False),
-            "" if row.count is None else f"×{row.count:.3g}",
-            "" if row.was_s is None else units.seconds(row.was_s),
-            "" if row.change_s is None else Cell(units.signed_seconds(row.change_s), "strong"),
-        )
-        for row in rows
-    ]
-    return make_table(columns, cells, "Phases of one call").without_empty()
-
-
 # --------------------------------------------------------------------------- where the time goes
-
-
-def owner_label(name: str) -> str:
-    """Return the name that a report shows for an owner of time."""
-    return _LABELS.get(name, name)
-
-
-def shares_lines(shares: Sequence[Share]) -> list[str]:
-    """Return a line for each share: its name, percent and a bar; none where there are none."""
-    columns = (Column("owner", "", "left"), Column("share", "", usual=7), Column("bar", "", "left"))
-    rows = [
-        (
-            owner_label(share.name)[:_NAME_COLUMNS],
-            units.percent(share.share, signed=False),
-            "#" * round(_BAR_COLUMNS * min(1.0, max(0.0, share.share))),
-        )
-        for share in shares
-    ]
-    return table_text(make_table(columns, rows), None, titled=False)
 
 
 def share_table(outcome: Outcome) -> Table:
@@ -240,13 +189,13 @@ def share_table(outcome: Outcome) -> Table:
     was = {} if outcome.before is None else {share.name: share.share for share in outcome.before.shares}
     rows: list[list[Cell | str]] = [
         [
-            owner_label(share.name),
+            _LABELS.get(share.name, share.name),
             Cell(units.percent(share.share, signed=False), bar=min(1.0, max(0.0, share.share))),
             units.percent(was[share.name], signed=False) if share.name in was else "",
         ]
         for share in outcome.result.shares
     ]
-    columns = (Column("part", "part", "left"), Column("share", "share of a call", "left"), Column("before", "before"))
+    columns = (Column("part", "left"), Column("share of a call", "left"), Column("before"))
     return make_table(columns, rows, "Where the time goes").without_empty()
 
 
@@ -259,24 +208,11 @@ def counter_lines(outcome: Outcome, *, verbose: bool) -> list[str]:
     counting = outcome.result.counting
     if not verbose or counting is None:
         return lines
-    lines += _whole_call(counting)
-    lines += _by_phase(counting, outcome.verdict.counters)
-    return [*lines, *counting.notes]
-
-
-def _whole_call(counting: Counting) -> Iterator[str]:
-    """Yield the counts of the whole call that are not zero, sums only: exact ones plain, others from..to."""
     for phase in counting.phases:
-        if phase.path == "":
+        if not phase.path:
             counts = [f"{name} {text}" for name, text in _texts(phase).items() if ":" not in name and text != "0"]
-            yield f"counted: {', '.join(counts) or 'nothing'}"
-
-
-def _by_phase(counting: Counting, changes: tuple[CounterChange, ...]) -> Iterator[str]:
-    """Yield where in the call a count that changed is."""
-    for name in dict.fromkeys(change.name for change in changes):
-        places = [(phase.path or "the call", _texts(phase).get(name)) for phase in counting.phases]
-        yield f"{name.removeprefix('ops:')}: {', '.join(f'{path} {text}' for path, text in places if text is not None)}"
+            lines.append(f"counted: {', '.join(counts) or 'nothing'}")
+    return [*lines, *counting.notes]
 
 
 def _texts(phase: PhaseCounts) -> dict[str, str]:
@@ -293,7 +229,7 @@ def device_tables(outcome: Outcome) -> list[Table]:
     found = [(name, figures) for name, figures in found if figures]
     if not found:
         return []
-    columns = [Column("figure", "a call", "left"), *(Column(name, name, "left") for name, _ in found)]
+    columns = [Column("a call", "left"), *(Column(name, "left") for name, _ in found)]
     of_sides = [_device_facts(figures) for _, figures in found]
     rows = [[name, *(facts.get(name, "") for facts in of_sides)] for name in of_sides[0]]
     table = make_table(columns, [row for row in rows if any(row[1:])], "On the device")
@@ -337,16 +273,16 @@ def _over(pick: Callable[[list[float]], float], values: Iterable[float | None], 
 def _device_phases(result: Result) -> Table:
     """Return the phases by the device's own clock, which never mixes with the host's; a lag is behind the host."""
     columns = (
-        Column("phase", "phase", "left"),
-        Column("span", "device time"),
-        Column("self", "self time"),
-        Column("host", "host time", priority=1),
-        Column("lag_in", "lag in"),
-        Column("lag_out", "lag out"),
-        Column("bound", "bound by", "left"),
-        Column("peak", "peak memory", priority=2),
-        Column("allocations", "allocations", priority=2),
-        Column("stream", "stream", "left", priority=1),
+        Column("phase", "left"),
+        Column("device time"),
+        Column("self time"),
+        Column("host time", priority=1),
+        Column("lag in"),
+        Column("lag out"),
+        Column("bound by", "left"),
+        Column("peak memory", priority=2),
+        Column("allocations", priority=2),
+        Column("stream", "left", priority=1),
     )
     rows: list[list[Cell | str]] = [
         [
@@ -377,3 +313,37 @@ def _hertz(value: float) -> str:
 
 def _known(value: float | None, write: Callable[[float], str]) -> str:
     return "–" if value is None else write(value)
+
+
+# --------------------------------------------------------------------------- a baseline
+
+
+def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int) -> str:
+    """Return a baseline's figures, a line a test, with its origin."""
+    stored = {key: baseline.results[key] for key in keys}
+    columns = (
+        Column("test", "left", folds=True),
+        Column("median"),
+        Column("items/s"),
+        Column("workers"),
+        Column("stored", "left"),
+    )
+    rows = [
+        (
+            test_name(key),
+            units.seconds(entry.result.call_s) if entry.result.measured else "",
+            units.quantity(entry.result.items_per_s) if entry.result.measured else "",
+            str(len(entry.result.workers)),
+            _stored_origin(baseline, entry),
+        )
+        for key, entry in stored.items()
+    ]
+    return "".join(f"{line}\n" for line in table_text(make_table(columns, rows), width))
+
+
+def _stored_origin(baseline: Baseline, entry: StoredResult) -> str:
+    provenance = baseline.sessions.get(entry.session)
+    if provenance is None:
+        return entry.session
+    code = "outside git" if provenance.commit is None else f"commit {provenance.commit[:12]}"
+    return f"{provenance.created.partition('T')[0]}, {code}{', uncommitted changes' if provenance.dirty else ''}"

@@ -1,11 +1,11 @@
-"""Writes to the terminal: one live line while tests are measured, then the summary."""
+"""Writes to the terminal: one live line while tests are measured, the summary, a self-check, the end of a search."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -13,24 +13,25 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pytest_rlperf import units
-from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.reasons import Code
-from pytest_rlperf.report.printable import shown, shown_lines
-from pytest_rlperf.report.statuses import STYLES
-from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.errors import harmless, shown, shown_lines
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
+from pytest_rlperf.report.summary import Summary, is_plain
+from pytest_rlperf.report.table import STYLES, Cell, Column, Table, make_table
 from pytest_rlperf.report.tables import (
     SINCE_FIRST,
     counter_lines,
     device_tables,
     phase_table,
-    shares_lines,
+    share_table,
     verdict_table,
 )
 from pytest_rlperf.report.text import print_facts, print_table, rendered, table_lines, table_text
-from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
+from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, fitness_lines, message, phases_note
+from pytest_rlperf.sides.history import Candidate
 
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
+_MOST = 10  # commits named of a range
 
 
 class Screen(Protocol):
@@ -134,10 +135,10 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
                     print_details(console, outcome, verbose=verbose)
             if not verbose:
                 _print_brief(console, [outcome for outcome in outcomes if _is_brief(outcome)])
-        print_facts(console, _facts(summary))
+        print_facts(console, summary.facts())
         for step in summary.steps:
-            for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
-                console.print(_text(f"{title or '':<10}{line}"), soft_wrap=True)  # a command is copied whole
+            for line in (f"{'next':<10}{step.effect}:", *(f"{'':<12}{line}" for line in step.lines)):
+                console.print(_text(line), soft_wrap=True)  # a command is copied whole
 
     return rendered(write, width=width, color=color)
 
@@ -161,14 +162,6 @@ def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
         console.print()
 
 
-def _facts(summary: Summary) -> list[tuple[str, str]]:
-    return [
-        *(("machine", shown(machine)) for machine in summary.machines),
-        *(("compared", shown(origin)) for origin in summary.origins),
-        *(("note", note) for note in summary.notes),
-    ]
-
-
 def _print_verdicts(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Print a line a test; columns that have no room are left out, whose figures -v has."""
     print_table(console, verdict_table(outcomes))
@@ -189,13 +182,9 @@ def _line(text: str) -> Text:
 
 def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     """Print a test's reason and its phase tree, where it is not simply the same."""
-    verdict = outcome.verdict
-    same = verdict.status is Status.SAME and not verbose
-    # Code that is the same, at another time than stored: the table alone would look like a mistake.
-    is_plain = verdict.reason.code != Code.ENVIRONMENT and not outcome.result.notes
-    is_plain = is_plain and not (verdict.counters or verdict.findings)
-    if same and outcome.result.measured and is_plain:
+    if is_plain(outcome) and outcome.result.measured and not verbose:
         return
+    verdict = outcome.verdict
     title = _line(f"{outcome.result.name}  ")
     title.append(verdict.status.value, STYLES[verdict.status.value])
     console.print(title)
@@ -203,21 +192,16 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]
     for text in (_text(message(outcome)), *map(_line, sentences)):
         console.print(_indented(text))
-    if not same and (verbose or verdict.status is not Status.NEW):
+    if verbose or verdict.status not in (Status.NEW, Status.SAME):
         _print_phases(console, outcome, verbose=verbose)
     for line in counter_lines(outcome, verbose=verbose):
         console.print(_indented(_line(line)))
     if verbose:
-        shares = shares_lines(outcome.result.shares)
-        where = ["where the time goes", *(f"  {line}" for line in shares)] if shares else []
         creep = creep_text(outcome)
         since = [f"{SINCE_FIRST}: {creep}"] if creep else []
-        device = [
-            line
-            for table in device_tables(outcome)
-            for line in (table.title, *table_text(table, console.width - 2, ruled=False))
-        ]
-        for line in (*where, *device, *since, cost_text(outcome)):
+        tables = [table for table in (share_table(outcome), *device_tables(outcome)) if table.rows]
+        lines = [line for table in tables for line in (table.title, *table_text(table, console.width - 2, ruled=False))]
+        for line in (*lines, *since, cost_text(outcome)):
             console.print(_indented(_line(line)))
     console.print()
 
@@ -230,9 +214,103 @@ def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     table = phase_table(outcome, None if verbose else _DEEPEST)
     if not table.rows:
         return
-    titled = any(column.key == "was" for column in table.columns)
+    titled = any(column.title == "was" for column in table.columns)
     for line in table_lines(table, console.width - 2, ruled=False, titled=titled):
         console.print(Text("  ").append_text(line), soft_wrap=True)
     note = phases_note(outcome.result)
     if note:
         console.print(_indented(_line(note)))
+
+
+# --------------------------------------------------------------------------- a self-check
+
+
+def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: str, width: int, color: bool) -> str:
+    """Return the whole report as text for a terminal ``width`` columns wide."""
+    fit = Cell("yes", Status.SAME.value) if fitness.is_fit else Cell("no", Status.SLOWER.value)
+
+    def write(console: Console) -> None:
+        print_table(console, _trial_table(checks), ruled=False)
+        console.print(Text("rows: today's code against itself; +N %: with that much real work added to one side"))
+        console.print(Text("each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED"))
+        console.print()
+        reasons = [("", sentence) for sentence in fitness_lines(checks, fitness)]
+        print_facts(console, [("machine", machine), ("fit", fit), *reasons])
+
+    return rendered(write, width=width, color=color)
+
+
+def _trial_table(checks: Sequence[Selfcheck]) -> Table:
+    slowdowns = [trial.slowdown for trial in checks[0].trials]
+    columns = (
+        Column("test", "left", folds=True),
+        Column("call"),
+        *(Column(f"+{100 * each:g} %" if each else "unchanged") for each in slowdowns),
+        Column("finds"),
+        Column("time"),
+    )
+    return make_table(columns, [_trial_row(check) for check in checks])
+
+
+def _trial_row(check: Selfcheck) -> list[str]:
+    smallest = check.smallest_found
+    return [
+        check.result.name,
+        units.seconds(check.result.call_s),
+        *map(_trial, check.trials),
+        "none" if smallest is None else f"+{100 * smallest:g} %",
+        f"{sum(trial.seconds for trial in check.trials):.0f} s",
+    ]
+
+
+def _trial(trial: Trial) -> str:
+    """Write a trial: the change seen, and whether the verdict is right."""
+    estimate, status = trial.verdict.estimate, trial.verdict.status
+    seen = "" if estimate is None else f"{100 * (estimate.ratio - 1):+.1f} "
+    wrong = "?" if status is Status.UNDECIDED else status.value
+    return f"{seen}{'✓' if trial.is_found else wrong}"
+
+
+# --------------------------------------------------------------------------- a search for the first slower one
+
+
+def comparison_lines(title: str, found: Mapping[str, Outcome | str]) -> list[str]:
+    """Return a line on each test of a comparison: its verdict and change, or why there is none."""
+    return [harmless(shown(f"{title}: {key}: {_result(outcome)}")) for key, outcome in found.items()]
+
+
+def _result(outcome: Outcome | str) -> str:
+    if isinstance(outcome, str):
+        return outcome
+    status, change = outcome.verdict.status.value, outcome.verdict.estimate
+    if change is None:
+        return status
+    return f"{status} {units.change(change.ratio)} {units.interval(change.ratio, change.low, change.high)}"
+
+
+def bisection_lines(
+    left: Sequence[Candidate], tests: Sequence[str], found: Mapping[str, Outcome | str]
+) -> Iterator[str]:
+    """Yield the end of a search by ``tests``.
+
+    ``left`` are the last good candidate and those behind it, up to the first that is known to be slower; ``found`` is
+    the comparison of these two, empty where the search stopped before its end.
+    """
+    good, *others, bad = left
+    command = harmless(shown(f"pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(tests)}"))
+    if not found:
+        yield f"stopped: the first slower one is among {units.counted(len(left) - 1, 'candidate')}, up to {bad.title}"
+        yield f"go on: {command}"
+        return
+    if others:
+        before = units.counted(len(others), "candidate")
+        yield f"the first slower one is {bad.title}, or one of {before} right before it, which have no verdict"
+    else:
+        yield f"{bad.title} is the first slower one"
+    for each in [*others, bad][-_MOST:]:
+        if each.about or others:
+            yield harmless(shown(f"  {each.title} {each.about}".rstrip()))
+    yield from comparison_lines(f"{bad.title} against {good.title}", found)
+    if bad.about:
+        yield f"look: git show {bad.spec}"
+    yield f"again: {command}"

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import zip_longest
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from pytest_rlperf.report.printable import harmless, shown
-from pytest_rlperf.report.statuses import STYLES
-from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.errors import harmless, shown
+from pytest_rlperf.report.table import STYLES, Cell, Column, Table, make_table
 
 _GAP = 2
-_NARROWEST = 16  # columns of a terminal, of a table's column that gives way
+_NARROWEST = 16  # of a column that folds
 _INDENT = 2
 _STYLES = {**STYLES, "strong": "bold"}
-
-_Line: TypeAlias = list[tuple[str, str]]  # texts with their styles
 
 
 def rendered(write: Callable[[Console], None], *, width: int, color: bool) -> str:
@@ -34,9 +30,9 @@ def rendered(write: Callable[[Console], None], *, width: int, color: bool) -> st
     return "".join(f"{harmless(line.rstrip())}\n" for line in buffer.getvalue().splitlines())
 
 
-def print_table(console: Console, table: Table, *, ruled: bool = True, titled: bool = True, gap: int = _GAP) -> None:
+def print_table(console: Console, table: Table, *, ruled: bool = True, titled: bool = True) -> None:
     """Print a table as wide as the console; see :func:`table_lines`."""
-    for line in table_lines(table, console.width, ruled=ruled, titled=titled, gap=gap):
+    for line in table_lines(table, console.width, ruled=ruled, titled=titled):
         console.print(line, soft_wrap=True)
 
 
@@ -44,125 +40,77 @@ def print_facts(console: Console, facts: Iterable[tuple[str, Cell | str]]) -> No
     """Print terms, each with a text beside it, whose lines are kept and folded where they are too long."""
     rows = []
     for term, fact in facts:
-        cell = fact if isinstance(fact, Cell) else Cell(fact)
-        for number, line in enumerate(cell.text.split("\n")):
-            rows.append((term if not number else "", replace(cell, text=line)))
-    columns = (Column("term", "", "left", usual=8), Column("text", "", "left", overflow="fold"))
+        text, kind = (fact.text, fact.kind) if isinstance(fact, Cell) else (fact, "")
+        for number, line in enumerate(text.split("\n")):
+            rows.append((term if not number else "", Cell(line, kind)))
+    columns = (Column("", "left", usual=8), Column("", "left", folds=True))
     print_table(console, make_table(columns, rows), titled=False)
 
 
 def table_text(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[str]:
     """Return :func:`table_lines` as plain text without blanks at the ends of lines."""
-    lines = _lines(table, width, ruled=ruled, titled=titled, gap=_GAP)
-    return [harmless("".join(text for text, _ in line).rstrip()) for line in lines]
+    return [harmless(line.plain.rstrip()) for line in table_lines(table, width, ruled=ruled, titled=titled)]
 
 
-def table_lines(
-    table: Table, width: int | None, *, ruled: bool = True, titled: bool = True, gap: int = _GAP
-) -> list[Text]:
+def table_lines(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[Text]:
     """Return a table's lines in at most ``width`` columns, None for as many as it takes.
 
     Columns that have no room are left out. Where those that always stay need more, lines are longer than ``width``:
-    no figure is cut. A ``ruled`` table has a line below its titles, one that is not ``titled`` has none. Columns are
-    ``gap`` apart.
+    no figure is cut. A ``ruled`` table has a line below its titles, one that is not ``titled`` has none.
     """
-    return [Text.assemble(*line) for line in _lines(table, width, ruled=ruled, titled=titled, gap=gap)]
+    table, widths = _laid_out(table, width, titled=titled)
+    lines = [line for row in table.rows for line in _row_lines(row, table.columns, widths)]
+    if not titled:
+        return lines
+    rule = [Text("─" * (sum(widths) + _GAP * (len(widths) - 1)))] if ruled else []
+    return [*_row_lines([Cell(column.title) for column in table.columns], table.columns, widths), *rule, *lines]
 
 
-def _lines(table: Table, width: int | None, *, ruled: bool, titled: bool, gap: int) -> Iterator[_Line]:
-    parts = _laid_out([_Part.of(table, place, titled) for place in range(len(table.columns))], width, gap)
-    if titled:
-        yield from _row_lines([Cell(part.column.title) for part in parts], parts, gap)
-        if ruled:
-            yield [("─" * (sum(part.width + gap for part in parts) - gap), "")]
-    for number in range(len(table.rows)):
-        yield from _row_lines([part.cells[number] for part in parts], parts, gap)
+def _laid_out(table: Table, width: int | None, *, titled: bool) -> tuple[Table, list[int]]:
+    """Return a table with the columns that ``width`` has room for, and their widths."""
+    while True:
+        titles = [column.title if titled else "" for column in table.columns]
+        texts = [[title, *(_whole(row[place]) for row in table.rows)] for place, title in enumerate(titles)]
+        widths = [max(column.usual, *map(cell_len, each)) for column, each in zip(table.columns, texts, strict=True)]
+        over = 0 if width is None else max(0, sum(widths) + _GAP * (len(widths) - 1) - width)
+        folding = next((place for place, column in enumerate(table.columns) if column.folds), None)
+        spare = 0 if folding is None else max(0, widths[folding] - _NARROWEST)
+        priority = max(column.priority for column in table.columns)
+        if over <= spare or not priority:
+            break
+        table = table.only(column.title for column in table.columns if column.priority < priority)
+    if folding is not None:
+        widths[folding] -= min(over, spare)
+    return table, widths
 
 
-@dataclass
-class _Part:
-    """A column with its cells; ``most`` is what its widest text takes, ``width`` what it is given."""
-
-    column: Column
-    cells: Sequence[Cell]
-    most: int
-    least: int
-    room: int
-    width: int = 0
-
-    @classmethod
-    def of(cls, table: Table, place: int, titled: bool) -> _Part:
-        """Return one of a table's columns, measured."""
-        column, cells = table.columns[place], [row[place] for row in table.rows]
-        texts = [column.title] if titled else []
-        texts += [f"{' ' * _INDENT * cell.depth}{shown(cell.text) if cell.text else ''}" for cell in cells]
-        most = max((cell_len(text) for text in texts), default=0)
-        least = room = max(most, column.usual)
-        if column.overflow == "words":
-            least = room = max((cell_len(word) for text in texts for word in text.split()), default=0)
-        elif column.overflow != "whole":
-            least, room = min(most, _NARROWEST), min(most, column.room)
-        return cls(column, cells, max(most, column.usual), least, room)
-
-
-def _laid_out(parts: list[_Part], width: int | None, gap: int = _GAP) -> list[_Part]:
-    """Return the columns that ``width`` has room for, each with its width."""
-    if width is not None:
-        while sum(max(part.room, part.least) + gap for part in parts) - gap > width:
-            priority = max(part.column.priority for part in parts)
-            if not priority:
-                break
-            parts = [part for part in parts if part.column.priority < priority]
-    over = None if width is None else width + gap - sum(part.least + gap for part in parts)
-    # Spare width goes to columns from the last: to words if it makes them one line, and the rest to the name.
-    for part in reversed(parts):
-        part.width = part.most
-        if over is not None:
-            wanted = part.most - part.least
-            given = min(max(0, over), wanted)
-            if part.column.overflow == "words" and given < wanted:
-                given = 0
-            part.width, over = part.least + given, over - given
-    return parts
-
-
-def _row_lines(cells: Sequence[Cell], parts: Sequence[_Part], gap: int) -> Iterator[_Line]:
+def _row_lines(cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int]) -> Iterator[Text]:
     """Yield the lines of one row: several where a text is folded."""
-    texts = [_fitted(cell, part) for cell, part in zip(cells, parts, strict=True)]
-    for number in range(max(map(len, texts), default=0)):
-        line: _Line = []
-        for cell, part, folded in zip(cells, parts, texts, strict=True):
-            text = folded[number] if number < len(folded) else ""
-            blanks = " " * (part.width - cell_len(text))
-            right = part.column.align == "right"
-            line += [(" " * gap if line else "", ""), (blanks if right else "", "")]
-            line += [(text, _STYLES.get(cell.kind, "")), ("" if right else blanks, "")]
-        yield line
+    texts = [_folded(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    for parts in zip_longest(*texts, fillvalue=""):
+        line: list[tuple[str, str]] = []
+        for cell, column, width, part in zip(cells, columns, widths, parts, strict=True):
+            blanks = " " * (width - cell_len(part))
+            before, after = (blanks, "") if column.align == "right" else ("", blanks)
+            line += [(" " * _GAP if line else "", ""), (before, ""), (part, _STYLES.get(cell.kind, "")), (after, "")]
+        yield Text.assemble(*line)
 
 
-def _fitted(cell: Cell, part: _Part) -> list[str]:
-    """Return a cell's text in lines of the column's width."""
-    text = shown(cell.text) if cell.text else ""
-    indent = _INDENT * cell.depth
-    whole = " " * indent + text
-    if part.column.overflow == "whole" or cell_len(whole) <= part.width:
-        return [whole]
-    if part.column.overflow == "cut":
-        # A depth that would take the name's room is written in figures.
-        text = f"{cell.depth}› {text}" if indent > part.width // 2 else whole
-        return [text if cell_len(text) <= part.width else f"{set_cell_size(text, part.width - 1)}…"]
-    indent = min(indent, part.width // 2)
-    return [" " * indent + line for line in _folded(text, part.width - indent)]
+def _whole(cell: Cell) -> str:
+    return " " * _INDENT * cell.depth + (shown(cell.text) if cell.text else "")
 
 
-def _folded(text: str, width: int) -> list[str]:
-    """Return a text in lines of ``width``, broken between words where that is possible."""
+def _folded(cell: Cell, width: int) -> list[str]:
+    """Return a cell's text in lines of ``width``, broken between words where that is possible."""
+    if cell_len(_whole(cell)) <= width:
+        return [_whole(cell)]
+    indent = min(_INDENT * cell.depth, width // 2)
     lines = [""]
-    for word in text.split(" "):
+    for word in shown(cell.text).split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if cell_len(joined) <= width or "://" in word:  # an address stays whole, to be clicked on
+        if cell_len(joined) <= width - indent or "://" in word:  # an address stays whole, to be clicked on
             lines[-1] = joined
         else:
             start = [lines[-1]] if lines[-1] else []
-            lines[-1:] = [*start, *chop_cells(word, width)]
-    return lines
+            lines[-1:] = [*start, *chop_cells(word, width - indent)]
+    return [" " * indent + line for line in lines]

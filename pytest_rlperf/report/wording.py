@@ -8,23 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import see
+from pytest_rlperf.errors import see, shown
 from pytest_rlperf.model import notes, reasons
-from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.device import Disturbance
 from pytest_rlperf.model.judged import (
     TRAILER,
     Allowance,
     Estimate,
+    Fitness,
     Lever,
     LeverKind,
     Outcome,
+    Selfcheck,
     Status,
     Verdict,
     pattern_of,
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import Result, test_name
+from pytest_rlperf.model.measured import CounterChange, Result, test_name
 from pytest_rlperf.model.notes import (
     ComparedWithAnchor,
     FewerLanes,
@@ -41,12 +42,9 @@ from pytest_rlperf.model.notes import (
     UnmatchedAllowance,
 )
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
-from pytest_rlperf.model.stored import Anchor, Provenance, StoredResult
-from pytest_rlperf.report.printable import shown, shown_lines
+from pytest_rlperf.model.stored import Anchor, Provenance
 
 SAVING = "pytest --rlperf-save-baseline"
-ACCEPTING = '--rlperf-save-baseline --rlperf-accept="why"'
 _STORE_AGAIN = "store it again with --rlperf-save-baseline"
 _OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
 _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
@@ -65,6 +63,15 @@ _UNDECIDED = {
     reasons.Code.PAIRS: "too few pairs",
     reasons.Code.SPREAD: "pairs differ too much",
     reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
+}
+_KEPT_BACK = {
+    KeptBack.FAILED: "failed",
+    KeptBack.INVALID: "measured INVALID",
+    KeptBack.INVALID_TIME: "their time was INVALID",
+    KeptBack.SLOWER: 'slower than before, or maybe; old figures stay, --rlperf-accept="why" replaces them',
+    KeptBack.UNDECIDED: 'UNDECIDED by stored numbers alone; old figures stay, --rlperf-accept="why" replaces them',
+    KeptBack.SLOWER_AND_NEW: "slower than before, or maybe; there are none of this machine, "
+    '--rlperf-accept="why" stores them',
 }
 _COLLISIONS = {
     "EADDRINUSE": "bind to port 0, for which the system gives each process a port of its own",
@@ -327,69 +334,7 @@ def version_text(change: VersionChange) -> str:
     return f"{change.name} {change.then} → {change.now or 'none'}"
 
 
-# ----------------------------------------------------------------------- a failing test
-
-
-def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
-    """Return the text of a failing test at the user's line; ``origin`` names what it was compared with.
-
-    ``against`` marks a run whose base the user named.
-    """
-    verdict, result = outcome.verdict, outcome.result
-    component = shown(result.component)
-    takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
-    lines = verdict_lines(verdict)
-    blame = blame_text(outcome)
-    return shown_lines(
-        "\n".join(
-            [
-                *([f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []),
-                *([] if verdict.by_counts else _times(outcome, takes)),
-                f"compared {'with ' if outcome.live is None else ''}{shown(origin)}",
-                *filter(None, lines),
-                *([shown(blame)] if blame else []),
-                *_acceptance_advice(outcome, against=against),
-            ]
-        )
-    )
-
-
-def _times(outcome: Outcome, takes: str) -> list[str]:
-    """Return a verdict with the change and both times, and the interval with what it rests on."""
-    verdict, live, before = outcome.verdict, outcome.live, outcome.before
-    estimate = verdict.estimate
-    if estimate is None or before is None:
-        return [f"{verdict.status.value}: {takes}"]
-    where = "in the baseline" if live is None else f"on {shown(live.base_label)}"
-    interval = bounds_text(estimate)
-    pairs = "" if live is None else f"{units.counted(len(live.pairs), 'live pair')}, {live.clock} time"
-    return [
-        f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
-        f"{100 * estimate.confidence:.0f} % interval {interval}, {pairs or 'relative to the reference kernels'}",
-    ]
-
-
-def _acceptance_advice(outcome: Outcome, *, against: bool) -> list[str]:
-    """Return how to accept a slowdown that is intended."""
-    if outcome.verdict.status is not Status.SLOWER:
-        return []
-    if not against:
-        return [f"if this is intended: commit it, and store its figures with {ACCEPTING}"]
-    if not has_trailer(outcome):
-        return []
-    return [f"if this is intended, accept it in a commit's message: {trailer_of(outcome)} why"]
-
-
-def has_trailer(outcome: Outcome) -> bool:
-    """Whether a commit's message can accept a slowdown: those since base are read, where base is a commit."""
-    return outcome.live is not None and outcome.live.base_commit is not None
-
-
-def trailer_of(outcome: Outcome) -> str:
-    """Return the line of a commit message that accepts how much slower a test is, less the reason."""
-    estimate = None if outcome.verdict.by_counts else outcome.verdict.estimate
-    bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
-    return trailer(outcome.result.nodeid, *bounds)
+# ----------------------------------------------------------------------- what accepts a slowdown, and keeps a gain
 
 
 def trailer(key: str, ratio: float | None, high: float | None) -> str:
@@ -500,13 +445,7 @@ def cost_text(outcome: Outcome) -> str:
         parts[:1] = [f"{units.counted(len(pairs), 'live pair')} ({each})"]
         parts.append(f"set-up {sum(pair.setup_s for pair in pairs):.1f} s")
         parts.append(f"measured {sum(pair.seconds for pair in pairs):.1f} s")
-    stored = "" if outcome.live is None or outcome.baseline is None else f"; {_stored_text(outcome.baseline)}"
-    return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"]) + stored
-
-
-def _stored_text(stored: StoredResult) -> str:
-    """Write the figures that a live comparison did not use: times of one session are not those of another."""
-    return f"stored on {stored.session[:10]}: {units.seconds(stored.result.call_s)} a call, by another session"
+    return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"])
 
 
 def bounds_text(estimate: Estimate) -> str:
@@ -565,8 +504,8 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     short = [note for note in found if isinstance(note, ShortOfTime)]
     lines += [_short_of_time(short)] if short else []
     uncompared = [note for note in found if isinstance(note, UncomparedCounts) and (note.gates or verbose)]
-    kinds = dict.fromkeys(type(note.obstacle) for note in uncompared)
-    lines += [_uncompared([note for note in uncompared if type(note.obstacle) is kind]) for kind in kinds]
+    obstacles = Counter(obstacle_text(note.obstacle) for note in uncompared)
+    lines += [f"counts of {units.counted(tests, 'test')} not compared: {text}" for text, tests in obstacles.items()]
     return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
 
 
@@ -576,40 +515,35 @@ def uncalled(calls: Mapping[str, str]) -> str:
     return f"{each}: nothing was checked or measured{see('writing-tests.md#limits')}"
 
 
-def _note(
-    note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | ComparedWithAnchor | MeasuredFresh | NotForked,
-) -> str:
-    if isinstance(note, TextNote):
-        return note.text
-    if isinstance(note, FewerLanes):
-        lanes = "one pair at a time is" if note.lanes == 1 else f"{note.lanes} pairs at a time are"
-        if note.quota is not None:
-            return f"{lanes} measured: the cgroup's quota is {note.quota:g} of {note.wanted} CPUs"
-        return f"{lanes} measured, not {note.wanted}: this process may use {units.counted(note.lanes, 'CPU')}"
-    if isinstance(note, SkippedBaseline):
-        return f"skipped a baseline that is not this machine's: {note.error}"
-    if isinstance(note, ComparedWithAnchor):
-        return _compared_with_anchor(note)
-    if isinstance(note, NotForked):
-        return f"every process was a new interpreter, which takes longer: {shown(note.why)}"
-    if isinstance(note, MeasuredFresh):
-        return f"{test_name(note.key)} was measured in new interpreters: {shown(note.why)}"
-    allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
-    pattern = f"{allowance.pattern!r} fits no measured test of this run"
-    return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
+def _note(note: Note) -> str:
+    match note:
+        case TextNote(text):
+            return text
+        case FewerLanes(lanes, wanted, quota):
+            pairs = "one pair at a time is" if lanes == 1 else f"{lanes} pairs at a time are"
+            if quota is not None:
+                return f"{pairs} measured: the cgroup's quota is {quota:g} of {wanted} CPUs"
+            return f"{pairs} measured, not {wanted}: this process may use {units.counted(lanes, 'CPU')}"
+        case SkippedBaseline(error):
+            return f"skipped a baseline that is not this machine's: {error}"
+        case ComparedWithAnchor(baseline, anchor, last):
+            stored = "has no commit" if last is None else f"was last stored at {last[:12]}"
+            return f"the anchor of baseline {baseline!r} is {anchor_text(anchor)}; the baseline {stored}"
+        case NotForked(why):
+            return f"every process was a new interpreter, which takes longer: {shown(why)}"
+        case MeasuredFresh(key, why):
+            return f"{test_name(key)} was measured in new interpreters: {shown(why)}"
+        case UnmatchedAllowance(allowance, near):
+            close = f"; close to it is {near!r}" if near else ""
+            pattern = f"{allowance.pattern!r} fits no measured test of this run"
+            return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
+    raise AssertionError(note)
 
 
 def _named(keys: Sequence[str]) -> str:
     """Return the names of tests, of the first few where there are many."""
     more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
     return ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
-
-
-def _uncompared(alike: Sequence[UncomparedCounts]) -> str:
-    """Return a line on counts that an obstacle of one kind keeps from being compared; the first test stands for all."""
-    first, *others = (obstacle_text(note.obstacle) for note in alike)
-    example = f", as those of {test_name(alike[0].key)}" if {*others} - {first} else ""
-    return f"counts of {units.counted(len(alike), 'test')} not compared{example}: {first}"
 
 
 def _short_of_time(short: Sequence[ShortOfTime]) -> str:
@@ -629,11 +563,6 @@ def shard_failures(keys: Sequence[str]) -> str:
 def anchor_text(anchor: Anchor) -> str:
     """Name an anchor: its commit, its day and the reason for it."""
     return f"{anchor.commit[:12]} of {anchor.created.partition('T')[0]} ({anchor.reason})"
-
-
-def _compared_with_anchor(note: ComparedWithAnchor) -> str:
-    last = "has no commit" if note.last is None else f"was last stored at {note.last[:12]}"
-    return f"the anchor of baseline {note.baseline!r} is {anchor_text(note.anchor)}; the baseline {last}"
 
 
 def collision_text(collision: str) -> str:
@@ -671,29 +600,10 @@ def saved_lines(saved: Saved) -> list[str]:
     alike: dict[tuple[KeptBack, int], list[str]] = {}
     for key, why in saved.kept_back.items():
         alike.setdefault((why, saved.workers.get(key, 0)), []).append(key)
-    return lines + [
-        f"{units.counted(len(keys), 'result')} not stored: {_kept_back(why, keys, saved, workers)}"
-        for (why, workers), keys in alike.items()
-    ]
-
-
-def _kept_back(why: KeptBack, keys: Sequence[str], saved: Saved, workers: int) -> str:
-    names = _named(keys)
-    one = len(keys) == 1
-    texts = {
-        KeptBack.FAILED: "its test failed" if one else "their tests failed",
-        KeptBack.INVALID: "its measurement was INVALID" if one else "their measurements were INVALID",
-        KeptBack.INVALID_TIME: "its time was INVALID" if one else "their times were INVALID",
-        KeptBack.FEW_WORKERS: f"{workers} of {saved.needed} workers measured {'it' if one else 'them'}; "
-        "raise --rlperf-max-time",
-        KeptBack.SLOWER: f"{names}: slower than before, or maybe; old figures stay, "
-        '--rlperf-accept="why" replaces them',
-        KeptBack.UNDECIDED: f"{names}: UNDECIDED by stored numbers alone; old figures stay, "
-        '--rlperf-accept="why" replaces them',
-        KeptBack.SLOWER_AND_NEW: f"{names}: slower than before, or maybe; there are none of this machine, "
-        '--rlperf-accept="why" stores them',
-    }
-    return texts[why]
+    for (why, workers), keys in alike.items():
+        reason = _KEPT_BACK.get(why, f"{workers} of {saved.needed} workers had time; raise --rlperf-max-time")
+        lines.append(f"{units.counted(len(keys), 'result')} not stored: {_named(keys)}: {reason}")
+    return lines
 
 
 def seen_from_here(path: Path) -> str:

@@ -12,9 +12,8 @@ from pytest_rlperf.baseline.machine import differences, this_machine
 from pytest_rlperf.baseline.provenance import changed_versions, free_distributions, providing
 from pytest_rlperf.baseline.store import OtherBaselines, Store
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import Counting, PhaseCounts
 from pytest_rlperf.model.judged import Outcome
-from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.measured import Counting, PhaseCounts, Result
 from pytest_rlperf.model.notes import (
     NoStoredCounts,
     NothingCounted,

@@ -14,10 +14,10 @@ from pytest_rlperf import units
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.progress import RunProgress
+from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import Config
-from pytest_rlperf.report.bisection import bisection_lines, comparison_lines
+from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project

@@ -15,21 +15,20 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
-from pytest_rlperf.report import benchmark_json
-from pytest_rlperf.report.files import (
+from pytest_rlperf.report.exports import BENCHMARK_OPTION, benchmark_document
+from pytest_rlperf.report.github import GitHubRun, place_of, write_github
+from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
+from pytest_rlperf.report.summary import NextStep, Summary, next_steps
+from pytest_rlperf.report.terminal import render_selfcheck, render_summary
+from pytest_rlperf.report.wording import note_lines
+from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.writing import (
     CACHE,
     LATEST_RUN,
     OutputError,
     check_file,
     write_file,
 )
-from pytest_rlperf.report.github import GitHubRun, place_of, write_github
-from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
-from pytest_rlperf.report.selfcheck import render_selfcheck
-from pytest_rlperf.report.summary import NextStep, Summary, next_steps
-from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.wording import note_lines
-from pytest_rlperf.run.outcomes import RunState
 
 if TYPE_CHECKING:
     import pytest
@@ -45,7 +44,7 @@ def check_outputs(settings: Config, junit_xml: str | None) -> None:
     """
     # As pytest reads it.
     junit = Path(os.path.expanduser(os.path.expandvars(junit_xml))) if junit_xml else None  # noqa: PTH111
-    files = ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json), ("--junit-xml", junit))
+    files = ((_JSON, settings.json), (BENCHMARK_OPTION, settings.benchmark_json), ("--junit-xml", junit))
     for option, path in files:
         if path is not None:
             check_file(option, path)
@@ -92,7 +91,7 @@ class EndOfRun:
         writers: list[tuple[Path | None, Callable[[Path], object]]] = [
             (settings.json, lambda path: write_file(_JSON, path, document)),
             (settings.html, lambda path: write_file(_HTML, path, self._page())),
-            (settings.benchmark_json, lambda path: write_file(benchmark_json.OPTION, path, self._benchmarks())),
+            (settings.benchmark_json, lambda path: write_file(BENCHMARK_OPTION, path, self._benchmarks())),
         ]
         errors = []
         for path, write in writers:
@@ -150,9 +149,7 @@ class EndOfRun:
         """Return pytest-benchmark's JSON."""
         run, items = self._run, self.items.values()
         params = {result_key(item): item.callspec.params for item in items if hasattr(item, "callspec")}
-        document = benchmark_json.benchmark_document(
-            run.outcomes.tests, run.baselines.machine, run.provenance(), params=params
-        )
+        document = benchmark_document(run.outcomes.tests, run.baselines.machine, run.provenance(), params=params)
         return written(document)
 
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:

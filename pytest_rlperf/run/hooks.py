@@ -21,12 +21,10 @@ from pytest_rlperf.fixtures import is_measured, missing_call, result_key, unmet
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
-from pytest_rlperf.model.notes import Note, TextNote
-from pytest_rlperf.model.progress import RunProgress
+from pytest_rlperf.model.notes import Note, RunProgress, TextNote
 from pytest_rlperf.options import Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
-from pytest_rlperf.report.files import OutputError
-from pytest_rlperf.report.statuses import compares_nothing
+from pytest_rlperf.report.summary import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine
 from pytest_rlperf.report.wording import note_lines, seen_from_here, uncalled
@@ -37,6 +35,7 @@ from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.saving import save
+from pytest_rlperf.writing import OutputError
 
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGINT: signal.default_int_handler,

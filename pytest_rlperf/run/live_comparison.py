@@ -21,11 +21,10 @@ from pytest_rlperf.measure.one_side import SideMeasurement
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, WarmPair
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.counting import Tally
 from pytest_rlperf.model.judged import OFF, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, StartUp, log_ratios
-from pytest_rlperf.model.measured import Result, work_text
-from pytest_rlperf.model.progress import Progress
+from pytest_rlperf.model.measured import Result, Tally, work_text
+from pytest_rlperf.model.notes import Progress
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.options import Config

@@ -22,22 +22,21 @@ import pytest
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.judged import Outcome, Selfcheck
 from pytest_rlperf.model.notes import (
     ComparedWithAnchor,
     FewerLanes,
     MeasuredFresh,
     Note,
     NotForked,
+    RunProgress,
     ShortOfTime,
     TextNote,
 )
-from pytest_rlperf.model.progress import RunProgress
-from pytest_rlperf.model.selfcheck import Selfcheck
 from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import ANCHOR, Config
-from pytest_rlperf.report.junit import properties
-from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.exports import properties
+from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder

@@ -18,10 +18,9 @@ from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import OFF, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result, Start
-from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
-from pytest_rlperf.model.progress import Progress
+from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, Progress, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
-from pytest_rlperf.report.wording import failure_text
+from pytest_rlperf.report.summary import failure_text
 from pytest_rlperf.run.baselines import live_counts
 from pytest_rlperf.run.live_comparison import (
     COUNTED_PAIRS,

@@ -17,11 +17,20 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.findings import scale
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model.judged import LIVE_TOLERANCE, OFF, Allowance, Finding, Outcome, Policy, Shard
+from pytest_rlperf.model.judged import (
+    LIVE_TOLERANCE,
+    OFF,
+    Allowance,
+    Finding,
+    Fitness,
+    Outcome,
+    Policy,
+    Selfcheck,
+    Shard,
+)
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.run_json import RunFile

@@ -25,13 +25,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_rlperf import units
+from pytest_rlperf.errors import shown, shown_lines
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Shard
-from pytest_rlperf.model.notes import TextNote
-from pytest_rlperf.model.progress import RunProgress
-from pytest_rlperf.report.merge import MergeError, check_shard, merge_shards
-from pytest_rlperf.report.printable import shown, shown_lines
-from pytest_rlperf.report.run_json import RunFile, decoded, read_document
+from pytest_rlperf.model.notes import RunProgress, TextNote
+from pytest_rlperf.report.run_json import MergeError, RunFile, check_shard, decoded, merge_shards, read_document
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.workers import messages as m

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeAlias
 
 from pytest_rlperf.measure.placement import usable_cpus
+from pytest_rlperf.model.judged import Selfcheck, Trial
 from pytest_rlperf.model.measured import Result, test_name
-from pytest_rlperf.model.selfcheck import Selfcheck, Trial
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LivePairs, Measuring, WorkerPair, make_result
 from pytest_rlperf.workers import messages as m

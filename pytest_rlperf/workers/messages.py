@@ -16,13 +16,14 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from pytest_rlperf.model.counting import Share, Tally
 from pytest_rlperf.model.measured import (
     OutputPart,
     Result,
     Shape,
+    Share,
     SliceKind,
     SliceRecord,
+    Tally,
     Usage,
     Warm,
     out_of_range,

@@ -22,8 +22,7 @@ import psutil
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.worker import WorkerStoppedError
-from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm
+from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Tally, Usage, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.workers import loader as loader_program
 from pytest_rlperf.workers import messages as m

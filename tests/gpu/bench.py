@@ -21,9 +21,8 @@ from pytest_rlperf.devices.clocks import EventClock
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model.counting import Count
 from pytest_rlperf.model.device import DeviceTimes
-from pytest_rlperf.model.measured import Phase, Workload
+from pytest_rlperf.model.measured import Count, Phase, Workload
 from pytest_rlperf.timers import recording_into
 
 WITHIN = 0.02

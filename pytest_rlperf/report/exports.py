@@ -1,0 +1,154 @@
+"""Writes verdicts for other tools: as pytest-benchmark's JSON, and as properties in JUnit's XML.
+
+In pytest-benchmark's JSON a *round* is one worker's figure: the mean wall time of a call in that process, the
+statistical unit of a stored comparison. So ``rounds`` is the number of workers, ``stddev`` how much processes differ.
+``iterations`` is how many calls a slice makes on average.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+from pytest_rlperf.errors import shown
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import Machine, Provenance
+from pytest_rlperf.report.wording import message
+
+BENCHMARK_OPTION = "--rlperf-benchmark-json"
+
+
+def rounds_s(result: Result) -> list[float]:
+    """Return the seconds per call that count as a result's rounds: each worker's, by the wall's clock."""
+    return [worker.wall.call_s for worker in result.workers]
+
+
+def iterations(result: Result) -> int:
+    """Return how many calls a slice of the result's made, on average."""
+    return max(1, round(statistics.fmean(worker.calls / max(1, worker.slices) for worker in result.workers)))
+
+
+def benchmark_document(
+    outcomes: Mapping[str, Outcome],
+    machine: Machine,
+    provenance: Provenance,
+    *,
+    params: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the document that pytest-benchmark would have written.
+
+    ``params`` are tests' parameters, by their keys, where they have any. Tests without figures have no row.
+    """
+    import pytest_benchmark
+    from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
+    from pytest_benchmark.utils import get_commit_info
+
+    machine_info = pytest_benchmark_generate_machine_info()  # type: ignore[no-untyped-call]
+    commit_info = get_commit_info()  # type: ignore[no-untyped-call]
+    measured = {key: outcome for key, outcome in outcomes.items() if outcome.result.measured}
+    return {
+        "machine_info": {**machine_info, "rlperf": asdict(machine)},
+        "commit_info": {**commit_info, "id": provenance.commit or "unversioned", "dirty": provenance.dirty},
+        "benchmarks": [_row(key, outcome, params.get(key)) for key, outcome in measured.items()],
+        "datetime": provenance.created,
+        "version": pytest_benchmark.__version__,
+    }
+
+
+def _row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[str, Any]:
+    from pytest_benchmark.stats import Metadata
+
+    result, rounds = outcome.result, rounds_s(outcome.result)
+    name, param = _split(key)
+    fixture = SimpleNamespace(
+        group=shown(result.component),
+        name=shown(name if param is None else f"{name}[{param}]"),
+        fullname=shown(key),
+        params=None if not params else {name: _plain(value) for name, value in params.items()},
+        param=None if param is None else shown(param),
+        extra_info={"rlperf": _details(outcome)},
+        cprofile_stats=None,
+    )
+    options = {
+        "disable_gc": False,
+        "timer": "perf_counter",
+        "min_rounds": len(rounds),
+        "max_time": outcome.seconds,
+        "min_time": 0.0,
+        "warmup": True,
+    }
+    row = Metadata(fixture, iterations(result), options)  # type: ignore[no-untyped-call]
+    for round_s in rounds:
+        row.stats.update(round_s)  # type: ignore[no-untyped-call]
+    found: dict[str, Any] = row.as_dict()  # type: ignore[no-untyped-call]
+    return found
+
+
+def _details(outcome: Outcome) -> dict[str, Any]:
+    result, verdict, before, estimate = outcome.result, outcome.verdict, outcome.before, outcome.verdict.estimate
+    return {
+        "component": shown(result.component),
+        "unit": shown(result.unit),
+        "items": result.items,
+        "items_per_s": result.items_per_s,
+        "clock": result.clock,
+        "call_s": result.call_s,
+        "verdict": verdict.status.value,
+        "reason": shown(message(outcome)),
+        "base_call_s": None if before is None else before.call_s,
+        "ratio": None if estimate is None else estimate.ratio,
+        "interval": None if estimate is None else [estimate.low, estimate.high],
+    }
+
+
+def _split(key: str) -> tuple[str, str | None]:
+    """Return a test's name without its file, class and brackets, and what stands in the brackets, if there are any."""
+    path, separator, within = key.partition("::")
+    names, bracket, param = (within if separator else path).partition("[")
+    return names.rpartition("::")[2], param.removesuffix("]") if bracket else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON can have it."""
+    if isinstance(value, (bool, int, type(None))):
+        return value
+    return shown(value if isinstance(value, str) else repr(value))
+
+
+# --------------------------------------------------------------------------- JUnit's XML
+
+
+def properties(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return a test's verdict as names and values for ``report.user_properties``, which CI systems show and keep.
+
+    They have seconds per call, and ratios as they are, without units. What is not known has no property. JUnit takes
+    them from the report of the teardown.
+    """
+    verdict, result, before, estimate = outcome.verdict, outcome.result, outcome.before, outcome.verdict.estimate
+    found: list[tuple[str, object]] = [
+        ("verdict", verdict.status.value),
+        ("reason_code", str(verdict.reason.code)),
+        ("reason", shown("; ".join(message(outcome).split("\n")))),
+        ("gated", str(verdict.gated).lower()),
+        *([("component", shown(result.component))] if result.component else []),
+    ]
+    if verdict.accepted and verdict.status is Status.SLOWER:
+        found += [("accepted", "true")]
+    if result.measured:
+        found += [("call_s", result.call_s), ("items_per_s", result.items_per_s), ("clock", result.clock)]
+        found += [("workers", len(result.workers))]
+    if before is not None and before.measured:
+        found += [("base_call_s", before.call_s)]
+    if estimate is not None:
+        found += [("ratio", estimate.ratio), ("ratio_low", estimate.low), ("ratio_high", estimate.high)]
+    if outcome.live is not None:
+        found += [("against", shown(outcome.live.base_label)), ("pairs", len(outcome.live.pairs))]
+    for change in verdict.counters:
+        name = f"{change.path}: {change.name}" if change.path else change.name
+        found += [("counter", f"{shown(name)} {change.was} → {change.now}")]
+    found += [("finding", f"{finding.kind}: {shown(finding.line)}") for finding in verdict.findings]
+    return [(f"rlperf_{name}", f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in found]
