@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest_rlperf
-from pytest_rlperf import fixtures, testing, timers, traces
+from pytest_rlperf import fixtures, testing, timers
 from pytest_rlperf.cli import COMMANDS
 from pytest_rlperf.cli.command import Command
 from pytest_rlperf.counters.instrument import NAMES
 from pytest_rlperf.options import OPTIONS, Option
+from pytest_rlperf.timers import files
 
 DOCS = Path(__file__).parent
 _SHOWN = (bool, float, int, str, type(None))  # defaults that a signature shows
@@ -114,7 +115,7 @@ def timer_functions() -> str:
 
 def trace_functions() -> str:
     """Return the functions of files of timer trees, and the clock for tests."""
-    found = [("traces." + name, getattr(traces, name)) for name in ("read", "parse", "write")]
+    found = [("timers.files." + name, getattr(files, name)) for name in ("read", "parse", "write")]
     found += [("testing.FakeClock", testing.FakeClock), ("testing.FakeClock.advance", testing.FakeClock.advance)]
     return _described("`pytest_rlperf`", found)
 

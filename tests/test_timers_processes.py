@@ -20,9 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_rlperf import traces
 from pytest_rlperf.model.timing import Mode, TimerTree, Timing
-from pytest_rlperf.timers import Tree, hierarchical_timer, merge, recording, recording_into
+from pytest_rlperf.timers import Tree, files, hierarchical_timer, merge, recording, recording_into
 
 SCRIPTS = Path(__file__).parent / "processes"
 WORKERS, ROUNDS, STEPS = 2, 2, 5  # as in processes/worlds.py, which needs gymnasium
@@ -121,7 +120,7 @@ def check_collected(seen: TimerTree, names: list[str], each: Mapping[str, int]) 
         assert list(worker.gauges) == ["room"]
 
     assert pickle.loads(pickle.dumps(seen)) == seen  # noqa: S301 - of our own making
-    assert traces.parse(traces.write([seen], "json").encode(), "x") == [seen]
+    assert files.parse(files.write([seen], "json").encode(), "x") == [seen]
 
 
 def process_names(start_method: str) -> list[str]:

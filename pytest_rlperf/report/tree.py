@@ -11,7 +11,6 @@ from pytest_rlperf.model.timing import Mode, TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text
-from pytest_rlperf.traces.reading import laid_out, levels
 
 _NAME = Column("name", "name", "left", overflow="cut", room=24)
 _UNKNOWN = "–"
@@ -25,9 +24,9 @@ _Figures: TypeAlias = list[tuple[Column, list[str]]]  # columns with their cells
 
 def render_tree(tree: TimerTree, *, width: int | None) -> str:
     """Return a tree as a table of at most ``width`` columns, with all its figures where that is None."""
-    paths = list(levels(tree.root))
+    paths = [((), tree.root), *tree.root.walk()]
     timings = [timing for _, timing in paths]
-    lines = _lines([Cell(_title(timing), depth=depth) for depth, timing in paths], _figures(timings), width)
+    lines = _lines([Cell(_title(timing), depth=len(path)) for path, timing in paths], _figures(timings), width)
     if _whole_ns(tree.root) > tree.root.total_ns:
         lines.append(f"share: of {_time(_whole_ns(tree.root))}, {_NOTE_WHOLE}")
     if any(timing.is_parallel for timing in timings):
@@ -94,7 +93,7 @@ def _count(timing: Timing) -> str:
 
 def _whole_ns(root: Timing) -> int:
     """Return what shares are of: the root's total, or what its parts add up to where theirs are no sums."""
-    return laid_out(root)[0].length_ns
+    return max(root.total_ns, sum(_whole_ns(child) for child in root.children if not child.is_parallel))
 
 
 def _share(timing: Timing, whole_ns: int) -> str:
