@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes.attach import Undo, put, together
-from pytest_rlperf.probes.torch import Ranges, follow, phase_name
-from pytest_rlperf.timers.process import hierarchical_timer
+from pytest_rlperf.probes.attach import Undo, together
+from pytest_rlperf.probes.torch import Ranges, follow, follow_context, phase_name
 
 
 def standing_probes() -> tuple[Probe, ...]:
@@ -37,21 +35,4 @@ class LiveTimers:
         for name in _SAMPLE_FACTORY:
             context = getattr(sys.modules.get(name), "TimingContext", None)
             if context is not None:
-                yield from _follow_context(context)
-
-
-def _follow_context(context: Any) -> Iterator[Undo]:
-    """Follow a class of context managers that have a ``_key``."""
-    enter, leave = context.__enter__, context.__exit__
-
-    def followed_enter(self: Any) -> Any:
-        done = enter(self)
-        hierarchical_timer(phase_name(self._key)).__enter__()
-        return done
-
-    def followed_exit(self: Any, *error: Any) -> Any:
-        hierarchical_timer(phase_name(self._key)).__exit__(None, None, None)
-        return leave(self, *error)
-
-    yield put(context, "__enter__", followed_enter)
-    yield put(context, "__exit__", followed_exit)
+                yield from follow_context(context, lambda scope: phase_name(scope._key))

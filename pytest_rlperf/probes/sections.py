@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
 from typing import Any
@@ -139,7 +140,8 @@ class UpdateSections:
         parts = self._parts
         yield self.add_to_tree
         for holder, buffer in parts.buffers:
-            yield replace_method(holder, buffer, "sample", self._sampling)
+            with suppress(TypeError):  # what cannot be replaced is no section
+                yield replace_method(holder, buffer, "sample", self._sampling)
         for module, kind in parts.modules:
             yield from self._watch_module(module, kind)
         yield from self._watch_optimizers()

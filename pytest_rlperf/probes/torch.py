@@ -112,9 +112,7 @@ class Ranges:
         import torch
 
         yield from self._switch_torchrl()
-        record: Any = torch.autograd.profiler.record_function
-        yield put(record, "__enter__", _opening(record.__enter__, _range_name))
-        yield put(record, "__exit__", _closing(record.__exit__, _range_name))
+        yield from follow_context(torch.autograd.profiler.record_function, _range_name)
         nvtx: Any = torch.cuda.nvtx
         yield from follow(nvtx, "range_push", "range_pop")
 
@@ -153,6 +151,30 @@ def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
     yield put(owner, pop, popped)
 
 
+def follow_context(context: Any, name_of: Callable[[Any], str | None]) -> Iterator[Undo]:
+    """Make a phase of each use of a class of context managers, unless it has no name.
+
+    Yields functions that undo it.
+    """
+    enter, leave = context.__enter__, context.__exit__
+
+    def followed_enter(self: Any) -> Any:
+        done = enter(self)
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__enter__()
+        return done
+
+    def followed_exit(self: Any, *error: Any) -> Any:
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__exit__(None, None, None)
+        return leave(self, *error)
+
+    yield put(context, "__enter__", followed_enter)
+    yield put(context, "__exit__", followed_exit)
+
+
 def phase_name(name: object) -> str:
     """Return the name of a phase for another library's name of a range, without slashes, which join paths."""
     return str(name).replace("/", "|") or "(unnamed)"
@@ -173,24 +195,3 @@ def quieten_ranges() -> None:
 def _range_name(record: Any) -> str | None:
     name = str(record.name)
     return None if name.startswith(("Optimizer.", MARK)) else phase_name(name)
-
-
-def _opening(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
-    def enter(self: Any) -> Any:
-        name = name_of(self)
-        if name is not None:
-            hierarchical_timer(name).__enter__()
-        return original(self)
-
-    return enter
-
-
-def _closing(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
-    def leave(self: Any, *error: Any) -> Any:
-        done = original(self, *error)
-        name = name_of(self)
-        if name is not None:
-            hierarchical_timer(name).__exit__(None, None, None)
-        return done
-
-    return leave
