@@ -24,7 +24,7 @@ _UNITS = {"1": "", "B": "bytes"}
 _RESULT = ("measured", "name", "clock", "call_s", "items_per_s", "phase")
 _ERRORS = ("PerformanceRegression", "ComponentError", "MeasurementError", "NotMeasuredError")
 _TIMERS = (
-    *("hierarchical_timer", "timed", "snapshot", "reset", "merge_tree", "merge", "enable", "disable", "is_recording"),
+    *("hierarchical_timer", "timed", "snapshot", "reset", "merge_tree", "enable", "disable", "is_recording"),
     *("recording", "recording_into", "add_metadata", "set_gauge", "child_environment"),
 )
 

@@ -3,7 +3,6 @@
 Nothing is timed, and nothing is paid, unless ``RLPERF_TIMERS=on`` (or ``standby``) is set before this is imported.
 """
 
-from pytest_rlperf.timers.node import TimerModeError, merge
 from pytest_rlperf.timers.process import (
     ARMED,
     add_metadata,
@@ -26,7 +25,6 @@ from pytest_rlperf.timers.tree import Tree
 __all__ = [
     "ARMED",
     "Timer",
-    "TimerModeError",
     "Tree",
     "add_metadata",
     "child_environment",
@@ -34,7 +32,6 @@ __all__ = [
     "enable",
     "hierarchical_timer",
     "is_recording",
-    "merge",
     "merge_tree",
     "recording",
     "recording_into",

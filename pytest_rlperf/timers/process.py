@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pytest_rlperf.model.timing import Mode, TimerTree
-from pytest_rlperf.timers.node import WINDOW, called
+from pytest_rlperf.model.timing import TimerTree
+from pytest_rlperf.timers.node import ClockNs, called, watch_tasks
 from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, decorate, name_of
-from pytest_rlperf.timers.stack import ClockNs, watch_tasks
 from pytest_rlperf.timers.tree import Tree
 
 VARIABLE = "RLPERF_TIMERS"
@@ -80,9 +79,7 @@ class _Process:
 
 _process = _Process()
 _MAIN = "MainProcess"
-_SUM = Mode.SUM  # looking it up in the enumeration takes as long as reading the clock
-_sums: dict[str, Scope] = {}
-_others: dict[tuple[str, Mode], Scope] = {}
+_scopes: dict[str, Scope] = {}
 
 
 if ARMED:
@@ -90,17 +87,16 @@ if ARMED:
     os.register_at_fork(after_in_child=_process.start_anew)
     _process.turn(on=_STARTS_ON)
 
-    def hierarchical_timer(name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
+    def hierarchical_timer(name: str) -> Timer:
         """Return the context manager that times its body under ``name``, below the scope open around it."""
         try:
-            return _sums[name] if mode is _SUM else _others[name, mode]
+            return _scopes[name]
         except KeyError:
-            scope = Scope(name, mode, window)
-            return _sums.setdefault(name, scope) if mode is _SUM else _others.setdefault((name, mode), scope)
+            return _scopes.setdefault(name, Scope(name))
 
 else:
 
-    def hierarchical_timer(name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
+    def hierarchical_timer(name: str) -> Timer:
         """Return the context manager that times its body under ``name``, below the scope open around it."""
         return NOTHING
 
@@ -110,34 +106,20 @@ def timed(function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 @overload
-def timed(
-    *, name: str | None = None, mode: Mode = Mode.SUM, window: int = WINDOW
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def timed(*, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def timed(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    mode: Mode = Mode.SUM,
-    window: int = WINDOW,
-) -> Any:
+def timed(function: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
     """Time each call of ``function`` under its qualified name, or under ``name``.
 
     A coroutine is timed from its first step to its last, a generator while it runs. Where timers are not armed the
     function itself comes back.
     """
     if function is None:
-        return partial(_timed, name=name, mode=mode, window=window)
-    return _timed(function, name=name, mode=mode, window=window)
-
-
-def _timed(function: Callable[P, R], *, name: str | None, mode: Mode, window: int) -> Callable[P, R]:
+        return partial(timed, name=name)
     if not ARMED:
         return function
-    named = name if name is not None else name_of(getattr(function, "__func__", function))
-    return decorate(function, Scope(named, mode, window))
+    return decorate(function, Scope(name_of(getattr(function, "__func__", function)) if name is None else name))
 
 
 def enable() -> None:
@@ -203,7 +185,7 @@ def add_metadata(key: str, value: str) -> None:
         tree.metadata[key] = value
 
 
-def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None) -> None:
+def merge_tree(other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
     """Add another process's tree below the path that is open here, in the tree that records now, if one does.
 
     It should hold the time since that process's last :func:`reset`. Among ``workers`` it is called ``worker``, or by
@@ -211,7 +193,7 @@ def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True, wo
     """
     tree = _current()
     if tree is not None:
-        tree.merge(other, root_name, is_parallel=is_parallel, worker=worker)
+        tree.merge(other, root_name, worker=worker)
 
 
 def _current() -> Tree | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 import time
 import warnings
@@ -13,10 +14,8 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
-from pytest_rlperf.model.timing import Mode
-from pytest_rlperf.timers import stack as stacks
-from pytest_rlperf.timers.node import WINDOW, Node, key_of
-from pytest_rlperf.timers.stack import ClockNs, Stack
+from pytest_rlperf.timers import node as nodes
+from pytest_rlperf.timers.node import ClockNs, Node, Stack
 
 if TYPE_CHECKING:
     from pytest_rlperf.timers.tree import Tree
@@ -101,7 +100,7 @@ class _ProcessSwitch:
         if local is None:
             return None
         stack: Stack = getattr(local, "stack", None) or self.join()
-        return stack.of_task() if stacks.running_tasks else stack
+        return stack.of_task() if nodes.running_tasks else stack
 
 
 PROCESS = _ProcessSwitch()
@@ -126,12 +125,11 @@ class _Bracket(type):
 class Scope(metaclass=_Bracket):
     """A reusable, reentrant context manager that times its body under ``name``; bind it once to save the look-up.
 
-    Its parent is the scope open around it, in the same thread and the same task, when it is entered. ``mode`` selects
-    the figure of its entries: their sum, the last, or the mean of the last ``window``. It records into the tree of the
-    process.
+    Its parent is the scope open around it, in the same thread and the same task, when it is entered. It records into
+    the tree of the process.
     """
 
-    __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name")
+    __slots__ = ("__enter__", "__exit__", "name")
 
     if TYPE_CHECKING:
 
@@ -139,24 +137,18 @@ class Scope(metaclass=_Bracket):
 
         def __exit__(self, kind: object, error: object, traceback: object, /) -> None: ...
 
-    def __init__(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> None:
+    def __init__(self, name: str) -> None:
         if not name or "/" in name:
             raise ValueError(f"a timer's name must be non-empty and without '/', which joins paths: {name!r}")
-        if window < 1:
-            raise ValueError(f"a mean is of one entry at least: window={window}")
-        self.name = name
-        self.mode = mode
-        self._key = key_of(name, mode)
-        self._keep = window if mode is Mode.MEAN else 0
+        self.name = sys.intern(name)
         self.__enter__, self.__exit__ = self._bracket()  # type: ignore[method-assign]  # slots, whatever they look like
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The key is interned in each process, so a copy from another process would not be identical.
-        return type(self), (self.name, self.mode, self._keep or WINDOW)
+        return type(self), (self.name,)  # names are interned in each process
 
     def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
         """Return the two functions that ``with`` calls, with what they do written out: calls would double the cost."""
-        key = self._key
+        name = self.name
 
         def enter() -> None:
             local = _local
@@ -166,12 +158,12 @@ class Scope(metaclass=_Bracket):
                 stack = local.stack
             except AttributeError:
                 stack = PROCESS.join()
-            if stacks.running_tasks:
+            if nodes.running_tasks:
                 stack = stack.of_task()
             try:
-                node = stack.node.children[key]
+                node = stack.node.children[name]
             except KeyError:
-                node = stack.node.new_child(self.name, self.mode, self._keep)
+                node = stack.node.child(name)
             # The start before the node: another thread that looks finds no open node without a start.
             node.start_ns = _clock()
             stack.node = node
@@ -189,10 +181,10 @@ class Scope(metaclass=_Bracket):
                     stack = local.stack
                 except AttributeError:
                     stack = PROCESS.join()
-            if stacks.running_tasks:
+            if nodes.running_tasks:
                 stack = stack.of_task()
             node = stack.node
-            if node.key is not key:
+            if node.name is not name:
                 self._leave_late(stack, now_ns)
                 return
             stack.node = node.parent
@@ -208,7 +200,7 @@ class Scope(metaclass=_Bracket):
         """Leave where another scope than this one is the innermost that is open."""
         inner: list[Node] = []
         for node in stack.open_nodes():
-            if node.key is self._key:
+            if node.name is self.name:
                 break
             inner.append(node)
         else:
@@ -223,9 +215,7 @@ class Scope(metaclass=_Bracket):
     def _complain(self, inner: list[Node]) -> None:
         names = ", ".join(repr(node.name) for node in inner)
         fault = f"{names} within {self.name!r} had not ended when it did, and ended with it"
-        tree = PROCESS.tree
-        if tree is not None and tree.note_fault(fault):
-            warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=4)
 
 
 # --------------------------------------------------------------------------- timing a function's body

@@ -6,16 +6,14 @@ import re
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
-from pytest_rlperf.timers.node import Node, add_gauges, add_workers, called, merge_timings
+from pytest_rlperf.timers.node import ClockNs, Node, Stack, add_gauges, add_workers, called, merge_timings
 from pytest_rlperf.timers.scope import PROCESS
-from pytest_rlperf.timers.stack import ClockNs, Stack
 
 _NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the names that threads get by themselves, or that C++'s get
 
@@ -33,7 +31,6 @@ class Tree:
         self.clock = clock
         self.gauges: dict[str, Gauge] = {}
         self.metadata: dict[str, str] = {}
-        self.faults: Counter[str] = Counter()
         self._lock = threading.RLock()  # reentrant: the garbage collector may run _end_thread while it is held
         self._homes = threading.local()
         self._owner = self.new_stack("")
@@ -87,27 +84,20 @@ class Tree:
         """Return an empty stack for a thread."""
         return Stack(label)
 
-    def note_fault(self, fault: str) -> bool:
-        """Note a misuse of scopes; return whether it is the first of its kind."""
-        with self._lock:
-            self.faults[fault] += 1
-            return self.faults[fault] == 1
-
     def set_gauge(self, name: str, value: float) -> None:
         """Note the value of a quantity."""
         with self._lock:
             self.gauges = add_gauges([self.gauges, {name: Gauge(value, value, value, 1)}])
 
-    def merge(self, other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None) -> None:
-        """Add another tree below the path that is open here, as ``root_name``.
+    def merge(self, other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
+        """Add another tree below the path that is open here, as ``root_name``, which is no part of that path's time.
 
-        The snapshot keeps ``other`` itself in ``workers``, as ``worker`` or by its own name. Parallel paths are no part
-        of the time of the path above them.
+        The snapshot keeps ``other`` itself in ``workers``, as ``worker`` or by its own name.
         """
         stack = PROCESS.current() if self._is_recording else None
         with self._lock:
             node = self._owner.node if stack is None else stack.node
-            node.add([replace(other.root, name=root_name, is_parallel=is_parallel)])
+            node.add([replace(other.root, name=root_name, is_parallel=True)])
             self.gauges = add_gauges([self.gauges, other.gauges])
             self._workers = add_workers([*self._workers, called(other, worker)])
 
@@ -120,11 +110,10 @@ class Tree:
             below = merge_timings([self._seen(self._owner, now_ns), self._threads(now_ns)])
             on_ns = self._before_ns + (0 if self._since_ns is None else now_ns - self._since_ns)
             sequential_ns = sum(timing.total_ns for timing in below if not timing.is_parallel)
-            faults = {"faults": "; ".join(f"{text} ({n}x)" for text, n in self.faults.items())} if self.faults else {}
             return TimerTree(
                 root=Timing(self.name, 1, max(on_ns, sequential_ns), children=below),
                 gauges=dict(self.gauges),
-                metadata={**self.metadata, **faults},
+                metadata=dict(self.metadata),
                 workers=self._workers,
             )
 
@@ -142,7 +131,6 @@ class Tree:
             if self._is_recording:
                 PROCESS.turn_on(self, self.clock)
             self.gauges, self._ended, self._workers = {}, {}, ()
-            self.faults.clear()
             self._before_ns = 0
             self._since_ns = None if self._since_ns is None else now_ns
         return seen
