@@ -7,7 +7,6 @@ a case in which the original loses track:
 - Each thread nests its own scopes, and no entry of two threads is lost. A scope may be kept, entered again within
   itself and shared between threads.
 - A scope that ends before one within it warns, and closes nothing but itself.
-- A name that is both summed up and averaged is an error, and leaves no scope open.
 - No name hides a method: after ``add_time("items")``, ``timing.items()`` still is the mapping's, and
   ``timing["items"]`` the time.
 - The mapping holds the name and the values only. It cannot be pickled or copied.
@@ -106,31 +105,8 @@ class TimingContext:
                 node.value.values.append(elapsed)  # type: ignore[union-attr]
             node.count += 1
             node.total += elapsed
-        except (AttributeError, KeyError, TypeError):
-            self._mend(elapsed)
         finally:
             self._release()
-
-    def _mend(self, elapsed: float) -> None:
-        """Count an entry whose value has been deleted since; TypeError where the value is of the other kind."""
-        key, node = self._key, self._node
-        value = self._timing.setdefault(key, _initial(self._mode, self._average))
-        if {isinstance(value, AvgTime), isinstance(node.value, AvgTime)} != {self._mode is _MEAN}:
-            raise TypeError(
-                f"{key!r} is both averaged (time_avg()) and summed up or set (add_time(), timeit()): "
-                "give one of them another name"
-            ) from None
-        self._timing[key] = _added(value, elapsed)
-        node.value = _added(node.value, elapsed)
-        node.count += 1
-        node.total += elapsed
-
-
-def _added(value: float | AvgTime, elapsed: float) -> float | AvgTime:
-    if isinstance(value, AvgTime):
-        value.values.append(elapsed)
-        return value
-    return value + elapsed
 
 
 def _initial(mode: Mode, average: int) -> float | AvgTime:
