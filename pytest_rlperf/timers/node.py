@@ -128,14 +128,13 @@ class Stack:
     forgotten once this thread joins the tree again. ``epoch`` is the tree's at the last time that it joined.
     """
 
-    __slots__ = ("_idle", "_tasks", "epoch", "label", "node", "pending_ns", "root", "token")
+    __slots__ = ("_idle", "_tasks", "epoch", "label", "node", "pending_ns", "root")
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.node = self.root = Node("", None)
         self.pending_ns: int | None = None
         self.epoch = 0
-        self.token: object = None  # a weak reference, whose callback runs once the thread has ended
         self._tasks: dict[int, tuple[Stack, object]] = {}
         self._idle: dict[Node, list[Stack]] = {}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
@@ -31,11 +30,11 @@ class Tree:
         self.clock = clock
         self.gauges: dict[str, Gauge] = {}
         self.metadata: dict[str, str] = {}
-        self._lock = threading.RLock()  # reentrant: the garbage collector may run _end_thread while it is held
+        self._lock = threading.RLock()
         self._homes = threading.local()
         self._owner = self.new_stack("")
         self._homes.stack = self._owner
-        self._stacks = [self._owner]
+        self._stacks = {self._owner: threading.current_thread()}
         self._ended: dict[str, tuple[Timing, ...]] = {}
         self._workers: tuple[TimerTree, ...] = ()
         self._since_ns: int | None = None
@@ -66,13 +65,12 @@ class Tree:
         """Return the current thread's stack, brought up to date with resets and recordings since it last joined."""
         stack: Stack | None = getattr(self._homes, "stack", None)
         if stack is None:
-            stack = self._homes.stack = self.new_stack(_label(threading.current_thread().name))
-            token = self._homes.token = _Token()
+            thread = threading.current_thread()
+            # A generated name loses its number: such threads come and go, and are added up.
+            stack = self._homes.stack = self.new_stack(_NUMBERED.sub("Thread", thread.name))
             with self._lock:
-                self._stacks.append(stack)
-            # Thread locals are freed when their thread ends, even if its stack is still referenced.
-            itself, key = weakref.ref(self), id(stack)
-            stack.token = weakref.ref(token, lambda _: _end_thread(itself(), key))
+                self._release_ended()
+                self._stacks[stack] = thread
         if stack.epoch != self._epoch:
             stack.epoch = self._epoch
             stack.leave_all()  # what was open when recording ended
@@ -165,28 +163,12 @@ class Tree:
             if below
         ]
 
-    def _end_thread(self, key: int) -> None:
-        """Keep the timings of a thread that has ended, and release its stack."""
-        with self._lock:
-            for stack in [stack for stack in self._stacks if id(stack) == key]:
-                self._stacks.remove(stack)
-                stack.leave_to(stack.root)
-                seen = stack.root.timings({}, forgotten=stack.pending_ns is not None)
-                self._ended[stack.label] = merge_timings([self._ended.get(stack.label, ()), seen])
-
-
-def _end_thread(tree: Tree | None, key: int) -> None:
-    if tree is not None:
-        tree._end_thread(key)
-
-
-class _Token:
-    """Lives as long as its thread."""
-
-
-def _label(name: str) -> str:
-    """Return a thread's name without a generated number: such threads come and go, and are added up."""
-    return _NUMBERED.sub("Thread", name)
+    def _release_ended(self) -> None:
+        """Keep the timings of threads that have ended, and release their stacks."""
+        for stack in [stack for stack, thread in self._stacks.items() if not thread.is_alive()]:
+            if stack is not self._owner:
+                del self._stacks[stack]
+                self._ended[stack.label] = merge_timings([self._ended.get(stack.label, ()), self._seen(stack, 0)])
 
 
 # --------------------------------------------------------------------------- the one observer of phases' edges
