@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_rlperf
-from pytest_rlperf import fixtures, testing, timers
+from pytest_rlperf import fixtures, timers
 from pytest_rlperf.cli import COMMANDS
 from pytest_rlperf.cli.command import Command
 from pytest_rlperf.counters.instrument import NAMES
@@ -116,7 +116,7 @@ def timer_functions() -> str:
 def trace_functions() -> str:
     """Return the functions of files of timer trees, and the clock for tests."""
     found = [("timers.files." + name, getattr(files, name)) for name in ("read", "parse", "write")]
-    found += [("testing.FakeClock", testing.FakeClock), ("testing.FakeClock.advance", testing.FakeClock.advance)]
+    found += [("timers.FakeClock", timers.FakeClock), ("timers.FakeClock.advance", timers.FakeClock.advance)]
     return _described("`pytest_rlperf`", found)
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import builders
 import pytest
 
-from pytest_rlperf.testing import FakeClock
-
 if TYPE_CHECKING:
     from wording import Wording
+
+    from pytest_rlperf.timers import FakeClock
 
 pytest.register_assert_rewrite("wording", "example")
 collect_ignore = ["samples"]  # the projects in which tests run pytest
@@ -125,6 +125,8 @@ def pytest_assertrepr_compare(op: str, right: object) -> list[str] | None:
 @pytest.fixture
 def clock() -> FakeClock:
     """Return a clock that stands still until a test advances it."""
+    from pytest_rlperf.timers import FakeClock  # once they are armed
+
     return FakeClock()
 
 

@@ -19,7 +19,6 @@ ROOMS = (
     "writing",
     "model",
     # the instruments: usable without pytest
-    "testing",
     "timers",
     "",  # the package itself, which hands out the timers
     "probes",

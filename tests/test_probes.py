@@ -19,8 +19,7 @@ from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes import LiveTimers, standing_probes
 from pytest_rlperf.probes.attach import ProbeError, attached
 from pytest_rlperf.probes.functions import Phases, probes_for
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import Tree, recording
+from pytest_rlperf.timers import FakeClock, Tree, recording
 
 T = TypeVar("T")
 Figures = dict[str, tuple[float, float]]

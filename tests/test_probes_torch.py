@@ -16,8 +16,7 @@ from wording import Wording
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import Tree, hierarchical_timer, recording
+from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

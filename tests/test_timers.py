@@ -20,8 +20,7 @@ from wording import Wording
 
 from pytest_rlperf import timers
 from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import Tree, hierarchical_timer, recording, recording_into, timed
+from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording, recording_into, timed
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, path_of
 

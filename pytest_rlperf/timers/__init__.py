@@ -20,10 +20,11 @@ from pytest_rlperf.timers.process import (
     timed,
 )
 from pytest_rlperf.timers.scope import Timer
-from pytest_rlperf.timers.tree import Tree
+from pytest_rlperf.timers.tree import FakeClock, Tree
 
 __all__ = [
     "ARMED",
+    "FakeClock",
     "Timer",
     "Tree",
     "add_metadata",

@@ -240,7 +240,7 @@ def _refuse_within_recording(action: str) -> None:
 
 # ------------------------------------------------------------------ torch.compile
 
-_UNCOMPILED = tuple(f"pytest_rlperf.{room}" for room in ("timers", "probes", "devices", "counters", "testing"))
+_UNCOMPILED = tuple(f"pytest_rlperf.{room}" for room in ("timers", "probes", "devices", "counters"))
 _informed: set[int] = set()  # by the identity of the compiler's rules
 
 
