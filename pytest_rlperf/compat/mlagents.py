@@ -22,11 +22,10 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pytest_rlperf.compat import take_out
-from pytest_rlperf.timers.scope import pauses, pausing
+from pytest_rlperf.timers.scope import within
 
 __all__ = [
     "TIMER_FORMAT_VERSION",
@@ -248,7 +247,7 @@ class hierarchical_timer:  # noqa: N801 - ML-Agents' name
 
     def __call__(self, func: FuncT) -> FuncT:
         """Return ``func`` with each of its calls timed."""
-        return _timed(func, self._name, self._timer_stack)
+        return within(func, lambda: hierarchical_timer(self._name, self._timer_stack))
 
     def __enter__(self) -> TimerNode:
         self._stack = stack = self._timer_stack or _get_thread_timer()
@@ -282,21 +281,7 @@ def _name(node: TimerNode) -> str:
 
 def timed(func: FuncT) -> FuncT:
     """Return ``func`` with each of its calls timed under its qualified name."""
-    if isinstance(func, staticmethod | classmethod):
-        return cast("FuncT", type(func)(timed(func.__func__)))
-    return _timed(func, getattr(func, "__qualname__", type(func).__qualname__), None)
-
-
-def _timed(func: FuncT, name: str, timer_stack: TimerStack | None) -> FuncT:
-    if pauses(func):
-        return pausing(func, lambda: hierarchical_timer(name, timer_stack))
-
-    @wraps(func)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with hierarchical_timer(name, timer_stack):
-            return func(*args, **kwargs)
-
-    return cast("FuncT", wrapped)
+    return hierarchical_timer(getattr(func, "__qualname__", type(func).__qualname__))(func)
 
 
 # --------------------------------------------------------------------------- the current thread's tree

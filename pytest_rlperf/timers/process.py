@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.timers.node import ClockNs, called, watch_tasks
-from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, decorate, name_of
+from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, decorate
 from pytest_rlperf.timers.tree import Tree
 
 VARIABLE = "RLPERF_TIMERS"
@@ -119,7 +119,9 @@ def timed(function: Callable[..., Any] | None = None, /, *, name: str | None = N
         return partial(timed, name=name)
     if not ARMED:
         return function
-    return decorate(function, Scope(name_of(getattr(function, "__func__", function)) if name is None else name))
+    if name is None:
+        name = getattr(function, "__func__", function).__qualname__.replace("<locals>.", "")
+    return decorate(function, Scope(name))
 
 
 def enable() -> None:

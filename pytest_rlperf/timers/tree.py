@@ -242,22 +242,14 @@ def path_of(node: Node) -> tuple[str, ...]:
     return tuple(reversed(names))
 
 
-# --------------------------------------------------------------------------- a clock for tests of code that is timed
-
-
 class FakeClock:
-    """A clock of integer nanoseconds that stands still between readings.
+    """A clock of integer nanoseconds that stands still, for tests; :meth:`advance` lets work take its time."""
 
-    Each reading costs ``reading_ns``, as a real clock's does; :meth:`advance` lets work take its time.
-    """
-
-    def __init__(self, reading_ns: int = 0) -> None:
+    def __init__(self) -> None:
         self.now_ns = 0
-        self.reading_ns = reading_ns
 
     def __call__(self) -> int:
         """Read the clock."""
-        self.now_ns += self.reading_ns
         return self.now_ns
 
     def advance(self, seconds: float) -> None:
