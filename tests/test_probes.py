@@ -16,9 +16,9 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes import LiveTimers, standing_probes
-from pytest_rlperf.probes.attach import ProbeError, attached
+from pytest_rlperf.probes import ProbeError, attached
 from pytest_rlperf.probes.functions import Phases, probes_for
+from pytest_rlperf.probes.torch import LiveTimers, standing_probes
 from pytest_rlperf.timers import FakeClock, Tree, recording
 
 T = TypeVar("T")

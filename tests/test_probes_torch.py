@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from wording import Wording
 
-from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges
 from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording

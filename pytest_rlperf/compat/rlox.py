@@ -26,7 +26,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from pytest_rlperf.probes.attach import put
+from pytest_rlperf.probes import put
 from pytest_rlperf.probes.functions import proxy_for
 
 ENV_STEP, GAE, UPDATE, COLLECT, OTHER = "env_step", "gae_compute", "gradient_update", "collect", "other"

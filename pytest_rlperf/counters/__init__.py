@@ -14,7 +14,7 @@ from pytest_rlperf.counters.operations import Kernels, Operations
 from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.counting import Count, Tally
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes import attached
 
 __all__ = ["NAMES", "CounterName", "CountsDevice", "tally"]
 

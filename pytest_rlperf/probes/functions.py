@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pytest_rlperf.errors import did_you_mean
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes.attach import ProbeError, Undo, put, put_variable, together
+from pytest_rlperf.probes import ProbeError, Undo, put, put_variable, together
 from pytest_rlperf.probes.objects import variables_of
 from pytest_rlperf.probes.torch import Forward
 from pytest_rlperf.timers.scope import Scope, decorate

@@ -8,7 +8,7 @@ from functools import partial, wraps
 from threading import get_ident
 from typing import Any
 
-from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.probes.objects import find_parts
 from pytest_rlperf.probes.torch import Backward, OptimizerSteps, after_steps, before_steps

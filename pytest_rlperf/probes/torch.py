@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from pytest_rlperf.probes.attach import Undo, put, together
-from pytest_rlperf.timers.process import hierarchical_timer
+from pytest_rlperf.model.measured import Probe
+from pytest_rlperf.probes import Undo, put, together
+from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.scope import Scope, decorate
 
 MARK = "rlperf edge"  # a range that counters put among a profiler's events, and that is no phase
@@ -195,3 +196,34 @@ def quieten_ranges() -> None:
 def _range_name(record: Any) -> str | None:
     name = str(record.name)
     return None if name.startswith(("Optimizer.", MARK)) else phase_name(name)
+
+
+# --------------------------------------------------------------------------- what is there for any code
+
+
+def standing_probes() -> tuple[Probe, ...]:
+    """Return the probes that any code is measured with: for the timers and ranges of libraries that are loaded."""
+    return (LiveTimers(), Ranges()) if "torch" in sys.modules else (LiveTimers(),)
+
+
+# Stand-ins have the names of their originals.
+_MLAGENTS = ("mlagents_envs.timers", "pytest_rlperf.compat.mlagents")
+_SAMPLE_FACTORY = ("sample_factory.utils.timing", "pytest_rlperf.compat.sample_factory")
+
+
+class LiveTimers:
+    """Makes phases of the scopes of ML-Agents' and Sample Factory's timers, where those are loaded."""
+
+    def attach(self) -> Undo:
+        """Follow them from now on; they go on timing for themselves."""
+        return together(self._watch())
+
+    def _watch(self) -> Iterator[Undo]:
+        for name in _MLAGENTS:
+            stack = getattr(sys.modules.get(name), "TimerStack", None)
+            if stack is not None:
+                yield from follow(stack, "push", "pop")
+        for name in _SAMPLE_FACTORY:
+            context = getattr(sys.modules.get(name), "TimingContext", None)
+            if context is not None:
+                yield from follow_context(context, lambda scope: phase_name(scope._key))
