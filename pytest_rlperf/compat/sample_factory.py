@@ -40,7 +40,7 @@ class AvgTime:
 class _Node:
     """One path; ``value`` is the sum, the last or the mean of its entries, as the original prints it."""
 
-    __slots__ = ("children", "count", "key", "lasts", "means", "mode", "sums", "total", "value")
+    __slots__ = ("children", "count", "key", "mode", "scopes", "total", "value")
 
     def __init__(self, key: Any, mode: Mode, value: float | AvgTime) -> None:
         self.key = key
@@ -50,9 +50,7 @@ class _Node:
         self.total = 0.0
         self.children: dict[Any, _Node] = {}
         # The scope of each child, by the way that it counts: a look-up is cheaper than a new object.
-        self.sums: dict[Any, TimingContext] = {}
-        self.lasts: dict[Any, TimingContext] = {}
-        self.means: dict[Any, TimingContext] = {}
+        self.scopes: dict[tuple[Mode, Any], TimingContext] = {}
 
 
 class _Open(threading.local):
@@ -141,28 +139,29 @@ class Timing(dict[Any, Any]):
 
     def add_time(self, key: Any) -> TimingContext:
         """Return a context manager that adds the time of its body to the value."""
-        scopes = self._open.stack[-1][0].sums
-        return scopes[key] if key in scopes else self._first(scopes, key, _SUM)
+        return self._scope(_SUM, key)
 
     def timeit(self, key: Any) -> TimingContext:
         """Return a context manager that keeps the time of its body, of the last one if there are several."""
-        scopes = self._open.stack[-1][0].lasts
-        return scopes[key] if key in scopes else self._first(scopes, key, _LAST)
+        return self._scope(_LAST, key)
 
     def time_avg(self, key: Any, average: int = 10) -> TimingContext:
         """Return a context manager that averages the last ``average`` times of its body."""
-        scopes = self._open.stack[-1][0].means
-        return scopes[key] if key in scopes else self._first(scopes, key, _MEAN, average)
+        return self._scope(_MEAN, key, average)
 
-    def _first(self, scopes: dict[Any, TimingContext], key: Any, mode: Mode, average: int = 0) -> TimingContext:
+    def _scope(self, mode: Mode, key: Any, average: int = 0) -> TimingContext:
+        parent = self._open.stack[-1][0]
+        try:
+            return parent.scopes[mode, key]
+        except KeyError:
+            pass
         with self._lock:
             if key not in self:
                 self[key] = _initial(mode, average)
-            parent = self._open.stack[-1][0]
             node = parent.children.get(key)
             if node is None:
                 node = parent.children[key] = _Node(key, mode, _initial(mode, average))
-            return scopes.setdefault(key, TimingContext(self, node, mode, average))
+            return parent.scopes.setdefault((mode, key), TimingContext(self, node, mode, average))
 
     # ------------------------------------------------------------------ reading
 
