@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest_rlperf
-from pytest_rlperf import fixtures, testing, timers, traces
+from pytest_rlperf import fixtures, timers
 from pytest_rlperf.cli import COMMANDS
 from pytest_rlperf.cli.command import Command
 from pytest_rlperf.counters.instrument import NAMES
 from pytest_rlperf.options import OPTIONS, Option
+from pytest_rlperf.timers import files
 
 DOCS = Path(__file__).parent
 _SHOWN = (bool, float, int, str, type(None))  # defaults that a signature shows
@@ -23,7 +24,7 @@ _UNITS = {"1": "", "B": "bytes"}
 _RESULT = ("measured", "name", "clock", "call_s", "items_per_s", "phase")
 _ERRORS = ("PerformanceRegression", "ComponentError", "MeasurementError", "NotMeasuredError")
 _TIMERS = (
-    *("hierarchical_timer", "timed", "snapshot", "reset", "merge_tree", "merge", "enable", "disable", "is_recording"),
+    *("hierarchical_timer", "timed", "snapshot", "reset", "merge_tree", "enable", "disable", "is_recording"),
     *("recording", "recording_into", "add_metadata", "set_gauge", "child_environment"),
 )
 
@@ -114,8 +115,8 @@ def timer_functions() -> str:
 
 def trace_functions() -> str:
     """Return the functions of files of timer trees, and the clock for tests."""
-    found = [("traces." + name, getattr(traces, name)) for name in ("read", "parse", "write")]
-    found += [("testing.FakeClock", testing.FakeClock), ("testing.FakeClock.advance", testing.FakeClock.advance)]
+    found = [("timers.files." + name, getattr(files, name)) for name in ("read", "parse", "write")]
+    found += [("timers.FakeClock", timers.FakeClock), ("timers.FakeClock.advance", timers.FakeClock.advance)]
     return _described("`pytest_rlperf`", found)
 
 

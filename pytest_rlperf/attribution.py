@@ -28,7 +28,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
 from pytest_rlperf.model.measured import Share
-from pytest_rlperf.probes.attach import Undo, attached, put, together
+from pytest_rlperf.probes import Undo, attached, put, together
 
 # --------------------------------------------------------------------------- the owners of functions
 

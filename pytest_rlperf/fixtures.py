@@ -122,7 +122,7 @@ def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     """Return a workload with timers around the methods that ``phases`` names, looked up from ``measured``."""
     __tracebackhide__ = True
     from pytest_rlperf.errors import ComponentError
-    from pytest_rlperf.probes.attach import ProbeError
+    from pytest_rlperf.probes import ProbeError
     from pytest_rlperf.probes.functions import probes_for
 
     if not isinstance(phases, Mapping):

@@ -13,10 +13,10 @@ import builders
 import pytest
 from hypothesis import settings
 
-from pytest_rlperf.testing import FakeClock
-
 if TYPE_CHECKING:
     from wording import Wording
+
+    from pytest_rlperf.timers import FakeClock
 
 pytest.register_assert_rewrite("wording", "example")
 # By default a test fails where an example takes over .2 s: on a busy machine any may.
@@ -129,6 +129,8 @@ def pytest_assertrepr_compare(op: str, right: object) -> list[str] | None:
 @pytest.fixture
 def clock() -> FakeClock:
     """Return a clock that stands still until a test advances it."""
+    from pytest_rlperf.timers import FakeClock  # once they are armed
+
     return FakeClock()
 
 

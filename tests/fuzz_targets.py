@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.history import Sessions
 from pytest_rlperf.cli.command import UsageError, parse, results_of
@@ -35,6 +34,7 @@ from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.report.tree import render_tree
 from pytest_rlperf.sides import git
 from pytest_rlperf.sides.spec import parse_spec
+from pytest_rlperf.timers import files
 
 if TYPE_CHECKING:
     from pytest_rlperf.cli.command import Recorded
@@ -135,7 +135,7 @@ def parse_side(data: bytes) -> object:
 
 def parse_trace(data: bytes) -> list[TimerTree] | None:
     try:
-        return traces.parse(data, "file")
+        return files.parse(data, "file")
     except TimerFileError as error:
         assert str(error).isprintable()  # noqa: PT017 - no test
         return None
@@ -146,10 +146,10 @@ def use_trace(trees: list[TimerTree]) -> None:
     for tree in trees[:5]:
         text = render_tree(tree, width=80)
         assert all(line.isprintable() for line in text.split("\n")), text
-    for form in traces.WRITERS:
-        text = traces.write(trees[:5], form)
+    for form in files.WRITERS:
+        text = files.write(trees[:5], form)
         if form == "json":
-            traces.parse(text.encode(), "written")
+            files.parse(text.encode(), "written")
 
 
 def _sample(name: str) -> bytes:
@@ -195,7 +195,7 @@ def _with_history(baseline: Baseline) -> Baseline:
 _SAMPLE: Baseline = schema.decode(_sample("baseline.json"))
 _POLICY = Policy()
 _RUN = _sample("run.json")
-_TREES = traces.read(SAMPLES / "mlagents_timers.json")
+_TREES = files.read(SAMPLES / "mlagents_timers.json")
 _TRAILERS = (
     b"Make it slower\n\nRlperf-Accept: test_gae* <= +9% as planned\nRlperf-Accept: test_x[1-*] counts more work\n",
     b"Rlperf-Accept: * <= 1.5 % x\nrlperf-accept: y",
@@ -214,7 +214,7 @@ TARGETS = {
     "run": Target(parse_run, (_shorter(_RUN), _shorter(_RUN, 1)), show),
     "trailers": Target(parse_trailers, _TRAILERS),
     "spec": Target(parse_side, _SPECS),
-    "trace json": Target(parse_trace, (traces.write(_TREES, "json").encode(),), use_trace),
+    "trace json": Target(parse_trace, (files.write(_TREES, "json").encode(),), use_trace),
     "trace mlagents": Target(parse_trace, (_sample("mlagents_timers.json"),), use_trace),
 }
 

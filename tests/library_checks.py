@@ -11,7 +11,7 @@ from typing import Any
 from pytest_rlperf import suite
 from pytest_rlperf.components.libraries import Library, libraries
 from pytest_rlperf.model.measured import Phase, Workload
-from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes import attached
 from pytest_rlperf.timers import recording
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

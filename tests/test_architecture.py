@@ -19,10 +19,8 @@ ROOMS = (
     "writing",
     "model",
     # the instruments: usable without pytest
-    "testing",
     "timers",
     "",  # the package itself, which hands out the timers
-    "traces",
     "probes",
     "attribution",
     "devices",
@@ -63,7 +61,7 @@ LONGEST_FUNCTION = 40  # lines
 LONGER_FUNCTIONS = {"_bracket"}
 # What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts.
 PLACES = {
-    "msgspec": ("baseline", "workers.messages", "report", "sides.cache", "traces"),
+    "msgspec": ("baseline", "workers.messages", "report", "sides.cache", "timers.files"),
     "pytest": (*HOSTS, "suite"),
     "_pytest": (*HOSTS, "suite"),
     "scipy": ("judge.stats",),

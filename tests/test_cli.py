@@ -19,7 +19,6 @@ from example import USAGE, Example
 from rich.cells import cell_len
 from wording import Wording
 
-from pytest_rlperf import traces
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Exit
@@ -30,6 +29,7 @@ from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.tree import render_tree
+from pytest_rlperf.timers import files
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = "tests/samples/mlagents_timers.json"
@@ -49,7 +49,7 @@ def save(tmp_path: Path) -> Save:
         tests = {part.result.nodeid: part for part in parts if isinstance(part, Outcome)}
         run = partial(builders.run_document, builders.MACHINE, tests, ["a baseline"], ["a note"], provenance=THEN)
         path = tmp_path / name
-        path.write_text(written(run()) if name.startswith("run") else traces.write(trees, "json"), encoding="utf-8")
+        path.write_text(written(run()) if name.startswith("run") else files.write(trees, "json"), encoding="utf-8")
         return str(path)
 
     return write
@@ -90,7 +90,7 @@ def test_several_files_are_told_apart(save: Save, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert re.findall(r"(?m)^(/.*|learner)", out) == [f"{one}:", "learner", "learner", f"{other}:", "learner"]
     assert main(["tree", one, other, "--format", "json"]) == 0
-    assert traces.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12), sac(14)]
+    assert files.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12), sac(14)]
     assert main(["tree", one, "missing", "--format", "json"]) == 4
     assert capsys.readouterr().out == ""
     two = save("c.json", sac(10), TimerTree(Timing("actor", 1, MS)))
@@ -98,14 +98,14 @@ def test_several_files_are_told_apart(save: Save, capsys: pytest.CaptureFixture[
     assert "learner" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("form", traces.WRITERS)
+@pytest.mark.parametrize("form", files.WRITERS)
 def test_a_file_is_converted(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each format is written to standard output; our own reads back."""
     assert main(["tree", str(ROOT / SAMPLE), "--format", form]) == 0
     out = capsys.readouterr().out
-    assert out == traces.write(traces.read(ROOT / SAMPLE), form)
+    assert out == files.write(files.read(ROOT / SAMPLE), form)
     if form == "json":
-        assert traces.parse(out.encode(), "x") == traces.read(ROOT / SAMPLE)
+        assert files.parse(out.encode(), "x") == files.read(ROOT / SAMPLE)
 
 
 def test_names_cannot_command_a_terminal(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,8 +162,8 @@ def test_narrow_terminal_shows_what_matters_most(
 WORK: dict[str, Callable[[TimerTree], object]] = {
     "table": partial(render_tree, width=None),
     "table in a terminal": partial(render_tree, width=60),
-    "our JSON": lambda tree: traces.parse(traces.write([tree], "json").encode(), "x"),
-    "chrome": lambda tree: traces.write([tree], "chrome"),
+    "our JSON": lambda tree: files.parse(files.write([tree], "json").encode(), "x"),
+    "chrome": lambda tree: files.write([tree], "chrome"),
 }
 
 
@@ -278,7 +278,7 @@ def test_a_path_that_is_no_file_ends_no_command(
 ) -> None:  # fmt: skip
     """It is a usage error in a sentence: a device without an end is read to a bound."""
     monkeypatch.setattr("pytest_rlperf.cli.command.LARGEST_BYTES", 1000)
-    monkeypatch.setattr("pytest_rlperf.traces.LARGEST_FILE", 1000)
+    monkeypatch.setattr("pytest_rlperf.timers.files.LARGEST_BYTES", 1000)
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "none").mkdir()

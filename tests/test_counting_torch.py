@@ -19,8 +19,8 @@ from builders import source
 from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.model.measured import Tally
-from pytest_rlperf.probes import standing_probes
 from pytest_rlperf.probes.sections import UpdateSections
+from pytest_rlperf.probes.torch import standing_probes
 from pytest_rlperf.timers import hierarchical_timer
 
 torch: Any = pytest.importorskip("torch")

@@ -256,7 +256,7 @@ def test_jax_is_measured(pytester: pytest.Pytester, alone: None) -> None:
         "--rlperf", "--rlperf-max-time=5", "-v", "-p", "no:cacheprovider", timeout=120
     )
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*on jax cpu:0*latency * (judged)*", "*settings: model=cpu, jax_default*"])
+    result.stdout.fnmatch_lines(["*device *jax cpu:0*", "*latency (judged) *", "*settings *model=cpu, jax_default*"])
 
 
 def test_arrays_and_compilations_of_jax() -> None:

@@ -12,7 +12,7 @@ from pytest_rlperf.measure.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, Side
 from pytest_rlperf.measure.rounds import slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_S
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
-from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import FakeClock
 
 KERNELS_S = {SliceKind.INTERPRETER: 50e-6, SliceKind.MEMORY: 80e-6}
 

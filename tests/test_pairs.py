@@ -24,7 +24,7 @@ from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S
 from pytest_rlperf.model.live import log_ratios
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
-from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import FakeClock
 
 Steps = list[tuple[str, str]]
 

@@ -17,7 +17,7 @@ import pytest
 from builders import source
 
 from pytest_rlperf.measure.placement import Activity, ActivityWatch, OtherWorkWatch, cpu_reader, place, usable_cpus
-from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import FakeClock
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from wording import Wording
 
-from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import Tree, hierarchical_timer, recording
+from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -130,7 +129,6 @@ def test_forward_passes_of_named_modules(clock: FakeClock) -> None:
         with hierarchical_timer("after"):
             clock.advance(1)
     assert figures(tree) == {"policy": (2, 4), "policy/encoder": (2, 2), "policy/head": (1, 2), "after": (1, 1)}
-    assert tree.faults == {}
 
 
 def test_record_function_ranges(clock: FakeClock) -> None:
@@ -435,7 +433,6 @@ def shares(agent: object, update: Callable[[], object], calls: int = 20) -> tupl
             with hierarchical_timer("update"):
                 told()
     phases = tree.phases(calls)
-    assert tree.faults == {}
     assert all(phase.count == 1 for phase in phases if phase.depth == 1)
     return [phase.name for phase in phases if phase.depth == 1], phases[0].self_s / phases[0].total_s
 

@@ -25,7 +25,7 @@ from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.terminal import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
-from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import FakeClock
 
 
 class Extra:

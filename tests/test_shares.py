@@ -19,7 +19,7 @@ from pytest_rlperf.attribution import (
     refuse_company,
     shares,
 )
-from pytest_rlperf.devices.jax import wait_for_all
+from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.model.measured import Workload
 

@@ -17,8 +17,7 @@ from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, slice_figure_ns, slice_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.measured import Shape, SliceKind, Workload
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers import FakeClock, hierarchical_timer
 
 
 def workload(call: Callable[[], object], **changes: object) -> Workload:

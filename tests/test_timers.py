@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import json
 import os
@@ -20,9 +19,8 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf import timers
-from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import TimerModeError, Tree, hierarchical_timer, merge, recording, recording_into, timed
+from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
+from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording, recording_into, timed
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, path_of
 
@@ -45,17 +43,14 @@ def everything(tree: TimerTree) -> Figures:
 
 def test_extremes_and_the_last_entry_are_kept(clock: FakeClock) -> None:
     """A path knows its shortest, longest and last entries; one that takes no time is one."""
-    with recording(clock) as tree:
-        for seconds in (2, 5, 1, 3):
-            with hierarchical_timer("two kept", Mode.MEAN, window=2):
-                clock.advance(seconds)
-    step = tree.snapshot().at("two kept")
-    assert (step.min_ns, step.max_ns, step.last_ns) == (SECOND, 5 * SECOND, 3 * SECOND)
-    assert (step.recent_ns, step.mean_ns) == ((SECOND, 3 * SECOND), 2 * SECOND)
-    with recording(clock) as tree, hierarchical_timer("step"):
-        pass
-    step = tree.snapshot().at("step")
-    assert (step.count, step.total_ns, step.min_ns, step.max_ns, step.last_ns) == (1, 0, 0, 0, 0)
+    for times in ((2, 5, 1, 3), (0,)):
+        with recording(clock) as tree:
+            for seconds in times:
+                with hierarchical_timer("step"):
+                    clock.advance(seconds)
+        step = tree.snapshot().at("step")
+        found = (step.count, step.total_ns, step.min_ns, step.max_ns, step.last_ns)
+        assert found == (len(times), *(SECOND * each for each in (sum(times), min(times), max(times), times[-1])))
 
 
 def test_deep_recursion_can_be_read(clock: FakeClock) -> None:
@@ -85,7 +80,7 @@ def test_a_name_that_would_break_paths_is_refused(name: str) -> None:
 
 
 def test_leaving_out_of_order_is_told_and_adds_up(clock: FakeClock) -> None:
-    """The end of a scope ends the open scopes within it, with one warning, and their own later ends change nothing."""
+    """The end of a scope ends the open scopes within it, with a warning, and their own later ends change nothing."""
     outer, inner = hierarchical_timer("outer"), hierarchical_timer("inner")
     with recording(clock) as tree:
         for _ in range(2):
@@ -93,42 +88,13 @@ def test_leaving_out_of_order_is_told_and_adds_up(clock: FakeClock) -> None:
             clock.advance(1)
             inner.__enter__()
             clock.advance(2)
-            if not tree.faults:
-                with pytest.warns(RuntimeWarning, match="'inner'.*'outer'"):
-                    outer.__exit__(None, None, None)
-            else:
+            with pytest.warns(RuntimeWarning, match="'inner'.*'outer'"):
                 outer.__exit__(None, None, None)
             clock.advance(4)
             inner.__exit__(None, None, None)
         with hierarchical_timer("after"):
             clock.advance(1)
     assert figures(tree) == {"outer": (2, 6, 2), "outer/inner": (2, 4, 4), "after": (1, 1, 1)}
-    assert tree.snapshot().metadata["faults"].endswith("(2x)")
-
-
-def test_modes_say_what_entries_come_to(clock: FakeClock) -> None:
-    """Entries add up, or the last one counts, or the mean of the last few."""
-    with recording(clock) as tree:
-        for mode in Mode:
-            for seconds in (4, 1, 3):
-                with hierarchical_timer(mode.value, mode, window=2):
-                    clock.advance(seconds)
-    values = {timing.name: timing.value_ns / SECOND for _, timing in tree.snapshot().root.walk()}
-    assert values == {"sum": 8, "last": 3, "mean": 2}
-
-
-def test_mixing_modes_is_an_error_and_leaves_the_stack_whole(clock: FakeClock, wording: Wording) -> None:
-    """One path has one mode; who asks for another is told both, and what is open stays open."""
-    with recording(clock) as tree:
-        with hierarchical_timer("outer"):
-            with hierarchical_timer("x"):
-                clock.advance(1)
-            with wording.raises(TimerModeError):
-                hierarchical_timer("x", Mode.LAST).__enter__()
-            clock.advance(1)
-        with hierarchical_timer("other"), hierarchical_timer("x", Mode.LAST):
-            clock.advance(1)
-    assert figures(tree) == {"outer": (1, 2, 1), "outer/x": (1, 1, 1), "other": (1, 1, 0), "other/x": (1, 1, 1)}
 
 
 def test_timed_takes_a_name_and_methods_of_all_kinds(clock: FakeClock) -> None:
@@ -336,8 +302,7 @@ def test_trees_of_ended_threads_are_let_go(clock: FakeClock) -> None:
     with recording(clock) as tree:
         for _ in range(50):
             in_thread(work)
-    gc.collect()
-    assert len(tree._stacks) == 1
+    assert len(tree._stacks) == 2  # this thread's, and the last one's until the next begins
     (thread,) = [name for name in everything(tree.snapshot()) if "/" not in name]
     assert everything(tree.snapshot())[f"{thread}/work"] == (50, 50, 50)
 
@@ -463,21 +428,6 @@ def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
         "worker 0": (1, 1, 1),
         "worker 1": (1, 2, 2),
     }
-
-
-def test_frozen_trees_merge_likewise(clock: FakeClock) -> None:
-    """Trees read from files can be merged, in sequence too."""
-    one, other = Tree("one", clock), Tree("other", clock)
-    for tree in (one, other):
-        with recording_into(tree), hierarchical_timer("step"):
-            clock.advance(1)
-    beside = merge(one.snapshot(), other.snapshot(), "other")
-    assert beside.root.self_ns == one.snapshot().root.self_ns
-    within = merge(beside, other.snapshot(), "after", is_parallel=False)
-    assert within.root.total_ns >= sum(timing.total_ns for timing in within.root.children if not timing.is_parallel)
-    assert within.at("other", "step").count == within.at("after", "step").count == 1
-    assert [worker.name for worker in within.workers] == ["other"]
-    assert within.workers[0].at("step").count == 2
 
 
 STATES = """
@@ -659,14 +609,13 @@ def test_children_and_self_add_up(program: Program) -> None:
             Machine(clock, tree).run(program)
             check(tree.snapshot().root)
         check(tree.snapshot().root)
-    assert tree.faults == {}
 
 
 def check(timing: Timing) -> None:
     below_ns = sum(child.total_ns for child in timing.children if not child.is_parallel)
     assert timing.total_ns == timing.self_ns + below_ns
     assert timing.self_ns >= 0
-    if timing.min_ns is not None and timing.max_ns is not None and timing.mode is Mode.SUM:
+    if timing.min_ns is not None and timing.max_ns is not None:
         assert timing.min_ns * timing.count <= timing.total_ns
         assert timing.min_ns <= timing.max_ns
     for child in timing.children:

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
-from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import FakeClock
 
 DISPATCH_S = 5e-6  # the host's time for a computation
 

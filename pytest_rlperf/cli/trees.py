@@ -10,7 +10,7 @@ from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
 
 _TEXT = "text"
-_FORMATS = ("json", "chrome")  # those that traces writes
+_FORMATS = ("json", "chrome")  # those that timers.files writes
 
 
 def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf import traces
+    from pytest_rlperf.timers import files
 
     try:
         read = [(path, _chosen(_read(path), path, arguments)) for path in arguments.files]
@@ -35,14 +35,14 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     if arguments.format == _TEXT:
         _print_trees(read)
     else:
-        print_text(traces.write([tree for _, trees in read for tree in trees], arguments.format))
+        print_text(files.write([tree for _, trees in read for tree in trees], arguments.format))
     return Exit.NOTHING_SLOWER
 
 
 def _read(path: str) -> list[TimerTree]:
-    from pytest_rlperf import traces
+    from pytest_rlperf.timers import files
 
-    return traces.parse(content_of(path, traces.LARGEST_FILE, "keep a shorter part of the run"), source_of(path))
+    return files.parse(content_of(path, files.LARGEST_BYTES, "keep a shorter part of the run"), source_of(path))
 
 
 def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) -> list[TimerTree]:

@@ -5,8 +5,8 @@ track:
 
 - A thread's timers end with it. A later thread with the same identifier starts with none, and
   :func:`get_timer_stack_for_thread` finds those of an ended thread for as long as the thread object lives.
-- Scopes that are open at :func:`reset_timers` go on in the new tree, and count from the reset.
-- A scope that ends before one within it warns, and closes nothing but itself.
+- A scope that ends before one within it warns, and closes nothing but itself. One that :func:`reset_timers` or a
+  ``pop()`` has closed before it ends warns, too, and is not counted.
 - A timed coroutine counts from its first step to its last; scopes of tasks that take turns may lie within each other.
   A timed generator counts while it runs, from one item to the next as an entry.
 - :func:`timed` keeps a function's name, documentation and signature, and takes static and class methods.
@@ -21,11 +21,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, TypeVar, cast
+from copy import copy
+from typing import Any, TypeVar
 
 from pytest_rlperf.compat import take_out
-from pytest_rlperf.timers.scope import pauses, pausing
+from pytest_rlperf.timers.scope import within
 
 __all__ = [
     "TIMER_FORMAT_VERSION",
@@ -63,7 +63,7 @@ class TimerNode:
         self.total = 0.0
         self.count = 0
         self.is_parallel = False
-        self.name: str = ""  # a reset needs it to find the node's place in the new tree
+        self.name: str = ""  # for warnings
 
     def get_child(self, name: str) -> TimerNode:
         """Return the child called ``name``, made where there is none."""
@@ -123,40 +123,23 @@ class GaugeNode:
         """Return the gauge as JSON holds it."""
         return {"value": self.value, "min": self.min_value, "max": self.max_value, "count": self.count}
 
-    def copy(self) -> GaugeNode:
-        """Return a gauge with the same values."""
-        copy = GaugeNode(self.value)
-        copy.min_value, copy.max_value, copy.count = self.min_value, self.max_value, self.count
-        copy._timestamp = self._timestamp
-        return copy
-
 
 class TimerStack:
     """A tree and its open path: ``stack`` holds the root and then the open nodes, the innermost last."""
 
-    __slots__ = ["gauges", "metadata", "moved", "root", "stack", "start_time"]
+    __slots__ = ["gauges", "metadata", "root", "stack", "start_time"]
 
     def __init__(self) -> None:
-        # Nodes that were open at a reset, each with its node in the new tree.
-        self.moved: dict[TimerNode, TimerNode] = {}
-        self._begin()
+        self.reset()
 
-    def _begin(self) -> None:
+    def reset(self) -> None:
+        """Begin a new tree, in which no scope is open."""
         self.root = TimerNode()
         self.stack = [self.root]
         self.start_time = time.perf_counter()
         self.gauges: dict[str, GaugeNode] = {}
         self.metadata: dict[str, str] = {}
         self._add_default_metadata()
-
-    def reset(self) -> None:
-        """Begin a new tree; open scopes stay open, and count from now."""
-        left_open = self.stack[1:]
-        self._begin()
-        moved = {node: self.push(node.name) for node in left_open}
-        # A scope keeps the node that it opened, however many resets ago.
-        known = {node: old for old, node in self.moved.items()}
-        self.moved = {known.get(node, node): new for node, new in moved.items()}
 
     def push(self, name: str) -> TimerNode:
         """Open the path ``name`` below the one that is open, and return its node."""
@@ -264,7 +247,7 @@ class hierarchical_timer:  # noqa: N801 - ML-Agents' name
 
     def __call__(self, func: FuncT) -> FuncT:
         """Return ``func`` with each of its calls timed."""
-        return _timed(func, self._name, self._timer_stack)
+        return within(func, lambda: hierarchical_timer(self._name, self._timer_stack))
 
     def __enter__(self) -> TimerNode:
         self._stack = stack = self._timer_stack or _get_thread_timer()
@@ -280,17 +263,16 @@ class hierarchical_timer:  # noqa: N801 - ML-Agents' name
             node.total += elapsed
             node.count += 1
         else:
-            _leave(stack, node, self._start, elapsed)
+            _leave(stack, node, elapsed)
 
 
-def _leave(stack: TimerStack, node: TimerNode, start: float, elapsed: float) -> None:
-    """Count an entry that is not the innermost open scope, or that was open at a reset."""
-    if node in stack.moved:
-        node = stack.moved.pop(node)
-        elapsed -= max(0.0, stack.start_time - start)
-    node.add_time(elapsed)
+def _leave(stack: TimerStack, node: TimerNode, elapsed: float) -> None:
+    """Count an entry that is not the innermost open scope."""
     if take_out(stack.stack, lambda left: left is node, _name) is None:
-        warnings.warn(f"timer {node.name!r} was closed by pop() before it ended", RuntimeWarning, stacklevel=3)
+        text = f"timer {node.name!r} was closed by reset_timers() or pop() before it ended"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    else:
+        node.add_time(elapsed)
 
 
 def _name(node: TimerNode) -> str:
@@ -299,21 +281,7 @@ def _name(node: TimerNode) -> str:
 
 def timed(func: FuncT) -> FuncT:
     """Return ``func`` with each of its calls timed under its qualified name."""
-    if isinstance(func, staticmethod | classmethod):
-        return cast("FuncT", type(func)(timed(func.__func__)))
-    return _timed(func, getattr(func, "__qualname__", type(func).__qualname__), None)
-
-
-def _timed(func: FuncT, name: str, timer_stack: TimerStack | None) -> FuncT:
-    if pauses(func):
-        return pausing(func, lambda: hierarchical_timer(name, timer_stack))
-
-    @wraps(func)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with hierarchical_timer(name, timer_stack):
-            return func(*args, **kwargs)
-
-    return cast("FuncT", wrapped)
+    return hierarchical_timer(getattr(func, "__qualname__", type(func).__qualname__))(func)
 
 
 # --------------------------------------------------------------------------- the current thread's tree
@@ -331,7 +299,7 @@ def merge_gauges(gauges: Mapping[str, GaugeNode], timer_stack: TimerStack | None
         if name in own:
             own[name].merge(gauge)
         else:
-            own[name] = gauge.copy()
+            own[name] = copy(gauge)
 
 
 def add_metadata(key: str, value: str, timer_stack: TimerStack | None = None) -> None:
@@ -350,5 +318,5 @@ def get_timer_root(timer_stack: TimerStack | None = None) -> TimerNode:
 
 
 def reset_timers(timer_stack: TimerStack | None = None) -> None:
-    """Begin the current thread's tree or the given one anew; open scopes stay open, and count from now."""
+    """Begin the current thread's tree or the given one anew; scopes that are open are not counted."""
     (timer_stack or _get_thread_timer()).reset()

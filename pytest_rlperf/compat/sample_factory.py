@@ -7,7 +7,6 @@ a case in which the original loses track:
 - Each thread nests its own scopes, and no entry of two threads is lost. A scope may be kept, entered again within
   itself and shared between threads.
 - A scope that ends before one within it warns, and closes nothing but itself.
-- A name that is both summed up and averaged is an error, and leaves no scope open.
 - No name hides a method: after ``add_time("items")``, ``timing.items()`` still is the mapping's, and
   ``timing["items"]`` the time.
 - The mapping holds the name and the values only. It cannot be pickled or copied.
@@ -41,7 +40,7 @@ class AvgTime:
 class _Node:
     """One path; ``value`` is the sum, the last or the mean of its entries, as the original prints it."""
 
-    __slots__ = ("children", "count", "key", "lasts", "means", "mode", "sums", "total", "value")
+    __slots__ = ("children", "count", "key", "mode", "scopes", "total", "value")
 
     def __init__(self, key: Any, mode: Mode, value: float | AvgTime) -> None:
         self.key = key
@@ -51,9 +50,7 @@ class _Node:
         self.total = 0.0
         self.children: dict[Any, _Node] = {}
         # The scope of each child, by the way that it counts: a look-up is cheaper than a new object.
-        self.sums: dict[Any, TimingContext] = {}
-        self.lasts: dict[Any, TimingContext] = {}
-        self.means: dict[Any, TimingContext] = {}
+        self.scopes: dict[tuple[Mode, Any], TimingContext] = {}
 
 
 class _Open(threading.local):
@@ -106,31 +103,8 @@ class TimingContext:
                 node.value.values.append(elapsed)  # type: ignore[union-attr]
             node.count += 1
             node.total += elapsed
-        except (AttributeError, KeyError, TypeError):
-            self._mend(elapsed)
         finally:
             self._release()
-
-    def _mend(self, elapsed: float) -> None:
-        """Count an entry whose value has been deleted since; TypeError where the value is of the other kind."""
-        key, node = self._key, self._node
-        value = self._timing.setdefault(key, _initial(self._mode, self._average))
-        if {isinstance(value, AvgTime), isinstance(node.value, AvgTime)} != {self._mode is _MEAN}:
-            raise TypeError(
-                f"{key!r} is both averaged (time_avg()) and summed up or set (add_time(), timeit()): "
-                "give one of them another name"
-            ) from None
-        self._timing[key] = _added(value, elapsed)
-        node.value = _added(node.value, elapsed)
-        node.count += 1
-        node.total += elapsed
-
-
-def _added(value: float | AvgTime, elapsed: float) -> float | AvgTime:
-    if isinstance(value, AvgTime):
-        value.values.append(elapsed)
-        return value
-    return value + elapsed
 
 
 def _initial(mode: Mode, average: int) -> float | AvgTime:
@@ -165,28 +139,29 @@ class Timing(dict[Any, Any]):
 
     def add_time(self, key: Any) -> TimingContext:
         """Return a context manager that adds the time of its body to the value."""
-        scopes = self._open.stack[-1][0].sums
-        return scopes[key] if key in scopes else self._first(scopes, key, _SUM)
+        return self._scope(_SUM, key)
 
     def timeit(self, key: Any) -> TimingContext:
         """Return a context manager that keeps the time of its body, of the last one if there are several."""
-        scopes = self._open.stack[-1][0].lasts
-        return scopes[key] if key in scopes else self._first(scopes, key, _LAST)
+        return self._scope(_LAST, key)
 
     def time_avg(self, key: Any, average: int = 10) -> TimingContext:
         """Return a context manager that averages the last ``average`` times of its body."""
-        scopes = self._open.stack[-1][0].means
-        return scopes[key] if key in scopes else self._first(scopes, key, _MEAN, average)
+        return self._scope(_MEAN, key, average)
 
-    def _first(self, scopes: dict[Any, TimingContext], key: Any, mode: Mode, average: int = 0) -> TimingContext:
+    def _scope(self, mode: Mode, key: Any, average: int = 0) -> TimingContext:
+        parent = self._open.stack[-1][0]
+        try:
+            return parent.scopes[mode, key]
+        except KeyError:
+            pass
         with self._lock:
             if key not in self:
                 self[key] = _initial(mode, average)
-            parent = self._open.stack[-1][0]
             node = parent.children.get(key)
             if node is None:
                 node = parent.children[key] = _Node(key, mode, _initial(mode, average))
-            return scopes.setdefault(key, TimingContext(self, node, mode, average))
+            return parent.scopes.setdefault((mode, key), TimingContext(self, node, mode, average))
 
     # ------------------------------------------------------------------ reading
 

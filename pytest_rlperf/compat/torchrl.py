@@ -18,12 +18,11 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from functools import wraps
 from time import perf_counter as _clock
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from pytest_rlperf.model.timing import TimerTree, Timing
-from pytest_rlperf.timers.scope import pauses, pausing
+from pytest_rlperf.timers.scope import within
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,22 +50,7 @@ class timeit:  # noqa: N801 - TorchRL's name
 
     def __call__(self, fn: F) -> F:
         """Return ``fn`` with each of its calls timed."""
-        if pauses(fn):
-            return pausing(fn, lambda: self)
-
-        @wraps(fn)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._sync:
-                _synchronize()
-            self.t0 = start = _clock()
-            try:
-                return fn(*args, **kwargs)
-            finally:
-                if self._sync:
-                    _synchronize()
-                _count(self._REG, self.name, _clock() - start)
-
-        return cast("F", wrapper)
+        return within(fn, lambda: self)
 
     def __enter__(self) -> timeit:
         if self._sync:

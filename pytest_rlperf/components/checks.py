@@ -3,7 +3,7 @@
 Arrays of any library: where they are in a value, as NumPy's, and their device. Sizes, and functions' parameters.
 Returned objects that stand for work still to be done, such as coroutines, futures and lazy arrays: they are recognised
 by their classes, and no code of a proxy runs. JAX's arrays are not among them: those who measure wait for these (see
-``devices.jax``).
+``devices``).
 """
 
 from __future__ import annotations

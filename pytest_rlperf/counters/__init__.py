@@ -12,8 +12,9 @@ from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Co
 from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
 from pytest_rlperf.counters.operations import Kernels, Operations
 from pytest_rlperf.devices.clocks import Device
+from pytest_rlperf.model.counting import Count
 from pytest_rlperf.model.measured import Count, Probe, Tally
-from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes import attached
 
 __all__ = ["NAMES", "CounterName", "CountsDevice", "tally"]
 

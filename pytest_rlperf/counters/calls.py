@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, Method
 from typing import Any, cast
 
 from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument, is_own
-from pytest_rlperf.probes.attach import Undo, put
+from pytest_rlperf.probes import Undo, put
 from pytest_rlperf.probes.torch import after_steps
 
 _TOOLS = (4, 3, 5, 2)  # of sys.monitoring: 0 is for debuggers, 1 for coverage, and probes look from 3 on

@@ -110,6 +110,6 @@ def devices_in_use() -> tuple[Device, ...]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ()
-    from pytest_rlperf.devices.torch import CudaDriver
+    from pytest_rlperf.devices.clocks import CudaDriver
 
     return (CudaDriver(f"cuda:{torch.cuda.current_device()}"),)

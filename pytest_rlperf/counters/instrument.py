@@ -13,10 +13,9 @@ from typing import NamedTuple, Protocol
 
 from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes.sections import add_sections, pending_sections
-from pytest_rlperf.timers.node import Node
-from pytest_rlperf.timers.process import ARMED, recording_into
+from pytest_rlperf.timers import ARMED, recording_into
+from pytest_rlperf.timers.node import Node, Stack
 from pytest_rlperf.timers.scope import PROCESS
-from pytest_rlperf.timers.stack import Stack
 from pytest_rlperf.timers.tree import EdgeTree, Tree
 
 

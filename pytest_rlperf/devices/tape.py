@@ -13,8 +13,8 @@ from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, Syn
 from pytest_rlperf.devices.entries import EdgeLog, Entry, Look, Moment, Timeline, Untimed, entries_of, marks_of
 from pytest_rlperf.model.device import Bound, DeviceTimes
 from pytest_rlperf.model.measured import Phase
+from pytest_rlperf.timers import keep_from_compiling
 from pytest_rlperf.timers.node import Node
-from pytest_rlperf.timers.process import keep_from_compiling
 from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, Tree
 
 

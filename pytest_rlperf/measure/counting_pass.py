@@ -13,9 +13,8 @@ from itertools import chain
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
-from pytest_rlperf.devices import clock_for, devices_of
+from pytest_rlperf.devices import JaxDevice, clock_for, devices_of, wait_for_all
 from pytest_rlperf.devices.clocks import Device, HostClock
-from pytest_rlperf.devices.jax import JaxDevice, wait_for_all
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model.measured import Count, Counting, PhaseCounts, Tally, Workload

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pytest_rlperf.devices import clock_for, devices_of
+from pytest_rlperf.devices import JaxDevice, clock_for, devices_of
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, SyncClock
-from pytest_rlperf.devices.jax import JaxDevice
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, Jax
 from pytest_rlperf.measure.rounds import ClockNs, Timed

@@ -16,7 +16,7 @@ from itertools import repeat
 import psutil
 
 from pytest_rlperf.components.outputs import output_parts
-from pytest_rlperf.devices.jax import live_arrays, new_arrays
+from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
@@ -40,7 +40,7 @@ from pytest_rlperf.measure.tracing_pass import TracedSlice, Tracer
 from pytest_rlperf.measure.usage import find_allocations, read_usage
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import OutputPart, Shape, Share, SliceKind, SliceRecord, Usage, Warm, Workload
-from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 
 WARM_UP_S = 0.25

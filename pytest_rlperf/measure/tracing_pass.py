@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
-from pytest_rlperf.devices.jax import wait_for_all
+from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model.measured import Harvest, Phase, Probe, Workload
-from pytest_rlperf.probes import standing_probes
-from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes import attached
+from pytest_rlperf.probes.torch import standing_probes
 from pytest_rlperf.timers import Tree, recording_into
 
 _UNSEEN_LOOKS = 3  # of which the median counts: a host that is woken late looks like a device that still works

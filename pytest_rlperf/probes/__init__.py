@@ -1,57 +1,77 @@
-"""Phases for code that one cannot edit: from methods, PyTorch's own events, and other libraries' timers."""
+"""Phases of code that one cannot edit: timers put around it, while it is measured and no longer."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FunctionType
 
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes.attach import Undo, put, together
-from pytest_rlperf.probes.torch import Ranges, follow, phase_name
-from pytest_rlperf.timers.process import hierarchical_timer
+
+Undo = Callable[[], None]
+_MISSING = object()
 
 
-def standing_probes() -> tuple[Probe, ...]:
-    """Return the probes that any code is measured with: for the timers and ranges of libraries that are loaded."""
-    return (LiveTimers(), Ranges()) if "torch" in sys.modules else (LiveTimers(),)
+class ProbeError(Exception):
+    """A timer cannot be put around something, or there is no such thing; the text lists near names."""
 
 
-# Stand-ins have the names of their originals.
-_MLAGENTS = ("mlagents_envs.timers", "pytest_rlperf.compat.mlagents")
-_SAMPLE_FACTORY = ("sample_factory.utils.timing", "pytest_rlperf.compat.sample_factory")
+@contextmanager
+def attached(probes: Iterable[Probe]) -> Iterator[None]:
+    """Have all probes in place while the body runs, and undo all of them afterwards, whatever happens."""
+    with ExitStack() as stack:
+        for probe in probes:
+            stack.callback(probe.attach())
+        yield
 
 
-class LiveTimers:
-    """Makes phases of the scopes of ML-Agents' and Sample Factory's timers, where those are loaded."""
+def put(target: object, attribute: str, value: object) -> Undo:
+    """Set an attribute of an object, class or module, and return a function that restores or removes it.
 
-    def attach(self) -> Undo:
-        """Follow them from now on; they go on timing for themselves."""
-        return together(self._watch())
+    A ``__setattr__`` that is written in Python is bypassed. AttributeError or TypeError where the attribute is
+    read-only.
+    """
+    set_, delete = (
+        (type.__setattr__, type.__delattr__) if isinstance(target, type) else (object.__setattr__, object.__delattr__)
+    )
+    stored = next((vars(base)[attribute] for base in type(target).__mro__ if attribute in vars(base)), None)
+    if hasattr(type(stored), "__set__"):  # a property or a slot, which keeps it elsewhere
+        before = getattr(target, attribute, _MISSING)
+    else:
+        before = getattr(target, "__dict__", {}).get(attribute, _MISSING)
+    set_(target, attribute, value)
 
-    def _watch(self) -> Iterator[Undo]:
-        for name in _MLAGENTS:
-            stack = getattr(sys.modules.get(name), "TimerStack", None)
-            if stack is not None:
-                yield from follow(stack, "push", "pop")
-        for name in _SAMPLE_FACTORY:
-            context = getattr(sys.modules.get(name), "TimingContext", None)
-            if context is not None:
-                yield from _follow_context(context)
+    def undo() -> None:
+        if before is _MISSING:
+            delete(target, attribute)
+        else:
+            set_(target, attribute, before)
+
+    if not isinstance(target, type) and getattr(target, attribute, _MISSING) is not value:
+        undo()
+        raise AttributeError(f"{attribute!r} of {type(target).__qualname__} is not what it was set to")
+    return undo
 
 
-def _follow_context(context: Any) -> Iterator[Undo]:
-    """Follow a class of context managers that have a ``_key``."""
-    enter, leave = context.__enter__, context.__exit__
+def put_variable(function: FunctionType, name: str, value: object) -> Undo:
+    """Set a variable of a function's closure or module, and return a function that restores it."""
+    free = function.__code__.co_freevars
+    if name not in free:
+        return put(sys.modules[function.__module__], name, value)
+    cell = (function.__closure__ or ())[free.index(name)]
+    before = cell.cell_contents
+    cell.cell_contents = value
+    return partial(setattr, cell, "cell_contents", before)
 
-    def followed_enter(self: Any) -> Any:
-        done = enter(self)
-        hierarchical_timer(phase_name(self._key)).__enter__()
-        return done
 
-    def followed_exit(self: Any, *error: Any) -> Any:
-        hierarchical_timer(phase_name(self._key)).__exit__(None, None, None)
-        return leave(self, *error)
+def together(undoes: Iterable[Undo]) -> Undo:
+    """Return one function that calls all ``undoes``, the last first.
 
-    yield put(context, "__enter__", followed_enter)
-    yield put(context, "__exit__", followed_exit)
+    Where making one of them fails, those before it are called at once.
+    """
+    with ExitStack() as stack:
+        for undo in undoes:
+            stack.callback(undo)
+        return stack.pop_all().close

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from pytest_rlperf.errors import did_you_mean
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes.attach import ProbeError, Undo, put, put_variable, together
+from pytest_rlperf.probes import ProbeError, Undo, put, put_variable, together
 from pytest_rlperf.probes.objects import variables_of
 from pytest_rlperf.probes.torch import Forward
 from pytest_rlperf.timers.scope import Scope, decorate
@@ -30,18 +31,11 @@ def probes_for(phases: Phases, owner: object) -> list[Probe]:
     also be a bound method or a function itself; several targets make one phase. ProbeError where there is nothing to
     time.
     """
-    return [_probe(name, target, owner) for name, targets in phases.items() for target in _several(name, targets)]
-
-
-def _several(name: str, targets: Target | Iterable[Target]) -> list[Target]:
-    if isinstance(targets, str) or callable(targets):
-        return [targets]
-    if not isinstance(targets, Iterable):
-        raise ProbeError(f"phase {name!r}: expected a method or function, by name or itself, not {targets!r:.60}")
-    found = list(targets)
-    if not found:
-        raise ProbeError(f"phase {name!r}: its list of methods and functions is empty")
-    return found
+    return [
+        _probe(name, target, owner)
+        for name, targets in phases.items()
+        for target in (targets if isinstance(targets, Iterable) and not isinstance(targets, str) else [targets])
+    ]
 
 
 def _probe(name: str, target: Target, owner: object) -> Probe:
@@ -107,43 +101,15 @@ class AttributeProbe:
 
         The path is followed anew: since the probe was made the owner may hold another object, or another probe a proxy.
         """
-        chain = self.resolve()
-        holder, found = chain[-2:]
-        attribute = self._names[-1]
-        if isinstance(holder, type):
-            found = inspect.getattr_static(holder, attribute)  # a static or class method as it is
-            try:
-                return put(holder, attribute, _timed_in(holder, found, Scope(self.name)))
-            except _REFUSALS as error:
-                raise ProbeError(f"phase {self.name!r}: {error}; name the path to an instance instead") from None
-        timed = _timed_in(holder, found, Scope(self.name))
-        if is_proxy(holder):
-            return put_timed(holder, attribute, timed)
-        if attribute.startswith("__") and attribute.endswith("__"):
-            return self._stand_in(chain, timed, "Python looks special methods up on the class")
+        owner, holder, _ = [None, *self.resolve()][-3:]
+        attribute, scope = self._names[-1], Scope(self.name)
         try:
-            return put(holder, attribute, timed)
+            if isinstance(holder, type):
+                found = inspect.getattr_static(holder, attribute)  # a static or class method as it is
+                return put(holder, attribute, _timed_in(holder, found, scope))
+            return replace_method(owner, holder, attribute, lambda found: _timed_in(holder, found, scope))
         except _REFUSALS as error:
-            return self._stand_in(chain, timed, error)
-
-    def _stand_in(self, chain: list[object], timed: object, reason: object) -> Undo:
-        """Put a proxy in the place of an object that takes no attributes."""
-        if len(self._names) < 2:
-            raise ProbeError(
-                f"phase {self.name!r}: {_called(chain[0])} takes no attributes ({reason}): "
-                "name the path to the method from an object that holds it"
-            )
-        holder, place, target = chain[-3], self._names[-2], chain[-2]
-        proxy = proxy_for(target, {self._names[-1]: timed})
-        if is_proxy(holder):
-            return put_timed(holder, place, proxy)
-        try:
-            return put(holder, place, proxy)
-        except _REFUSALS as error:
-            raise ProbeError(
-                f"phase {self.name!r} cannot be timed: Python sets no attribute on {_called(target)} or "
-                f"{_called(holder)} ({error}); put a timer around the call instead"
-            ) from None
+            raise ProbeError(f"phase {self.name!r} cannot be timed: {error}; put a timer around the call") from None
 
 
 class FunctionProbe:
@@ -154,7 +120,6 @@ class FunctionProbe:
 
     def __init__(self, name: str, function: object) -> None:
         self.name = name
-        self._function = function
         self._places = places_of(function)
         if not self._places:
             raise ProbeError(
@@ -164,25 +129,17 @@ class FunctionProbe:
 
     def attach(self) -> Undo:
         """Time it from now on; code that holds it in a variable or closure of its own goes on calling the plain one."""
-        return together(self._put_all())
-
-    def _put_all(self) -> Iterator[Undo]:
-        made: dict[int, object] = {}
         scope = Scope(self.name)
+        made: dict[int, object] = {}  # the same one for every holder, so that it can be pickled
 
-        def instead(current: object) -> object:
-            return made.setdefault(id(current), _timed_in(None, current, scope))  # the same one for every holder
+        def timed(holder: object, name: str) -> object:
+            found = vars(holder)[name]
+            return made.setdefault(id(found), _timed_in(holder, found, scope))
 
-        for holder, name in self._places:
-            member = vars(holder).get(name)
-            if isinstance(member, staticmethod | classmethod):
-                if _is_of(member.__func__, self._function):
-                    yield put(holder, name, type(member)(cast("Callable[..., Any]", instead(member.__func__))))
-            elif _is_of(member, self._function):
-                yield put(holder, name, instead(member))
+        return together(put(holder, name, timed(holder, name)) for holder, name in self._places if name in vars(holder))
 
 
-def _timed_in(holder: object, found: Any, scope: Scope) -> object:
+def _timed_in(holder: object, found: Any, scope: Scope) -> Any:
     """Return a timed replacement for ``found`` in ``holder``; in a class, it binds to instances as ``found`` does."""
     if isinstance(found, FunctionType | MethodType | staticmethod | classmethod):
         return decorate(cast("Callable[..., Any]", found), scope)
@@ -198,13 +155,6 @@ def _timed_in(holder: object, found: Any, scope: Scope) -> object:
             return found.__get__(self, type(self))(*args, **kwargs)
 
     return bound
-
-
-def _is_of(member: object, function: object) -> bool:
-    """Whether something is ``function``, or a replacement that another probe has put in its place."""
-    while member is not function and member is not None:
-        member = member._rlperf_target if is_proxy(member) else vars(member).get("__wrapped__")  # type: ignore[attr-defined]
-    return member is function
 
 
 def places_of(function: object) -> list[tuple[object, str]]:
@@ -225,23 +175,27 @@ def places_of(function: object) -> list[tuple[object, str]]:
 def replace_method(
     owner: object, target: object, attribute: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Undo:
-    """Replace a method by what ``around`` returns for it, or ``target`` by a proxy where it takes no attributes."""
+    """Replace a method by what ``around`` returns for it.
+
+    Where ``target`` takes no attributes, or Python looks the method up on the class, ``owner`` holds a proxy instead:
+    in its attributes, or as a function in its variables. TypeError where it holds ``target`` in none.
+    """
     other = around(getattr(target, attribute))
     if is_proxy(target):
         return put_timed(target, attribute, other)
-    try:
-        return put(target, attribute, other)
-    except _REFUSALS:
-        return _hold_instead(owner, target, proxy_for(target, {attribute: other}))
-
-
-def _hold_instead(owner: object, target: object, proxy: object) -> Undo:
-    """Have ``owner`` hold a proxy wherever it holds an object: attributes, or a function's variables."""
+    if not (attribute.startswith("__") and attribute.endswith("__")):
+        with suppress(*_REFUSALS):
+            return put(target, attribute, other)
+    proxy = proxy_for(target, {attribute: other})
+    hold: Callable[[str, object], Undo]
     if isinstance(owner, FunctionType):
-        held = variables_of(owner)
-        return together(put_variable(owner, name, proxy) for name, value in held.items() if value is target)
-    held = getattr(owner, "__dict__", {})
-    return together([put(owner, name, proxy) for name, value in list(held.items()) if value is target])
+        held, hold = variables_of(owner), partial(put_variable, owner)
+    else:
+        held, hold = getattr(owner, "__dict__", {}), partial(put, owner)
+    names = [name for name, value in held.items() if value is target]
+    if not names:
+        raise TypeError(f"{_called(target)} takes no attributes, and {_called(owner)} holds it in none")
+    return together(hold(name, proxy) for name in names)
 
 
 def _called(value: object) -> str:
@@ -251,25 +205,9 @@ def _called(value: object) -> str:
 # --------------------------------------------------------------------------- stand-ins for objects of C, C++ and Rust
 # These take no attributes.
 
-# Attributes that a stand-in has of its own or must not have: descriptors, and those that make and pickle objects.
+# Attributes of the class that a stand-in has of its own, or must not have.
 _OWN = frozenset(
-    {
-        *("__class__", "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__dict__", "__slots__"),
-        *(
-            "__weakref__",
-            "__new__",
-            "__init__",
-            "__del__",
-            "__init_subclass__",
-            "__subclasshook__",
-            "__class_getitem__",
-        ),
-        *("__doc__", "__module__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__"),
-        *("__getnewargs_ex__", "__copy__", "__deepcopy__", "__sizeof__", "__get__", "__set__", "__delete__"),
-    }
-)
-_OF_THE_PROXY = frozenset(
-    {"_rlperf_target", "_rlperf_timed", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__"}
+    {"__class__", "__new__", "__init__", "__del__", "__getattribute__", "__get__", "__set__", "__delete__"}
 )
 
 
@@ -287,29 +225,10 @@ class Proxy:
         object.__setattr__(self, "_rlperf_timed", dict(timed))
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _OF_THE_PROXY:
+        if name in ("_rlperf_target", "_rlperf_timed"):
             return object.__getattribute__(self, name)
         timed = object.__getattribute__(self, "_rlperf_timed")
         return timed[name] if name in timed else getattr(object.__getattribute__(self, "_rlperf_target"), name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._rlperf_target, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self._rlperf_target, name)
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        return _itself, (self._rlperf_target,)
-
-    def __copy__(self) -> object:
-        return copy.copy(self._rlperf_target)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> object:
-        return copy.deepcopy(self._rlperf_target, memo)
-
-
-def _itself(value: object) -> object:
-    return value
 
 
 def _forward(name: str) -> Callable[..., Any]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 from pytest_rlperf.probes.torch import phase_name
 
-P = TypeVar("P")  # a path
+Path: TypeAlias = tuple[str, ...]  # the names from an object to one that it refers to
 
 _KINDS = (
     ("target_q", re.compile(r"targ|_old$|lagged")),
@@ -49,10 +49,9 @@ def find_parts(agent: object) -> Parts:
     if torch is None:
         return Parts((), {}, ())
     modules: dict[int, tuple[Any, str]] = {}
-    optimizers: dict[int, tuple[Any, tuple[str, ...]]] = {}
+    optimizers: dict[int, tuple[Any, Path]] = {}
     buffers: dict[int, tuple[object, object]] = {}
-    start: list[tuple[tuple[str, ...], object, object]] = [((), None, agent)]
-    for path, holder, value in _nearest_first(start, _named_members, _LOOKED_AT_MOST):
+    for path, holder, value in _nearest_first(agent, _LOOKED_AT_MOST, _may_be_a_part):
         if not path:
             continue
         if issubclass(type(value), torch.optim.Optimizer):
@@ -71,7 +70,7 @@ def find_parts(agent: object) -> Parts:
     )
 
 
-def _kind(path: tuple[str, ...]) -> str | None:
+def _kind(path: Path) -> str | None:
     """Return what something is by its name, or by the names of what it belongs to."""
     for name in reversed(path):
         for kind, pattern in _KINDS:
@@ -80,7 +79,7 @@ def _kind(path: tuple[str, ...]) -> str | None:
     return None
 
 
-def _section(optimizer: Any, path: tuple[str, ...], kinds: Mapping[int, str]) -> str:
+def _section(optimizer: Any, path: Path, kinds: Mapping[int, str]) -> str:
     """Return the section of an optimizer: by the parameters that it trains, and only then by its name."""
     tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     trained = {kinds.get(id(tensor)) for tensor in tensors}
@@ -103,12 +102,11 @@ def _outermost(modules: list[tuple[Any, str]]) -> tuple[tuple[Any, str], ...]:
     return tuple((module, kind) for module, kind in pure if id(module) not in parts)
 
 
-def _named_members(path: tuple[str, ...], value: object) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield the objects that one refers to by a name, or as one of the first members of a list."""
-    for name, _, member in _members(value) if len(path) < _DEEPEST else ():
-        is_listed = not name.isdigit() or int(name) < _LISTED_MOST
-        if name and is_listed and name not in _NOT_LOOKED_INTO:
-            yield (path if name == "_modules" else (*path, name)), member
+def _may_be_a_part(path: Path, name: str | None) -> bool:
+    """Whether to look at what an object refers to by a name: one of the first members of a list, too."""
+    if name is None or len(path) >= _DEEPEST or name in _NOT_LOOKED_INTO:
+        return False
+    return not name.isdigit() or int(name) < _LISTED_MOST
 
 
 def variables_of(function: FunctionType) -> dict[str, Any]:
@@ -136,17 +134,15 @@ def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
 
     These are attributes, members of containers, the objects of bound methods, and variables of functions.
     """
-    for path, _, found in _nearest_first([(name, None, value)], _all_members, MOST_OBJECTS):
-        yield path, found
+    for path, _, found in _nearest_first(value, MOST_OBJECTS, lambda path, name: True):
+        yield ".".join((name, *path)), found
 
 
 def _nearest_first(
-    start: Iterable[tuple[P, object, object]],
-    members: Callable[[P, object], Iterable[tuple[P, object]]],
-    most: int,
-) -> Iterator[tuple[P, object, object]]:
+    start: object, most: int, follows: Callable[[Path, str | None], bool]
+) -> Iterator[tuple[Path, object, object]]:
     """Yield objects, each once with its path and the object that holds it; classes and modules are left out."""
-    waiting = deque(start)
+    waiting: deque[tuple[Path, object, object]] = deque([((), None, start)])
     seen: set[int] = set()
     while waiting and len(seen) < most:
         path, holder, value = waiting.popleft()
@@ -155,46 +151,41 @@ def _nearest_first(
         seen.add(id(value))
         yield path, holder, value
         with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
-            waiting.extend((inner, value, member) for inner, member in islice(members(path, value), MOST_OBJECTS))
+            for name, member in islice(_members(value), MOST_OBJECTS):
+                if follows(path, name):
+                    waiting.append(((*path, name) if name else path, value, member))
 
 
-def _all_members(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield all objects that one refers to."""
-    return ((f"{path}{step}", member) for _, step, member in _members(value))
+def _members(value: object) -> Iterator[tuple[str | None, object]]:
+    """Yield the objects that one refers to, each with its name.
 
-
-def _members(value: object) -> Iterator[tuple[str, str, object]]:
-    """Yield the objects that one refers to, each with its name, if it has one, and the step to it in a path."""
-    if isinstance(value, FunctionType):
-        yield from ((name, f".{name}", member) for name, member in variables_of(value).items())
-        yield from ((str(index), f"({index})", member) for index, member in enumerate(value.__defaults__ or ()))
-        yield from ((name, f"({name})", member) for name, member in (value.__kwdefaults__ or {}).items())
-    elif isinstance(value, MethodType):
-        yield "self", "", value.__self__
-        yield "function", ".__func__", value.__func__
-    elif isinstance(value, partial):
-        yield "function", "", value.func
-        yield from ((str(index), f"[{index}]", member) for index, member in enumerate(value.args))
-        yield from ((name, f"[{name}]", member) for name, member in value.keywords.items())
-    elif isinstance(value, Mapping):
-        for place, (key, member) in enumerate(value.items()):
-            yield key if isinstance(key, str) else "", f"[{_shown(key, place)}]", member
-    elif isinstance(value, list | tuple | deque | set | frozenset):
-        yield from ((str(index), f"[{index}]", member) for index, member in enumerate(value))
-    else:
-        for slot in _slots(type(value)):
-            if hasattr(value, slot):
-                yield slot, f".{slot}", getattr(value, slot)
-        own = getattr(value, "__dict__", None)
-        yield from ((name, f".{name}", member) for name, member in (own if isinstance(own, dict) else {}).items())
-
-
-def _shown(key: object, place: int) -> str:
-    """Return a mapping's key as text: a name or number itself, of any other its class and its place.
-
-    An optimizer keeps its state by parameter: the text of a tensor takes milliseconds, and waits for its device.
+    That is empty where the other stands for the object, and None where it has none, as the value of a tensor.
     """
-    return repr(key) if isinstance(key, str | int | float) else f"<{type(key).__name__} {place}>"
+    if isinstance(value, FunctionType):
+        yield from variables_of(value).items()
+        yield from _numbered(value.__defaults__ or ())
+        yield from (value.__kwdefaults__ or {}).items()
+    elif isinstance(value, MethodType):
+        yield "", value.__self__
+        yield "", value.__func__
+    elif isinstance(value, partial):
+        yield "", value.func
+        yield from _numbered(value.args)
+        yield from value.keywords.items()
+    elif isinstance(value, Mapping):
+        # An optimizer keeps its state by parameter: the text of a tensor takes milliseconds, and waits for its device.
+        yield from ((str(key) if isinstance(key, str | int) else None, member) for key, member in value.items())
+    elif isinstance(value, list | tuple | deque | set | frozenset):
+        yield from _numbered(value)
+    else:
+        yield from ((slot, getattr(value, slot)) for slot in _slots(type(value)) if hasattr(value, slot))
+        own = getattr(value, "__dict__", None)
+        for name, member in own.items() if isinstance(own, dict) else ():
+            yield "" if name == "_modules" else name, member
+
+
+def _numbered(members: Iterable[object]) -> Iterator[tuple[str, object]]:
+    return ((str(number), member) for number, member in enumerate(members))
 
 
 def _slots(kind: type) -> Iterator[str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
 from typing import Any
 
-from pytest_rlperf.model.timing import Mode
-from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.probes.objects import find_parts
 from pytest_rlperf.probes.torch import Backward, OptimizerSteps, after_steps, before_steps
-from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.node import Node, Stack
 from pytest_rlperf.timers.scope import PROCESS, Scope
-from pytest_rlperf.timers.stack import Stack
 
 
 class Update:
@@ -39,7 +38,7 @@ class Update:
         """Begin a gap."""
         self.name = None
         if self.used == len(self.nodes):
-            self.nodes.append(Node("", Mode.SUM, self.root))
+            self.nodes.append(Node("", self.root))
         self.node = node = self.nodes[self.used]
         node.name, node.parent = "", self.root
         self.stack.enter(node, now_ns)
@@ -139,7 +138,8 @@ class UpdateSections:
         parts = self._parts
         yield self.add_to_tree
         for holder, buffer in parts.buffers:
-            yield replace_method(holder, buffer, "sample", self._sampling)
+            with suppress(TypeError):  # what cannot be replaced is no section
+                yield replace_method(holder, buffer, "sample", self._sampling)
         for module, kind in parts.modules:
             yield from self._watch_module(module, kind)
         yield from self._watch_optimizers()

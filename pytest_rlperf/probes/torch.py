@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from pytest_rlperf.probes.attach import Undo, put, together
-from pytest_rlperf.timers.process import hierarchical_timer
+from pytest_rlperf.model.measured import Probe
+from pytest_rlperf.probes import Undo, put, together
+from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.scope import Scope, decorate
 
 MARK = "rlperf edge"  # a range that counters put among a profiler's events, and that is no phase
@@ -112,9 +113,7 @@ class Ranges:
         import torch
 
         yield from self._switch_torchrl()
-        record: Any = torch.autograd.profiler.record_function
-        yield put(record, "__enter__", _opening(record.__enter__, _range_name))
-        yield put(record, "__exit__", _closing(record.__exit__, _range_name))
+        yield from follow_context(torch.autograd.profiler.record_function, _range_name)
         nvtx: Any = torch.cuda.nvtx
         yield from follow(nvtx, "range_push", "range_pop")
 
@@ -153,6 +152,30 @@ def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
     yield put(owner, pop, popped)
 
 
+def follow_context(context: Any, name_of: Callable[[Any], str | None]) -> Iterator[Undo]:
+    """Make a phase of each use of a class of context managers, unless it has no name.
+
+    Yields functions that undo it.
+    """
+    enter, leave = context.__enter__, context.__exit__
+
+    def followed_enter(self: Any) -> Any:
+        done = enter(self)
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__enter__()
+        return done
+
+    def followed_exit(self: Any, *error: Any) -> Any:
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__exit__(None, None, None)
+        return leave(self, *error)
+
+    yield put(context, "__enter__", followed_enter)
+    yield put(context, "__exit__", followed_exit)
+
+
 def phase_name(name: object) -> str:
     """Return the name of a phase for another library's name of a range, without slashes, which join paths."""
     return str(name).replace("/", "|") or "(unnamed)"
@@ -175,22 +198,32 @@ def _range_name(record: Any) -> str | None:
     return None if name.startswith(("Optimizer.", MARK)) else phase_name(name)
 
 
-def _opening(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
-    def enter(self: Any) -> Any:
-        name = name_of(self)
-        if name is not None:
-            hierarchical_timer(name).__enter__()
-        return original(self)
-
-    return enter
+# --------------------------------------------------------------------------- what is there for any code
 
 
-def _closing(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
-    def leave(self: Any, *error: Any) -> Any:
-        done = original(self, *error)
-        name = name_of(self)
-        if name is not None:
-            hierarchical_timer(name).__exit__(None, None, None)
-        return done
+def standing_probes() -> tuple[Probe, ...]:
+    """Return the probes that any code is measured with: for the timers and ranges of libraries that are loaded."""
+    return (LiveTimers(), Ranges()) if "torch" in sys.modules else (LiveTimers(),)
 
-    return leave
+
+# Stand-ins have the names of their originals.
+_MLAGENTS = ("mlagents_envs.timers", "pytest_rlperf.compat.mlagents")
+_SAMPLE_FACTORY = ("sample_factory.utils.timing", "pytest_rlperf.compat.sample_factory")
+
+
+class LiveTimers:
+    """Makes phases of the scopes of ML-Agents' and Sample Factory's timers, where those are loaded."""
+
+    def attach(self) -> Undo:
+        """Follow them from now on; they go on timing for themselves."""
+        return together(self._watch())
+
+    def _watch(self) -> Iterator[Undo]:
+        for name in _MLAGENTS:
+            stack = getattr(sys.modules.get(name), "TimerStack", None)
+            if stack is not None:
+                yield from follow(stack, "push", "pop")
+        for name in _SAMPLE_FACTORY:
+            context = getattr(sys.modules.get(name), "TimingContext", None)
+            if context is not None:
+                yield from follow_context(context, lambda scope: phase_name(scope._key))

@@ -7,7 +7,6 @@ from pytest_rlperf.errors import shown
 from pytest_rlperf.model.timing import Mode, TimerTree, Timing
 from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text
-from pytest_rlperf.traces.reading import laid_out, levels
 
 _COLUMNS = (
     Column("name", "left", folds=True),
@@ -35,13 +34,12 @@ _LONGEST_COUNT = 999_999
 
 def render_tree(tree: TimerTree, *, width: int | None) -> str:
     """Return a tree as a table of at most ``width`` columns, with all its figures where that is None."""
-    # What shares are of: the root's total, or what its parts add up to where theirs are no sums.
-    whole_ns = laid_out(tree.root)[0].length_ns
-    rows = [_row(timing, depth, whole_ns) for depth, timing in levels(tree.root)]
+    whole_ns, paths = _whole_ns(tree.root), [((), tree.root), *tree.root.walk()]
+    rows = [_row(timing, len(path), whole_ns) for path, timing in paths]
     lines = table_text(make_table(_COLUMNS, rows).without_empty(), width, ruled=False)
     if whole_ns > tree.root.total_ns:
         lines.append(f"share: of {_time(whole_ns)}, {_NOTE_WHOLE}")
-    if any(timing.is_parallel for _, timing in levels(tree.root)):
+    if any(timing.is_parallel for _, timing in paths):
         lines.append(_NOTE_PARALLEL)
     if tree.gauges:
         gauges = [
@@ -67,6 +65,11 @@ def _row(timing: Timing, depth: int, whole_ns: int) -> list[Cell | str]:
         "" if timing.mode is Mode.SUM else f"{timing.mode.value} {_time(timing.value_ns)}",
         units.percent(timing.total_ns / whole_ns, signed=False) if whole_ns else "",
     ]
+
+
+def _whole_ns(root: Timing) -> int:
+    """Return what shares are of: the root's total, or what its parts add up to where theirs are no sums."""
+    return max(root.total_ns, sum(_whole_ns(child) for child in root.children if not child.is_parallel))
 
 
 def _time(ns: float | None) -> str:

@@ -1,32 +1,30 @@
-"""Hierarchical timings, usable in production code and without pytest.
+"""Hierarchical timings, usable in production code and without pytest; all scopes of a process record into one tree.
 
-Nothing is timed, and nothing is paid, unless ``RLPERF_TIMERS=on`` (or ``standby``) is set before this is imported.
+Whether a process has timers at all is decided once, before anything is timed: ``RLPERF_TIMERS=on`` arms them and
+records from the start, ``standby`` arms them and waits for :func:`enable`. Otherwise nothing of them is left: a
+decorated function is the function itself, and a scope does nothing.
 """
 
-from pytest_rlperf.timers.node import TimerModeError, merge
-from pytest_rlperf.timers.process import (
-    ARMED,
-    add_metadata,
-    child_environment,
-    disable,
-    enable,
-    hierarchical_timer,
-    is_recording,
-    merge_tree,
-    recording,
-    recording_into,
-    reset,
-    set_gauge,
-    snapshot,
-    timed,
-)
-from pytest_rlperf.timers.scope import Timer
-from pytest_rlperf.timers.tree import Tree
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, overload
+
+from pytest_rlperf.model.timing import TimerTree
+from pytest_rlperf.timers.node import ClockNs, called, watch_tasks
+from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, decorate
+from pytest_rlperf.timers.tree import FakeClock, Tree
 
 __all__ = [
     "ARMED",
+    "FakeClock",
     "Timer",
-    "TimerModeError",
     "Tree",
     "add_metadata",
     "child_environment",
@@ -34,7 +32,6 @@ __all__ = [
     "enable",
     "hierarchical_timer",
     "is_recording",
-    "merge",
     "merge_tree",
     "recording",
     "recording_into",
@@ -43,3 +40,241 @@ __all__ = [
     "snapshot",
     "timed",
 ]
+
+VARIABLE = "RLPERF_TIMERS"
+_ON = frozenset({"on", "1", "true", "yes"})
+_STANDBY = frozenset({"standby"})
+_OFF = frozenset({"", "off", "0", "false", "no"})
+
+
+def _read(setting: str) -> tuple[bool, bool]:
+    """Return whether timers are armed, and whether they record from the start."""
+    value = setting.strip().lower()
+    if value not in _ON | _STANDBY | _OFF:
+        warnings.warn(
+            f"{VARIABLE}={setting} is not one of on, standby and off: timers stay off", RuntimeWarning, stacklevel=2
+        )
+    return value in _ON | _STANDBY, value in _ON
+
+
+ARMED, _STARTS_ON = _read(os.environ.get(VARIABLE, ""))
+
+
+def _refuse(action: str) -> None:
+    """Warn that an action has no effect, because timers were left out of this process."""
+    warnings.warn(
+        f"{action} does nothing: timers were not armed when pytest_rlperf.timers was imported. "
+        f"Set {VARIABLE}=on (or standby) in the environment before Python starts",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Process:
+    """The one state of a process: its tree, and whether scopes record."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self.is_on = False
+        self.is_recording = False  # into another tree than this one, which pauses meanwhile
+
+    def turn(self, *, on: bool) -> None:
+        """Switch recording on or off."""
+        if on == self.is_on:
+            return
+        self.is_on = on
+        (self.tree.record if on else self.tree.pause)()
+
+    def start_anew(self) -> None:
+        """Start with an empty tree in a forked child: the parent's locks and stacks may have been in use."""
+        on, self.is_on, self.is_recording = self.is_on, False, False
+        PROCESS.turn_off()  # a recording goes on in the parent
+        self.tree = Tree()
+        self.turn(on=on)
+
+
+_process = _Process()
+_MAIN = "MainProcess"
+_scopes: dict[str, Scope] = {}
+
+
+if ARMED:
+    watch_tasks()
+    os.register_at_fork(after_in_child=_process.start_anew)
+    _process.turn(on=_STARTS_ON)
+
+    def hierarchical_timer(name: str) -> Timer:
+        """Return the context manager that times its body under ``name``, below the scope open around it."""
+        try:
+            return _scopes[name]
+        except KeyError:
+            return _scopes.setdefault(name, Scope(name))
+
+else:
+
+    def hierarchical_timer(name: str) -> Timer:
+        """Return the context manager that times its body under ``name``, below the scope open around it."""
+        return NOTHING
+
+
+@overload
+def timed(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def timed(*, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def timed(function: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+    """Time each call of ``function`` under its qualified name, or under ``name``.
+
+    A coroutine is timed from its first step to its last, a generator while it runs. Where timers are not armed the
+    function itself comes back.
+    """
+    if function is None:
+        return partial(timed, name=name)
+    if not ARMED:
+        return function
+    if name is None:
+        name = getattr(function, "__func__", function).__qualname__.replace("<locals>.", "")
+    return decorate(function, Scope(name))
+
+
+def enable() -> None:
+    """Record from now on, here and in processes started from now on; warn where timers are not armed.
+
+    A fork server that runs already starts its processes as before: there, call this in each.
+    """
+    _turn("enable()", on=True)
+
+
+def disable() -> None:
+    """Stop recording, here and in processes started from now on; recorded timings stay."""
+    _turn("disable()", on=False)
+
+
+def _turn(action: str, *, on: bool) -> None:
+    if not ARMED:
+        _refuse(action)
+        return
+    _refuse_within_recording(action)
+    _process.turn(on=on)
+    os.environ.update(child_environment())
+
+
+def is_recording() -> bool:
+    """Whether scopes record at this moment."""
+    return PROCESS.is_on
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variables that arm timers elsewhere as they are here: ``runtime_env={"env_vars": …}`` of Ray."""
+    return {VARIABLE: ("on" if _process.is_on else "standby") if ARMED else "off"}
+
+
+def snapshot() -> TimerTree:
+    """Return the tree of this process so far."""
+    return _named(_process.tree.snapshot())
+
+
+def reset() -> TimerTree:
+    """Clear the tree of this process, and return what it was; scopes that are open count from now."""
+    return _named(_process.tree.reset())
+
+
+def _named(seen: TimerTree) -> TimerTree:
+    """Return a process's tree under the process's name."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    name = _MAIN if multiprocessing is None else multiprocessing.current_process().name
+    return called(seen, name)
+
+
+def set_gauge(name: str, value: float) -> None:
+    """Set a gauge in the tree that records now, if one does."""
+    tree = _current()
+    if tree is not None:
+        tree.set_gauge(name, value)
+
+
+def add_metadata(key: str, value: str) -> None:
+    """Keep a text with the tree that records now, if one does."""
+    tree = _current()
+    if tree is not None:
+        tree.metadata[key] = value
+
+
+def merge_tree(other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
+    """Add another process's tree below the path that is open here, in the tree that records now, if one does.
+
+    It should hold the time since that process's last :func:`reset`. Among ``workers`` it is called ``worker``, or by
+    its own name; those of one name are added up.
+    """
+    tree = _current()
+    if tree is not None:
+        tree.merge(other, root_name, worker=worker)
+
+
+def _current() -> Tree | None:
+    return PROCESS.tree if is_recording() else None
+
+
+@contextmanager
+def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Tree]:
+    """Have every scope of this process record into the yielded tree while the body runs; recordings do not nest."""
+    tree = Tree(clock=clock)
+    with recording_into(tree):
+        yield tree
+
+
+@contextmanager
+def recording_into(tree: Tree) -> Iterator[None]:
+    """Have every scope of this process record into ``tree`` while the body runs; a tree may be recorded into again."""
+    if not ARMED:
+        _refuse("recording()")
+        yield
+        return
+    _refuse_within_recording("recording()")
+    keep_from_compiling()
+    _process.is_recording = True
+    if _process.is_on:
+        _process.tree.pause()
+    tree.record()
+    try:
+        yield
+    finally:
+        tree.pause()
+        if _process.is_on:
+            _process.tree.record()
+        _process.is_recording = False
+
+
+def _refuse_within_recording(action: str) -> None:
+    if _process.is_recording:
+        raise RuntimeError(
+            f"{action} within a recording: it collects all scopes of this process already, and recordings cannot be "
+            "nested; end it first"
+        )
+
+
+# --------------------------------------------------------------------------- torch.compile
+
+_UNCOMPILED = tuple(f"pytest_rlperf.{room}" for room in ("timers", "probes", "devices", "counters"))
+_informed: set[int] = set()  # by the identity of the compiler's rules
+
+
+def keep_from_compiling() -> None:
+    """Have PyTorch's compiler, where it is loaded, leave the code of timers as it is.
+
+    Where a scope breaks a graph, the compiler would otherwise go on with the scope's own code: compile that, watch its
+    variables, and compile it again as they change, which counts as recompiling what is measured.
+    """
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    add = getattr(rules, "add", None)
+    if add is not None and id(rules) not in _informed:
+        _informed.add(id(rules))
+        for package in _UNCOMPILED:
+            add(package)

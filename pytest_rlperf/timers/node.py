@@ -1,4 +1,4 @@
-"""One path of a tree that is being recorded, and the merging of trees that are frozen.
+"""Paths of a tree that is being recorded, which of them are open, and the merging of trees that are frozen.
 
 Paths of one name are added up, and each worker's own tree is kept beside the sums.
 """
@@ -6,58 +6,39 @@ Paths of one name are added up, and each worker's own tree is kept beside the su
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-
-
-class TimerModeError(ValueError):
-    """One path was entered by timers of two modes."""
-
-
-def key_of(name: str, mode: Mode) -> str:
-    """Return the key of a path among its siblings, which is one object for equal names and modes."""
-    # Interned, so that scopes compare keys by identity. The mode is part of it, so that no scope finds another mode's.
-    return sys.intern(name if mode is Mode.SUM else f"{mode.value}\0{name}")
+from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
 
 
 class Node:
     """A path in one thread's tree. It is open at most once at a time, so its start is kept here.
 
     ``total_ns`` is of entries that have ended. ``low_ns`` and ``high_ns`` are the shortest and longest entry so far: an
-    entry between them changes neither extreme and needs no :meth:`note`. Where recent entries are kept, no entry lies
-    between them, so that each is noted.
+    entry between them changes neither, and needs no :meth:`note`.
     """
 
     __slots__ = (
         "children",
         "count",
         "high_ns",
-        "key",
         "last_ns",
         "low_ns",
-        "max_ns",
         "merged",
-        "min_ns",
-        "mode",
         "name",
         "parent",
-        "recent",
         "start_ns",
         "task_roots",
         "total_ns",
     )
 
-    def __init__(self, name: str, mode: Mode, parent: Node | None, keep: int = 0) -> None:
-        self.name = name
-        self.mode = mode
-        self.key = key_of(name, mode)
+    def __init__(self, name: str, parent: Node | None) -> None:
+        self.name = sys.intern(name)  # so that scopes compare names by identity
         self.parent: Node = self if parent is None else parent  # a root is never left
         self.children: dict[str, Node] = {}
         self.task_roots: list[Node] = []  # of tasks that began while this was open in their thread
-        self.recent: deque[int] | None = deque(maxlen=keep) if keep else None
         self.start_ns = 0
         self.clear()
 
@@ -65,11 +46,7 @@ class Node:
         """Forget all entries that have ended."""
         self.count = self.total_ns = self.last_ns = 0
         self.merged: tuple[Timing, ...] = ()
-        self.min_ns: int | None = None
-        self.max_ns: int | None = None
-        self.low_ns, self.high_ns = 1, 0
-        if self.recent is not None:
-            self.recent.clear()
+        self.low_ns, self.high_ns = sys.maxsize, -1
 
     def clear_all(self) -> None:
         """Forget all entries here and below."""
@@ -79,42 +56,27 @@ class Node:
             node.clear()
             pending += [*node.children.values(), *node.task_roots]
 
-    def new_child(self, name: str, mode: Mode, keep: int) -> Node:
-        """Return a new child; TimerModeError where there is one of that name and another mode."""
-        for other in Mode:
-            if other is not mode and key_of(name, other) in self.children:
-                raise TimerModeError(
-                    f"timer {name!r} was first entered in mode {other.value!r}, and is now entered in mode "
-                    f"{mode.value!r}: a timer has one mode at one place of the tree; give one of the two another name"
-                )
-        node = Node(name, mode, self, keep)
-        self.children[node.key] = node
-        return node
-
-    def child(self, name: str, mode: Mode = Mode.SUM, keep: int = 0) -> Node:
+    def child(self, name: str) -> Node:
         """Return the child of that name, made where there is none."""
-        node = self.children.get(key_of(name, mode))
-        return self.new_child(name, mode, keep) if node is None else node
+        node = self.children.get(name)
+        if node is None:
+            node = self.children[name] = Node(name, self)
+        return node
 
     def close(self, elapsed_ns: int) -> None:
         """Count an entry."""
         self.last_ns = elapsed_ns
         self.count += 1
         self.total_ns += elapsed_ns
-        if not self.low_ns <= elapsed_ns <= self.high_ns:
-            self.note(elapsed_ns)
+        self.note(elapsed_ns)
 
     def note(self, elapsed_ns: int) -> None:
-        """Update the extremes by an entry, and keep it where recent entries are kept."""
-        self.min_ns = elapsed_ns if self.min_ns is None else min(self.min_ns, elapsed_ns)
-        self.max_ns = elapsed_ns if self.max_ns is None else max(self.max_ns, elapsed_ns)
-        if self.recent is None:
-            self.low_ns, self.high_ns = self.min_ns, self.max_ns
-        else:
-            self.recent.append(elapsed_ns)
+        """Update the extremes by an entry."""
+        self.low_ns = min(self.low_ns, elapsed_ns)
+        self.high_ns = max(self.high_ns, elapsed_ns)
 
     def add(self, timings: Sequence[Timing]) -> None:
-        """Add timings of another tree below this path; they add up with paths of the same name and mode."""
+        """Add timings of another tree below this path; they add up with paths of the same name."""
         self.merged = merge_timings([self.merged, timings])
 
     def timings(self, open_ns: Mapping[Node, int], *, forgotten: bool = False) -> tuple[Timing, ...]:
@@ -147,24 +109,160 @@ class Node:
             name=self.name,
             count=count,
             total_ns=max(total_ns + (open_ns or 0), least_ns),
-            min_ns=self.min_ns if count else None,
-            max_ns=self.max_ns if count else None,
+            min_ns=self.low_ns if count else None,
+            max_ns=self.high_ns if count else None,
             last_ns=self.last_ns if count else None,
             children=below,
-            mode=self.mode,
-            recent_ns=tuple(self.recent) if count and self.recent is not None else (),
         )
+
+
+# --------------------------------------------------------------------------- open paths, of a thread or of a task
+
+ClockNs = Callable[[], int]
+
+
+class Stack:
+    """One thread's or one task's tree: its ``root``, and the innermost open ``node``, which is the root where none is.
+
+    Only its own thread changes it. Where another thread resets the tree, ``pending_ns`` is when: the entries before are
+    forgotten once this thread joins the tree again. ``epoch`` is the tree's at the last time that it joined.
+    """
+
+    __slots__ = ("_idle", "_tasks", "epoch", "label", "node", "pending_ns", "root")
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.node = self.root = Node("", None)
+        self.pending_ns: int | None = None
+        self.epoch = 0
+        self._tasks: dict[int, tuple[Stack, object]] = {}
+        self._idle: dict[Node, list[Stack]] = {}
+
+    def enter(self, node: Node, now_ns: int) -> None:
+        """Open a node within the one that is open."""
+        # The start before the node: another thread that looks finds no open node without a start.
+        node.start_ns = now_ns
+        self.node = node
+
+    def leave(self, now_ns: int) -> int:
+        """Leave the open node, which is not counted by this, and return how long it was open."""
+        node = self.node
+        self.node = node.parent
+        return now_ns - node.start_ns
+
+    def leave_to(self, outer: Node) -> None:
+        """Leave every node within ``outer``; none of them is counted."""
+        self.node = outer
+
+    def of_task(self) -> Stack:
+        """Return the stack of the task that runs in this thread now, or this one where none does."""
+        task = running_tasks.get(_running_loop())
+        if task is None:
+            return self
+        try:
+            return self._tasks[id(task)][0]
+        except KeyError:
+            return self._open_task(task)
+
+    def _open_task(self, task: object) -> Stack:
+        """Give a task a stack below the path that is open in its thread: a new one, or one that an ended task had."""
+        idle = self._idle.setdefault(self.node, [])
+        if idle:
+            stack = idle.pop()
+        else:
+            stack = self.new_task_stack()
+            self.node.task_roots.append(stack.root)
+        host, key = self.node, id(task)
+
+        def end(_: object) -> None:
+            # It holds no more than it needs: the reference that calls this lives as long as the task.
+            self._tasks.pop(key, None)
+            stack.leave_to(stack.root)
+            self._idle.setdefault(host, []).append(stack)
+
+        self._tasks[key] = stack, weakref.ref(task, end)
+        return stack
+
+    def new_task_stack(self) -> Stack:
+        """Return the stack of a task that begins within the open node."""
+        return Stack(self.label)
+
+    def leave_all(self) -> None:
+        """Leave everything, here and in tasks; what was open is not counted."""
+        self.leave_to(self.root)
+        for stack, _ in list(self._tasks.values()):
+            stack.leave_all()
+
+    def open_nodes(self) -> list[Node]:
+        """Return the open nodes, the innermost first."""
+        nodes = []
+        node = self.node
+        while node is not self.root:
+            nodes.append(node)
+            node = node.parent
+        return nodes
+
+    def open_ns(self, now_ns: int) -> dict[Node, int]:
+        """Return the duration so far of each open entry, in this stack and those of its tasks."""
+        since_ns = self.pending_ns
+        found = {
+            node: max(0, now_ns - (node.start_ns if since_ns is None else max(since_ns, node.start_ns)))
+            for node in self.open_nodes()
+        }
+        for stack, _ in list(self._tasks.values()):
+            found |= stack.open_ns(now_ns)
+        return found
+
+    def forget(self, before_ns: int) -> None:
+        """Forget all entries that have ended, and count open ones from ``before_ns`` on."""
+        self.pending_ns = None
+        self.root.clear_all()
+        for node in self.open_nodes():
+            node.start_ns = max(before_ns, node.start_ns)
+        for stack, _ in list(self._tasks.values()):
+            stack.forget(before_ns)
+
+
+def _running_loop() -> object:
+    """Return the event loop that runs in this thread, None where none does."""
+    return None
+
+
+# The tasks that run at this moment, by loop, as asyncio keeps them: empty where no coroutine runs in any thread.
+running_tasks: Mapping[object, object] = {}
+
+
+def watch_tasks() -> None:
+    """Have scopes distinguish coroutines from now on; this imports asyncio, which takes time."""
+    global _running_loop, running_tasks
+    import asyncio.tasks
+
+    _running_loop = asyncio._get_running_loop
+    # Reading the dictionary takes a tenth of the time of asyncio.current_task(). It is private, and 3.14 has none.
+    running_tasks = _Loops() if sys.version_info >= (3, 14) else asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+
+
+class _Loops(Mapping[object, object]):
+    """The running tasks where asyncio keeps no dictionary of them: true while a loop runs in this thread."""
+
+    def __getitem__(self, loop: object) -> object:
+        task = None if loop is None else sys.modules["asyncio"].current_task()
+        if task is None:
+            raise KeyError(loop)
+        return task
+
+    def __len__(self) -> int:
+        return int(_running_loop() is not None)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
 
 
 # --------------------------------------------------------------------------- merging frozen trees
 
-WINDOW = 100  # the default number of last entries whose mean a timer of mode MEAN reports
-
 
 def add_timings(one: Timing, other: Timing) -> Timing:
-    """Return two timings of one path as one: counts and times add up, and the last entry is that of ``other``."""
-    # One tree may have kept fewer than its window, because there were no more entries.
-    window = max(WINDOW, len(one.recent_ns), len(other.recent_ns))
+    """Return two timings of one path as one: counts and times add up, and the last entries are those of ``other``."""
     return replace(
         one,
         count=one.count + other.count,
@@ -173,43 +271,22 @@ def add_timings(one: Timing, other: Timing) -> Timing:
         max_ns=_of_known(max, one.max_ns, other.max_ns),
         last_ns=one.last_ns if other.last_ns is None else other.last_ns,
         children=merge_timings([one.children, other.children]),
-        recent_ns=(one.recent_ns + other.recent_ns)[-window:],
+        recent_ns=other.recent_ns or one.recent_ns,
         is_parallel=one.is_parallel or other.is_parallel,
     )
 
 
 def merge_timings(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = False) -> tuple[Timing, ...]:
-    """Return the paths of all groups; those of one name and mode are added up.
+    """Return the paths of all groups; those of one name are added up.
 
     With ``are_parallel``, every group but the first ran beside the others, and its paths are marked so.
     """
-    found: dict[tuple[str, str], Timing] = {}
+    found: dict[str, Timing] = {}
     for number, group in enumerate(groups):
         for timing in group:
             new = replace(timing, is_parallel=True) if are_parallel and number else timing
-            key = (timing.name, timing.mode.value)
-            found[key] = add_timings(found[key], new) if key in found else new
+            found[timing.name] = add_timings(found[timing.name], new) if timing.name in found else new
     return tuple(found.values())
-
-
-def merge(
-    tree: TimerTree, other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None
-) -> TimerTree:
-    """Return ``tree`` with ``other`` below it as ``root_name``, added to an existing path of that name.
-
-    ``other`` itself stays in ``workers``, as ``worker`` or by its own name; gauges are added up. Parallel paths are no
-    part of the time of the path above them.
-    """
-    below = replace(other.root, name=root_name, is_parallel=is_parallel)
-    root = replace(tree.root, children=merge_timings([tree.root.children, [below]]))
-    if not is_parallel:
-        root = replace(root, total_ns=max(root.total_ns, sum(t.total_ns for t in root.children if not t.is_parallel)))
-    return replace(
-        tree,
-        root=root,
-        gauges=add_gauges([tree.gauges, other.gauges]),
-        workers=add_workers([*tree.workers, called(other, worker)]),
-    )
 
 
 def called(tree: TimerTree, name: str | None) -> TimerTree:

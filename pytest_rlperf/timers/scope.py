@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
-from pytest_rlperf.model.timing import Mode
-from pytest_rlperf.timers import stack as stacks
-from pytest_rlperf.timers.node import WINDOW, Node, key_of
-from pytest_rlperf.timers.stack import ClockNs, Stack
+from pytest_rlperf.timers import node as nodes
+from pytest_rlperf.timers.node import ClockNs, Node, Stack
 
 if TYPE_CHECKING:
     from pytest_rlperf.timers.tree import Tree
@@ -101,7 +99,7 @@ class _ProcessSwitch:
         if local is None:
             return None
         stack: Stack = getattr(local, "stack", None) or self.join()
-        return stack.of_task() if stacks.running_tasks else stack
+        return stack.of_task() if nodes.running_tasks else stack
 
 
 PROCESS = _ProcessSwitch()
@@ -126,12 +124,11 @@ class _Bracket(type):
 class Scope(metaclass=_Bracket):
     """A reusable, reentrant context manager that times its body under ``name``; bind it once to save the look-up.
 
-    Its parent is the scope open around it, in the same thread and the same task, when it is entered. ``mode`` selects
-    the figure of its entries: their sum, the last, or the mean of the last ``window``. It records into the tree of the
-    process.
+    Its parent is the scope open around it, in the same thread and the same task, when it is entered. It records into
+    the tree of the process.
     """
 
-    __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name")
+    __slots__ = ("__enter__", "__exit__", "name")
 
     if TYPE_CHECKING:
 
@@ -139,24 +136,18 @@ class Scope(metaclass=_Bracket):
 
         def __exit__(self, kind: object, error: object, traceback: object, /) -> None: ...
 
-    def __init__(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> None:
+    def __init__(self, name: str) -> None:
         if not name or "/" in name:
             raise ValueError(f"a timer's name must be non-empty and without '/', which joins paths: {name!r}")
-        if window < 1:
-            raise ValueError(f"a mean is of one entry at least: window={window}")
-        self.name = name
-        self.mode = mode
-        self._key = key_of(name, mode)
-        self._keep = window if mode is Mode.MEAN else 0
+        self.name = sys.intern(name)
         self.__enter__, self.__exit__ = self._bracket()  # type: ignore[method-assign]  # slots, whatever they look like
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The key is interned in each process, so a copy from another process would not be identical.
-        return type(self), (self.name, self.mode, self._keep or WINDOW)
+        return type(self), (self.name,)  # names are interned in each process
 
     def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
         """Return the two functions that ``with`` calls, with what they do written out: calls would double the cost."""
-        key = self._key
+        name = self.name
 
         def enter() -> None:
             local = _local
@@ -166,12 +157,12 @@ class Scope(metaclass=_Bracket):
                 stack = local.stack
             except AttributeError:
                 stack = PROCESS.join()
-            if stacks.running_tasks:
+            if nodes.running_tasks:
                 stack = stack.of_task()
             try:
-                node = stack.node.children[key]
+                node = stack.node.children[name]
             except KeyError:
-                node = stack.node.new_child(self.name, self.mode, self._keep)
+                node = stack.node.child(name)
             # The start before the node: another thread that looks finds no open node without a start.
             node.start_ns = _clock()
             stack.node = node
@@ -189,10 +180,10 @@ class Scope(metaclass=_Bracket):
                     stack = local.stack
                 except AttributeError:
                     stack = PROCESS.join()
-            if stacks.running_tasks:
+            if nodes.running_tasks:
                 stack = stack.of_task()
             node = stack.node
-            if node.key is not key:
+            if node.name is not name:
                 self._leave_late(stack, now_ns)
                 return
             stack.node = node.parent
@@ -208,7 +199,7 @@ class Scope(metaclass=_Bracket):
         """Leave where another scope than this one is the innermost that is open."""
         inner: list[Node] = []
         for node in stack.open_nodes():
-            if node.key is self._key:
+            if node.name is self.name:
                 break
             inner.append(node)
         else:
@@ -223,9 +214,7 @@ class Scope(metaclass=_Bracket):
     def _complain(self, inner: list[Node]) -> None:
         names = ", ".join(repr(node.name) for node in inner)
         fault = f"{names} within {self.name!r} had not ended when it did, and ended with it"
-        tree = PROCESS.tree
-        if tree is not None and tree.note_fault(fault):
-            warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=4)
 
 
 # --------------------------------------------------------------------------- timing a function's body
@@ -235,17 +224,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
 
 
-def pauses(fn: Callable[..., Any]) -> bool:
-    """Whether a call of ``fn`` returns before its body has run."""
-    return inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
-
-
-def pausing(fn: F, context: Callable[[], Context]) -> F:
+def within(fn: F, context: Callable[[], Context]) -> F:
     """Return ``fn`` with contexts around its body.
 
-    A coroutine runs within ``context()`` from its first step to its last, a generator from one item to the next. An
-    asynchronous generator is returned as it is, with a warning.
+    A call runs within ``context()``, a coroutine from its first step to its last, a generator from one item to the
+    next. An asynchronous generator is returned as it is, with a warning. Static and class methods stay what they are.
     """
+    if isinstance(fn, staticmethod | classmethod):
+        return cast("F", type(fn)(within(fn.__func__, context)))
+    if inspect.isasyncgenfunction(fn):
+        text = f"{fn!r} is an asynchronous generator, which is not timed: put a scope within it"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        return fn
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return fn(*args, **kwargs)
 
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
         with context():
@@ -254,12 +248,13 @@ def pausing(fn: F, context: Callable[[], Context]) -> F:
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         return (yield from _in_turns(fn(*args, **kwargs), context))
 
-    if inspect.iscoroutinefunction(fn):
-        return cast("F", wraps(fn)(coroutine))
-    if inspect.isgeneratorfunction(fn):
-        return cast("F", wraps(fn)(generator))
-    warnings.warn(f"{fn!r} is an asynchronous generator, which is not timed: put a scope within it", RuntimeWarning, 4)
-    return fn
+    timed = coroutine if inspect.iscoroutinefunction(fn) else generator if _pauses(fn) else function
+    return cast("F", functools.wraps(fn)(timed))
+
+
+def _pauses(fn: Callable[..., Any]) -> bool:
+    """Whether a call of ``fn`` returns before its body has run."""
+    return inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 
 def _in_turns(body: Generator[Any, Any, Any], context: Callable[[], Context]) -> Generator[Any, Any, Any]:
@@ -287,21 +282,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def name_of(function: Callable[..., object]) -> str:
-    """Return the name that a function is timed by: its qualified name."""
-    return function.__qualname__.replace("<locals>.", "")
-
-
 def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
-    """Return ``function`` with ``scope`` around its body.
-
-    A coroutine is timed from its first step to its last, waits included. A generator is timed while it runs, without
-    the time of its consumer: from one item to the next is an entry.
-    """
+    """Return ``function`` with ``scope`` around its body, as :func:`within` has it; of a plain one at less cost."""
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
-    if pauses(function):
-        return pausing(function, lambda: cast("AbstractContextManager[None]", scope))
+    if _pauses(function):
+        return within(function, lambda: cast("AbstractContextManager[None]", scope))
     return cast("Callable[P, R]", functools.wraps(function)(_around_call(function, scope)))
 
 

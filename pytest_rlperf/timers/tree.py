@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import time
-import weakref
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
-from pytest_rlperf.timers.node import Node, add_gauges, add_workers, called, merge_timings
+from pytest_rlperf.timers.node import ClockNs, Node, Stack, add_gauges, add_workers, called, merge_timings
 from pytest_rlperf.timers.scope import PROCESS
-from pytest_rlperf.timers.stack import ClockNs, Stack
 
 _NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the names that threads get by themselves, or that C++'s get
 
@@ -33,12 +30,11 @@ class Tree:
         self.clock = clock
         self.gauges: dict[str, Gauge] = {}
         self.metadata: dict[str, str] = {}
-        self.faults: Counter[str] = Counter()
-        self._lock = threading.RLock()  # reentrant: the garbage collector may run _end_thread while it is held
+        self._lock = threading.RLock()
         self._homes = threading.local()
         self._owner = self.new_stack("")
         self._homes.stack = self._owner
-        self._stacks = [self._owner]
+        self._stacks = {self._owner: threading.current_thread()}
         self._ended: dict[str, tuple[Timing, ...]] = {}
         self._workers: tuple[TimerTree, ...] = ()
         self._since_ns: int | None = None
@@ -69,13 +65,12 @@ class Tree:
         """Return the current thread's stack, brought up to date with resets and recordings since it last joined."""
         stack: Stack | None = getattr(self._homes, "stack", None)
         if stack is None:
-            stack = self._homes.stack = self.new_stack(_label(threading.current_thread().name))
-            token = self._homes.token = _Token()
+            thread = threading.current_thread()
+            # A generated name loses its number: such threads come and go, and are added up.
+            stack = self._homes.stack = self.new_stack(_NUMBERED.sub("Thread", thread.name))
             with self._lock:
-                self._stacks.append(stack)
-            # Thread locals are freed when their thread ends, even if its stack is still referenced.
-            itself, key = weakref.ref(self), id(stack)
-            stack.token = weakref.ref(token, lambda _: _end_thread(itself(), key))
+                self._release_ended()
+                self._stacks[stack] = thread
         if stack.epoch != self._epoch:
             stack.epoch = self._epoch
             stack.leave_all()  # what was open when recording ended
@@ -87,27 +82,20 @@ class Tree:
         """Return an empty stack for a thread."""
         return Stack(label)
 
-    def note_fault(self, fault: str) -> bool:
-        """Note a misuse of scopes; return whether it is the first of its kind."""
-        with self._lock:
-            self.faults[fault] += 1
-            return self.faults[fault] == 1
-
     def set_gauge(self, name: str, value: float) -> None:
         """Note the value of a quantity."""
         with self._lock:
             self.gauges = add_gauges([self.gauges, {name: Gauge(value, value, value, 1)}])
 
-    def merge(self, other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None) -> None:
-        """Add another tree below the path that is open here, as ``root_name``.
+    def merge(self, other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
+        """Add another tree below the path that is open here, as ``root_name``, which is no part of that path's time.
 
-        The snapshot keeps ``other`` itself in ``workers``, as ``worker`` or by its own name. Parallel paths are no part
-        of the time of the path above them.
+        The snapshot keeps ``other`` itself in ``workers``, as ``worker`` or by its own name.
         """
         stack = PROCESS.current() if self._is_recording else None
         with self._lock:
             node = self._owner.node if stack is None else stack.node
-            node.add([replace(other.root, name=root_name, is_parallel=is_parallel)])
+            node.add([replace(other.root, name=root_name, is_parallel=True)])
             self.gauges = add_gauges([self.gauges, other.gauges])
             self._workers = add_workers([*self._workers, called(other, worker)])
 
@@ -120,11 +108,10 @@ class Tree:
             below = merge_timings([self._seen(self._owner, now_ns), self._threads(now_ns)])
             on_ns = self._before_ns + (0 if self._since_ns is None else now_ns - self._since_ns)
             sequential_ns = sum(timing.total_ns for timing in below if not timing.is_parallel)
-            faults = {"faults": "; ".join(f"{text} ({n}x)" for text, n in self.faults.items())} if self.faults else {}
             return TimerTree(
                 root=Timing(self.name, 1, max(on_ns, sequential_ns), children=below),
                 gauges=dict(self.gauges),
-                metadata={**self.metadata, **faults},
+                metadata=dict(self.metadata),
                 workers=self._workers,
             )
 
@@ -142,7 +129,6 @@ class Tree:
             if self._is_recording:
                 PROCESS.turn_on(self, self.clock)
             self.gauges, self._ended, self._workers = {}, {}, ()
-            self.faults.clear()
             self._before_ns = 0
             self._since_ns = None if self._since_ns is None else now_ns
         return seen
@@ -177,28 +163,12 @@ class Tree:
             if below
         ]
 
-    def _end_thread(self, key: int) -> None:
-        """Keep the timings of a thread that has ended, and release its stack."""
-        with self._lock:
-            for stack in [stack for stack in self._stacks if id(stack) == key]:
-                self._stacks.remove(stack)
-                stack.leave_to(stack.root)
-                seen = stack.root.timings({}, forgotten=stack.pending_ns is not None)
-                self._ended[stack.label] = merge_timings([self._ended.get(stack.label, ()), seen])
-
-
-def _end_thread(tree: Tree | None, key: int) -> None:
-    if tree is not None:
-        tree._end_thread(key)
-
-
-class _Token:
-    """Lives as long as its thread."""
-
-
-def _label(name: str) -> str:
-    """Return a thread's name without a generated number: such threads come and go, and are added up."""
-    return _NUMBERED.sub("Thread", name)
+    def _release_ended(self) -> None:
+        """Keep the timings of threads that have ended, and release their stacks."""
+        for stack in [stack for stack, thread in self._stacks.items() if not thread.is_alive()]:
+            if stack is not self._owner:
+                del self._stacks[stack]
+                self._ended[stack.label] = merge_timings([self._ended.get(stack.label, ()), self._seen(stack, 0)])
 
 
 # --------------------------------------------------------------------------- the one observer of phases' edges
@@ -270,3 +240,18 @@ def path_of(node: Node) -> tuple[str, ...]:
             names.append(node.name)
         node = node.parent
     return tuple(reversed(names))
+
+
+class FakeClock:
+    """A clock of integer nanoseconds that stands still, for tests; :meth:`advance` lets work take its time."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        """Read the clock."""
+        return self.now_ns
+
+    def advance(self, seconds: float) -> None:
+        """Let ``seconds`` pass."""
+        self.now_ns += round(seconds * 1e9)

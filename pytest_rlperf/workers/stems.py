@@ -19,7 +19,7 @@ from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.verify import check_loaded
-from pytest_rlperf.timers.process import VARIABLE
+from pytest_rlperf.timers import VARIABLE
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.alike import dependents, learned, modules_alike, sites_of
 from pytest_rlperf.workers.guardian import Guardian

@@ -36,7 +36,7 @@ import time
 
 import torch  # the plugin reads its settings
 
-from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import FakeClock
 from virtual_gpu import VirtualGPU
 
 

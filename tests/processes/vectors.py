@@ -6,33 +6,19 @@ import sys
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 from worlds import ROUNDS, STEPS, WORKERS, Room, tell, timer_state
 
 from pytest_rlperf import timers
-from pytest_rlperf.timers import hierarchical_timer, timed
-
-AROUND = hierarchical_timer("around")
-
-
-class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment with timers in the script itself, which is sent to workers with its scopes."""
-
-    @timed(name="watched")
-    def step(self, action: Any) -> Any:
-        with AROUND:
-            return self.env.step(action)
+from pytest_rlperf.timers import hierarchical_timer
 
 
 class Gymnasium:
-    def __init__(self, start_method: str, watched: bool = False) -> None:
+    def __init__(self, start_method: str) -> None:
         from gymnasium.vector import AsyncVectorEnv
         from gymnasium.wrappers import TimeLimit
 
-        rooms = [
-            partial(_room, partial(TimeLimit, max_episode_steps=1000), number, watched) for number in range(WORKERS)
-        ]
+        rooms = [partial(_room, partial(TimeLimit, max_episode_steps=1000), number) for number in range(WORKERS)]
         self.vector = AsyncVectorEnv(rooms, context=start_method)
 
     def call(self, function: Any) -> Any:
@@ -41,11 +27,11 @@ class Gymnasium:
 
 
 class StableBaselines3:
-    def __init__(self, start_method: str, watched: bool = False) -> None:
+    def __init__(self, start_method: str) -> None:
         from stable_baselines3.common.monitor import Monitor
         from stable_baselines3.common.vec_env import SubprocVecEnv
 
-        rooms: list[Any] = [partial(_room, Monitor, number, watched) for number in range(WORKERS)]
+        rooms: list[Any] = [partial(_room, Monitor, number) for number in range(WORKERS)]
         self.vector = SubprocVecEnv(rooms, start_method=start_method)
 
     def call(self, function: Any) -> Any:
@@ -53,21 +39,20 @@ class StableBaselines3:
         return self.vector.env_method("called")
 
 
-def _room(wrapper: Any, number: int, watched: bool) -> Any:
-    room = Room(number)
-    return wrapper(Watched(room) if watched else room)
+def _room(wrapper: Any, number: int) -> Any:
+    return wrapper(Room(number))
 
 
 LIBRARIES: dict[str, Any] = {"gymnasium": Gymnasium, "stable_baselines3": StableBaselines3}
 
 
-def collect(library: str, start_method: str, watched: bool = False) -> object:
+def collect(library: str, start_method: str) -> object:
     with hierarchical_timer("before"):
         timers.set_gauge("room", 100.0)
     timers.reset()
     timers.set_gauge("of the parent", 1.0)
     with hierarchical_timer("collect"):
-        workers = LIBRARIES[library](start_method, watched)
+        workers = LIBRARIES[library](start_method)
         with hierarchical_timer("reset"):
             workers.vector.reset()
         for _ in range(ROUNDS):
@@ -91,24 +76,7 @@ def switch(library: str, start_method: str) -> object:
     return found
 
 
-def enable(library: str, start_method: str) -> object:
-    """Return the states of workers that start before, between and after switching on and off."""
-    found = []
-    for turn in (None, timers.enable, timers.disable):
-        if turn is not None:
-            turn()
-        workers = LIBRARIES[library](start_method)
-        found.append(set(workers.call(timer_state)))
-        workers.vector.close()
-    return found
-
-
-SCENARIOS: dict[str, Any] = {
-    "collect": collect,
-    "watch": partial(collect, watched=True),
-    "switch": switch,
-    "enable": enable,
-}
+SCENARIOS: dict[str, Any] = {"collect": collect, "switch": switch}
 
 if __name__ == "__main__":
     tell(SCENARIOS[sys.argv[4]](sys.argv[2], sys.argv[3]))

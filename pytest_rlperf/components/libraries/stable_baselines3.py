@@ -26,7 +26,7 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes.attach import put
+from pytest_rlperf.probes import put
 from pytest_rlperf.probes.functions import probes_for
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
 
 if TYPE_CHECKING:
