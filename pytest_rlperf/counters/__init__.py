@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
-from pytest_rlperf.counters.calls import Calls, Steps, frames_compiled
+from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
 from pytest_rlperf.counters.device import CountsDevice, DeviceCounts, devices_in_use
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, CounterName, Instrument
 from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
@@ -38,7 +38,7 @@ def tally(
     passes = _Passes(call, setup, probes, repetitions)
     with warnings.catch_warnings(), undisturbed() as collects:
         warnings.simplefilter("ignore")
-        calls = Calls()
+        calls = MonitoredCalls() if sys.version_info >= (3, 12) else Calls()
         is_counted = passes.run(calls)
         if calls.ran_compiled or (not is_counted and frames_compiled()):
             passes.leave_out(Operations.names, "counting them would run code of torch.compile uncompiled")

@@ -68,11 +68,12 @@ class DeviceCounts(TotalsInstrument):
         peaks = [each for each in levels if each.name]
         return (*super()._counts(whole), *peaks)
 
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """Count while the body runs, which is one call."""
+    def begin(self) -> None:
+        """Begin to count, just before the call."""
         self._note_level(None)
-        yield
+
+    def end(self) -> None:
+        """End what has begun, just after the call."""
         self._note_level(None)
 
     def _note_level(self, innermost: Node | None) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pytest_rlperf.model.counting import Count
 from pytest_rlperf.probes.sections import add_sections, pending_sections
@@ -83,10 +84,6 @@ class Totals:
         """Return what to add to ``packed`` to count one of each of the names."""
         return sum(self._units.setdefault(name, 1 << (_BITS * len(self._units))) for name in names)
 
-    def read(self) -> int:
-        """Return the totals so far, packed: a clock."""
-        return self.packed
-
     def unpack(self, packed: int) -> dict[str, int]:
         """Return the counts by name of a difference of totals, or of a sum of such; those of 0 are left out."""
         mask = (1 << _BITS) - 1
@@ -122,25 +119,21 @@ class Recorder:
         if self._tree is None:
             yield
             return
+        add_sections(self.probes)
+        self._tree.reset()  # but its phases are kept
         with recording_into(self._tree):
             self.stack = PROCESS.current()
             yield
 
     def paths(self) -> dict[Node, str]:
-        """Return the path of every phase, until :meth:`clear` or :meth:`totals`."""
+        """Return the path of every phase, until :meth:`totals` or the next call."""
         return {} if self.stack is None else paths_below(self.stack, pending_sections(self.probes))
 
-    def clear(self) -> None:
-        """Forget the sums, but keep the phases."""
-        add_sections(self.probes)
-        if self._tree is not None:
-            self._tree.reset()
-
     def totals(self) -> Iterator[tuple[str, int]]:
-        """Yield each phase's path and what the clock counted in it, and begin anew; other threads are left out."""
+        """Yield each phase's path and what the clock counted in it; other threads are left out."""
         add_sections(self.probes)
         if self._tree is not None:
-            for path, timing in self._tree.reset().root.walk():
+            for path, timing in self._tree.snapshot().root.walk():
                 if not timing.is_parallel:
                     yield "/".join(path), timing.total_ns
 
@@ -207,23 +200,24 @@ class CannotCountError(Exception):
     """An instrument cannot be used here; the text is the reason."""
 
 
-class Instrument(Protocol):
+class Instrument(ABC):
     """Counts some of the vocabulary, in passes of its own."""
 
-    names: tuple[str, ...]  # the counters that it always has for the whole call, zeros included
+    names: tuple[str, ...] = ()  # the counters that it always has for the whole call, zeros included
     recorder: Recorder
 
-    def watch(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def watch(self) -> Iterator[None]:
         """Be in place while the body runs, and leave everything as it was; CannotCountError where that is not to be."""
+        yield
 
+    @abstractmethod
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase; CannotCountError where the call did away with this."""
 
 
-class TotalsInstrument:
-    """An instrument of running totals, which those made from it add to while they are :meth:`on`."""
-
-    names: tuple[str, ...] = ()
+class TotalsInstrument(Instrument):
+    """An instrument of running totals, which those made from it add to between :meth:`begin` and :meth:`end`."""
 
     def __init__(self, on_edge: Callable[[Node], None] | None = None) -> None:
         self.totals = Totals()
@@ -233,21 +227,21 @@ class TotalsInstrument:
         """Return the totals so far, packed."""
         return self.totals.packed
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Be in place while the body runs."""
-        yield
+    def begin(self) -> None:
+        """Begin to count, just before the call."""
 
-    def on(self) -> AbstractContextManager[None]:
-        """Count while the body runs, which is one call."""
-        return nullcontext()
+    def end(self) -> None:
+        """End what has begun, just after the call."""
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase."""
         with self.recorder.recording():
             start = self.read()
-            with self.on():
+            self.begin()
+            try:
                 call()
+            finally:
+                self.end()
             whole = self.read() - start
         return self._counts(whole)
 

@@ -7,12 +7,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import FrameType
 from typing import Any
 
 from pytest_rlperf.counters.instrument import (
     WHOLE,
     CannotCountError,
+    Instrument,
     Recorder,
     TotalsInstrument,
     is_own,
@@ -37,9 +37,14 @@ class Operations(TotalsInstrument):
         if _has_accelerator():
             self.names = (*self.names, "copies_to_device", "copies_to_host", "pageable_copies")
 
-    def on(self) -> AbstractContextManager[None]:
-        """Count while the body runs; where PyTorch is not loaded it dispatches nothing."""
-        return _make_mode(self) if "torch" in sys.modules else nullcontext()
+    def begin(self) -> None:
+        """Begin to count; where PyTorch is not loaded it dispatches nothing."""
+        self._mode = _make_mode(self) if "torch" in sys.modules else nullcontext()
+        self._mode.__enter__()
+
+    def end(self) -> None:
+        """End what has begun."""
+        self._mode.__exit__(None, None, None)
 
     def note(self, name: str, inputs: list[Any], outputs: list[Any]) -> None:
         """Count one operation."""
@@ -89,7 +94,8 @@ def _make_mode(counter: Operations) -> AbstractContextManager[None]:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
         # Profilers' marks are no operations, and a probe's own operations do not count.
-        if not name.startswith("profiler::") and not _is_of_probes(sys._getframe().f_back):
+        caller = sys._getframe().f_back  # None in autograd's own threads
+        if not name.startswith("profiler::") and not (caller is not None and is_own(caller.f_code)):
             counter.note(name, tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,)))
         return result
 
@@ -98,11 +104,6 @@ def _make_mode(counter: Operations) -> AbstractContextManager[None]:
     members = {"__torch_dispatch__": dispatch, "_should_skip_dynamo": classmethod(lambda cls: False)}
     mode: AbstractContextManager[None] = type("CountingMode", (base,), members)()
     return mode
-
-
-def _is_of_probes(caller: FrameType | None) -> bool:
-    """Whether a probe's code called an operation; in autograd's own threads there is no Python caller."""
-    return caller is not None and is_own(caller.f_code)
 
 
 def tensors_in(values: Iterable[Any]) -> list[Any]:
@@ -118,7 +119,7 @@ def tensors_in(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-class Profiled:
+class Profiled(Instrument):
     """An instrument of PyTorch's profiler, with a mark among its events at every edge of a phase.
 
     ``nodes`` has for each mark the innermost phase that was open until then.
@@ -171,7 +172,6 @@ class Kernels(Profiled):
         whole, stretches = launches(profiler.events() or ())
         counted: Counter[str] = Counter({WHOLE: whole})
         paths = self.recorder.paths()
-        self.recorder.clear()
         for node, number in zip(self.nodes[1:], stretches[1:], strict=False):
             counted.update({paths[each]: number for each in lineage(node) if each in paths})
         return tuple(Count(path, "kernels", number) for path, number in counted.items())
