@@ -82,7 +82,7 @@ def worker_record(
     warm: Warm,
     *,
     seed: int,
-    idle_cpu_share: float,
+    idle_cpu_share: float = 0.0,
     other: Sequence[SliceRecord] = (),
     traced: Sequence[SliceRecord] = (),
 ) -> WorkerRecord:
