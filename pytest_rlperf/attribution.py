@@ -19,8 +19,8 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -229,6 +229,7 @@ class Aside:
 # --------------------------------------------------------------------------- shares
 
 ClockNs = Callable[[], int]
+Seconds = defaultdict[str, float]  # by owners
 _BLOCK_S = 0.001  # short calls are watched many at a time
 _SMALLEST = 0.01  # of a call: extensions that take less are shown together
 _MOST_SLOWDOWN = 10.0  # under cProfile, of functions that do next to nothing
@@ -240,16 +241,6 @@ _Kept = TypeVar("_Kept")
 
 class ProfilerBusyError(Exception):
     """A tool traces or profiles this thread already; the text names it."""
-
-
-@dataclass(frozen=True)
-class _Watched:
-    """Seconds of one call: all of it, its environments, and as profiled each owner's native and Python functions."""
-
-    whole_s: float
-    environment_s: float
-    native_s: Mapping[str, float]
-    interpreted_s: Mapping[str, float]
 
 
 def shares(
@@ -264,19 +255,16 @@ def shares(
 
     It makes ``2 * calls + 1`` calls, with ``setup`` before each. Without a setup, as many calls as fit in a millisecond
     are made together. ``device_wait_s`` is how long the host waits for the device in a call, which must then wait for
-    all its work. ProfilerBusyError where a profiler or debugger is active, ValueError for fewer than one call.
+    all its work. ProfilerBusyError where a profiler or debugger is active.
     """
     refuse_company()
-    if calls < 1:
-        raise ValueError(f"calls must be at least 1: got {calls}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        watched = _watch(call, setup or _nothing, calls, 1 if setup is not None else calls, clock_ns)
-    spent_s = _attribute(watched)
-    waited_s = min(device_wait_s, spent_s.get(PYTORCH, 0.0))  # PyTorch's functions wait for the device
-    _add(spent_s, PYTORCH, -waited_s)
-    _add(spent_s, DEVICE_WAIT, waited_s)
-    return _as_shares(spent_s, watched.whole_s)
+        whole_s, spent_s = _watch(call, setup or _nothing, calls, 1 if setup is not None else calls, clock_ns)
+    waited_s = min(device_wait_s, spent_s[PYTORCH])  # PyTorch's functions wait for the device
+    spent_s[PYTORCH] -= waited_s
+    spent_s[DEVICE_WAIT] += waited_s
+    return _as_shares(spent_s, whole_s)
 
 
 def refuse_company() -> None:
@@ -298,8 +286,11 @@ def refuse_company() -> None:
 
 def _watch(
     call: Callable[[], object], prepare: Callable[[], None], calls: int, most_at_once: int, clock_ns: ClockNs
-) -> _Watched:
-    """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts."""
+) -> tuple[float, Seconds]:
+    """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts.
+
+    Return the seconds of a call, and those of each owner in it.
+    """
     prepare()
     methods: dict[FunctionType, Place] = {}
     first_ns = _ns_of(lambda: methods.update(entered_by(call)), clock_ns)
@@ -322,13 +313,9 @@ def _watch(
         with attached([Aside(places, clock_ns, profiler.pause, profiler.resume)]):
             profiled.append((_ns_of(partial(profiler.run, block), clock_ns), profiler))
     kept = _quieter_half([(ns, (ns, inside_ns)) for ns, inside_ns in timed])
+    whole_s, environment_s = (statistics.fmean(spent_ns) / 1e9 / size for spent_ns in zip(*kept, strict=True))
     native_s, interpreted_s = _own_times(_quieter_half(profiled), size, _event_cost_s(clock_ns))
-    return _Watched(
-        whole_s=statistics.fmean(ns for ns, _ in kept) / 1e9 / size,
-        environment_s=statistics.fmean(inside_ns for _, inside_ns in kept) / 1e9 / size,
-        native_s=native_s,
-        interpreted_s=interpreted_s,
-    )
+    return whole_s, _attribute(whole_s, environment_s, native_s, interpreted_s)
 
 
 def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
@@ -417,12 +404,9 @@ def _call_none() -> None:
 # --------------------------------------------------------------------------- from watched calls to shares
 
 
-def _own_times(
-    profilers: Iterable[Profiler], size: int, event_cost_s: float
-) -> tuple[dict[str, float], dict[str, float]]:
+def _own_times(profilers: Iterable[Profiler], size: int, event_cost_s: float) -> tuple[Seconds, Seconds]:
     """Return the seconds of each owner's native functions in a call, less what profiling adds, and of Python's."""
-    native_s: dict[str, float] = {}
-    interpreted_s: dict[str, float] = {}
+    native_s, interpreted_s = Seconds(float), Seconds(float)
     runs = [profiler.stats() for profiler in profilers]
     for entry in (entry for stats in runs for entry in stats):
         is_native = isinstance(entry.code, str)
@@ -431,42 +415,37 @@ def _own_times(
         if owner == HARNESS:
             continue
         if not is_native or owner == PYTHON:
-            _add(interpreted_s, owner, own_s)
+            interpreted_s[owner] += own_s
         else:
-            _add(native_s, owner, max(0.0, own_s - entry.callcount * event_cost_s / size / len(runs)))
+            native_s[owner] += max(0.0, own_s - entry.callcount * event_cost_s / size / len(runs))
     if JAX in interpreted_s and PYTHON in interpreted_s:
         interpreted_s[PYTHON_OR_JAX] = interpreted_s.pop(PYTHON)
     return native_s, interpreted_s
 
 
-def _attribute(watched: _Watched) -> dict[str, float]:
-    """Return the seconds of each owner.
+def _attribute(whole_s: float, environment_s: float, native_s: Seconds, interpreted_s: Seconds) -> Seconds:
+    """Return the seconds of each owner in a call that takes ``whole_s``.
 
     Interpreted code runs slower under the profiler by an unknown factor, so its functions share what native ones and
     environments leave of a call, and no less than the most that a profiler slows code down.
     """
-    spent_s = {ENVIRONMENT: watched.environment_s}
-    for owner, seconds in watched.native_s.items():
-        _add(spent_s, owner, seconds)  # an environment may be native, too
-    rest_s = max(0.0, watched.whole_s - sum(spent_s.values()))
-    interpreted_s = sum(watched.interpreted_s.values())
-    scale = min(1.0, max(rest_s / interpreted_s, 1.0 / _MOST_SLOWDOWN)) if interpreted_s > 0 else 0.0
-    for owner, seconds in watched.interpreted_s.items():
-        _add(spent_s, owner, scale * seconds)
+    spent_s = Seconds(float, native_s)
+    spent_s[ENVIRONMENT] += environment_s  # an environment may be native, too
+    rest_s = max(0.0, whole_s - sum(spent_s.values()))
+    profiled_s = sum(interpreted_s.values())
+    scale = min(1.0, max(rest_s / profiled_s, 1.0 / _MOST_SLOWDOWN)) if profiled_s > 0 else 0.0
+    for owner, seconds in interpreted_s.items():
+        spent_s[owner] += scale * seconds
     return spent_s
 
 
-def _add(spent_s: dict[str, float], owner: str, seconds: float) -> None:
-    spent_s[owner] = spent_s.get(owner, 0.0) + seconds
-
-
-def _as_shares(spent_s: Mapping[str, float], call_s: float) -> tuple[Share, ...]:
+def _as_shares(spent_s: Seconds, call_s: float) -> tuple[Share, ...]:
     """Return shares, the largest first; small extensions as one, and the rest of a call at the end."""
     known_s = {owner: seconds for owner, seconds in spent_s.items() if owner != UNATTRIBUTED and seconds > 0}
     whole_s = max(call_s, sum(known_s.values()))
-    found: dict[str, float] = {}
+    found = Seconds(float)
     for owner, seconds in known_s.items():
         is_small = owner not in ALWAYS and seconds < _SMALLEST * whole_s
-        _add(found, OTHER_NATIVE if is_small else owner, seconds / whole_s)
+        found[OTHER_NATIVE if is_small else owner] += seconds / whole_s
     ordered = sorted((Share(name, share) for name, share in found.items()), key=lambda one: -one.share)
     return (*ordered, Share(UNATTRIBUTED, max(0.0, 1.0 - sum(found.values()))))

@@ -232,13 +232,11 @@ def test_what_is_an_environment() -> None:
     assert not is_environment(int)
 
 
-def test_calls_and_setups(wording: Wording) -> None:
-    """There is a setup before every call, and exactly the calls that are documented, one at least."""
+def test_calls_and_setups() -> None:
+    """There is a setup before every call, and exactly the calls that are documented."""
     made: list[str] = []
     shares(lambda: made.append("call"), setup=lambda: made.append("setup"), calls=8)
     assert made == ["setup", "call"] * (1 + 2 * 8)
-    with wording.raises(ValueError):
-        shares(lambda: None, setup=None, calls=0)
 
 
 def test_another_profiler_is_not_disturbed(wording: Wording) -> None:
