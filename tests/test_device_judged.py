@@ -18,6 +18,7 @@ from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule
+from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.rounds import Clocks
@@ -195,7 +196,8 @@ def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
     with driving(gpu):
         workers = [VirtualWorker(gpu, kernel_s) for _ in range(2)]
         try:
-            measured = measure_one_side(workers, 3.0, ShownSteps(), lambda: gpu.clock.now_ns / 1e9)
+            nothing = CountingPass(3.0, len(workers), is_wanted=False, gates=False)
+            measured = measure_one_side(workers, 3.0, ShownSteps(), nothing, clock=lambda: gpu.clock.now_ns / 1e9)
         finally:
             for worker in workers:
                 worker.meter.thaw()

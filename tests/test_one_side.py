@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
+from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, SideMeasurement, measure_one_side
 from pytest_rlperf.measure.rounds import slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_S
@@ -82,7 +83,8 @@ class Simulated(FakeWorker):
 
 
 def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> SideMeasurement:
-    return measure_one_side(workers, max_time_s, ShownSteps(), lambda: clock.now_ns / 1e9)
+    nothing = CountingPass(max_time_s, len(workers), is_wanted=False, gates=False)
+    return measure_one_side(workers, max_time_s, ShownSteps(), nothing, clock=lambda: clock.now_ns / 1e9)
 
 
 def test_a_constant_pace_gives_exact_figures() -> None:

@@ -18,7 +18,7 @@ from pytest_rlperf.devices.clocks import Device, HostClock
 from pytest_rlperf.devices.jax import JaxDevice, wait_for_all
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
-from pytest_rlperf.model.counting import Count, Counting, PhaseCounts, Tally
+from pytest_rlperf.model.counting import Counting, PhaseCounts, Tally
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.probes.torch import quieten_ranges
 
@@ -50,8 +50,12 @@ def count(
         if longest_s < call_s <= limit_s:
             call_s = min(call_s, look_for_phases(workload, clock_ns)[0])
         if call_s > once_s:
-            cost_s = _COST_CALLS * call_s
-            found = Tally((), (f"not counted: {_too_long(call_s, cost_s, _ONCE * limit_s)}",))
+            reason = (
+                f"a call takes {units.seconds(call_s)}, so counting would take about "
+                f"{units.seconds(_COST_CALLS * call_s)} a worker, over the {units.seconds(_ONCE * limit_s)} that "
+                "--rlperf-max-time leaves for it"
+            )
+            found = Tally((), (f"not counted: {reason}",))
         else:
             found = tally(
                 traced.call,
@@ -89,13 +93,6 @@ def _devices(workload: Workload) -> tuple[Device, ...] | None:
     return () if isinstance(clock.driver, JaxDevice) else (clock.driver,)
 
 
-def _too_long(call_s: float, cost_s: float, limit_s: float) -> str:
-    return (
-        f"a call takes {units.seconds(call_s)}, so counting would take about {units.seconds(cost_s)} a worker, over "
-        f"the {units.seconds(limit_s)} that --rlperf-max-time leaves for it"
-    )
-
-
 def learn(tallies: Sequence[Tally]) -> Counting | None:
     """Return the counts of several workers together; None without any worker.
 
@@ -104,8 +101,12 @@ def learn(tallies: Sequence[Tally]) -> Counting | None:
     """
     counted = [each for each in tallies if each.repetitions]
     notes = tuple(dict.fromkeys(note for each in tallies for note in each.notes))
-    repetitions = [_by_place(counts) for each in counted for counts in each.repetitions]
-    everywhere = set[str].intersection(*map(_instruments, repetitions)) if repetitions else set()
+    repetitions = [
+        {(count.path, count.name): count.value for count in counts} for each in counted for counts in each.repetitions
+    ]
+    # An instrument that ran has its own counts of the whole call, even if they are zero.
+    ran = [{name for path, name in counts if not path} for counts in repetitions]
+    everywhere = set[str].intersection(*ran) if ran else set()
     phases: dict[str, PhaseCounts] = {}
     for place in dict.fromkeys(chain.from_iterable(repetitions)):
         path, name = place
@@ -119,15 +120,6 @@ def learn(tallies: Sequence[Tally]) -> Counting | None:
     if not tallies:
         return None
     return Counting(tuple(phases.values()), len(counted), max(len(each.repetitions) for each in tallies), notes)
-
-
-def _by_place(counts: Sequence[Count]) -> dict[tuple[str, str], int]:
-    return {(each.path, each.name): each.value for each in counts}
-
-
-def _instruments(counts: dict[tuple[str, str], int]) -> set[str]:
-    """Return the names of the whole call's counts: an instrument that ran has its own there, even if they are zero."""
-    return {name for path, name in counts if not path}
 
 
 class CountingPass:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
@@ -178,34 +177,14 @@ class WorkerSlices:
         return Figures(typical_call_s(self._plain, clock), interpreter, memory)
 
 
-class TimeLimit:
-    """The time a test may be measured."""
-
-    def __init__(self, max_time_s: float, clock: Callable[[], float]) -> None:
-        self.max_time_s = max_time_s
-        self.clock = clock
-        self._started_s = clock()
-
-    @property
-    def left_s(self) -> float:
-        """The seconds left; negative when the time is over."""
-        return self.max_time_s - (self.clock() - self._started_s)
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Do not count the time of the body."""
-        before_s = self.clock()
-        yield
-        self._started_s += self.clock() - before_s
-
-
 def measure_one_side(
     workers: Sequence[AnyWorker],
     max_time_s: float,
     progress: Progress,
-    clock: Callable[[], float] = time.monotonic,
+    counting: CountingPass,
+    *,
     long: bool | None = None,
-    counting: CountingPass | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> SideMeasurement:
     """Measure a test that every one of ``workers`` has open at its call, in about ``max_time_s`` at most.
 
@@ -216,45 +195,38 @@ def measure_one_side(
     workers is worth nothing.
     """
     __tracebackhide__ = True
-    limit = TimeLimit(max_time_s, clock)
+    deadline_s = clock() + max_time_s
     first = workers[0]
     progress.show("checking")
     first.start_check()
     check_s, items = first.wait_checked()
-    with limit.stopped():
-        _count(counting, [first])
-    if limit.left_s <= 0:
+    before_s = clock()
+    counting.run([first])
+    deadline_s += clock() - before_s
+    left_s = deadline_s - clock()
+    if left_s <= 0:
         return _first_call_only(first, check_s, items, max_time_s)
     # The pace is that of a second call: the first may have compiled, imported or allocated.
-    warm = first.warm_up(None, min(WARM_UP_MOST_S, limit.left_s / (3 * len(workers))), long)
+    warm = first.warm_up(None, min(WARM_UP_MOST_S, left_s / (3 * len(workers))), long)
     others_s = (len(workers) - 1) * (check_s + warm.call_s)
     is_short = warm.call_s <= SLICE_S and check_s <= _CHECK_S
-    chosen = workers if is_short or warm.call_s + others_s <= limit.left_s else workers[:1]
+    chosen = workers if is_short or warm.call_s + others_s <= deadline_s - clock() else workers[:1]
     for worker in chosen[1:]:
         worker.start_check()
     wait_all(chosen[1:], lambda worker: worker.wait_checked())
-    with limit.stopped():
-        _count(counting, chosen[1:])
-    taken, records = _take_turns(chosen, warm, limit, progress)
+    before_s = clock()
+    counting.run(chosen[1:])
+    deadline_s += clock() - before_s
+    taken, records = _take_turns(chosen, warm, deadline_s, clock, progress)
+    traced = [record for slices in taken for record in slices.traced]
     few = f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}"
     notes = (few,) if len(records) < len(workers) else ()
-    return SideMeasurement(tuple(records), *_phases(taken), notes, tuple(tuple(slices.usages) for slices in taken))
-
-
-def _phases(taken: Sequence[WorkerSlices]) -> tuple[tuple[Phase, ...], float]:
-    """Return the phases of all workers' traced slices, and how long a call took in these."""
-    traced = [record for slices in taken for record in slices.traced]
-    return merge_phases(traced), traced_call_s(traced)
-
-
-def _count(counting: CountingPass | None, workers: Sequence[Worker]) -> None:
-    __tracebackhide__ = True
-    if counting is not None:
-        counting.run(workers)
+    usages = tuple(tuple(slices.usages) for slices in taken)
+    return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), notes, usages)
 
 
 def _take_turns(
-    chosen: Sequence[Worker], warm: Warm, limit: TimeLimit, progress: Progress
+    chosen: Sequence[Worker], warm: Warm, deadline_s: float, clock: Callable[[], float], progress: Progress
 ) -> tuple[list[WorkerSlices], list[WorkerRecord]]:
     """Have workers take their slices one after the other, and return each one's slices and figures.
 
@@ -262,11 +234,11 @@ def _take_turns(
     """
     __tracebackhide__ = True
     taken: list[WorkerSlices] = []
-    idle = IdleWatch(limit.clock)
+    idle = IdleWatch(clock)
     pace_s = warm.call_s
     most_s = WARM_UP_AGAIN_S if warm.warm_up_s < 2 * WARM_UP_S else WARM_UP_MOST_S  # what settled soon does so again
     for index, worker in enumerate(chosen):
-        left_s = limit.left_s
+        left_s = deadline_s - clock()
         if left_s <= 0 and taken and pace_s > SLICE_S:
             break
         share_s = left_s / (len(chosen) - index)
@@ -278,7 +250,7 @@ def _take_turns(
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
         with idle.while_measuring(worker, chosen):
-            taken[-1].take(share_s, limit.clock)
+            taken[-1].take(share_s, clock)
     return taken, [slices.record(idle.share(slices.worker)) for slices in taken]
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple
 
 from pytest_rlperf.measure.kernels import ITERATIONS
 from pytest_rlperf.measure.slowdown import work
@@ -48,13 +47,6 @@ def _pair_ns(clock: ClockNs) -> float:
         clock()
         clock()
     return (clock() - start_ns) / 51
-
-
-class Round(NamedTuple):
-    """One round's time; its CPU time is read for long calls only."""
-
-    wall_ns: int
-    cpu_ns: int
 
 
 @dataclass(frozen=True)

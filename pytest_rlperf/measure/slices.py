@@ -26,7 +26,6 @@ from pytest_rlperf.measure.rounds import (
     SLICE_S,
     TURN_S,
     Clocks,
-    Round,
     Timed,
     kernel_shape,
     round_ns,
@@ -284,9 +283,8 @@ class Meter:
             # as it does outside of pytest, which would record it.
             warnings.simplefilter("ignore")
             with attached(() if trace is None else trace.probes):
-                rounds = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
+                rounds_ns, rounds_cpu_ns = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
-        rounds_ns = [round_.wall_ns for round_ in rounds]
         calls = shape.iterations * shape.rounds
         self._calls += 0 if is_kernel else calls
         return SliceRecord(
@@ -296,7 +294,7 @@ class Meter:
             calls=calls,
             items=0.0 if is_kernel else self.workload.processed(calls),
             wall_s=(sum(rounds_ns) if shape.long else wall_ns) / 1e9,
-            cpu_s=(sum(round_.cpu_ns for round_ in rounds) if shape.long else cpu_ns) / 1e9,
+            cpu_s=(rounds_cpu_ns if shape.long else cpu_ns) / 1e9,
             waits=_waits() - waits,
             collections=_collections() - collections,
             cpu=self._cpu(),
@@ -355,19 +353,24 @@ class Meter:
         gc.unfreeze()
         self.workload.close()
 
-    def _rounds(self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int) -> list[Round]:
-        """Time each round by itself; its setup runs before the clock is read, and unrecorded."""
+    def _rounds(self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int) -> tuple[list[int], int]:
+        """Time each round by itself; its setup runs before the clock is read, and unrecorded.
+
+        With the nanoseconds of each are the CPU's of all together, of long calls only.
+        """
         __tracebackhide__ = True
         wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
-        rounds = []
+        rounds_ns: list[int] = []
+        rounds_cpu_ns = 0
         for _ in range(shape.rounds):
             if timed.setup is not None:
                 timed.setup()
             with nullcontext() if trace is None else trace.recording():
                 start_cpu_ns = cpu_ns() if shape.long else 0
                 taken_ns = round_ns(timed, shape.iterations, wall_ns, extra_steps)
-                rounds.append(Round(taken_ns, cpu_ns() - start_cpu_ns if shape.long else 0))
-        return rounds
+                rounds_cpu_ns += cpu_ns() - start_cpu_ns if shape.long else 0
+            rounds_ns.append(taken_ns)
+        return rounds_ns, rounds_cpu_ns
 
 
 def _collections() -> int:

@@ -45,50 +45,35 @@ def steps_for(
     the call is measured beside it, and a share of that is taken. ``setup`` runs untimed before each call, where the
     call needs it.
     """
-    as_long, call_ns = _as_long(call, setup, clock)
-    few = max(1, round(share * as_long))
+    call_ns, thousand = _by_turns([call, _thousand], setup, clock, enough_ns=0)
+    few = max(1, round(share * _STEPS / thousand))
     if call_ns >= _LONG_CALL_NS:
-        many = max(few, round(as_long))
-        (at_many,) = _added(call, (many,), setup, clock)
-        return round(share / at_many * many) if at_many > 0 else few
+        many = max(few, round(_STEPS / thousand))
+        _, at_many = _by_turns([call, slowed(call, many)], setup, clock)
+        return round(share / (at_many - 1) * many) if at_many > 1 else few
     low, high = max(1, few // 2), 2 * few + 8
-    at_low, at_high = _added(call, (low, high), setup, clock)
+    _, at_low, at_high = _by_turns([call, slowed(call, low), slowed(call, high)], setup, clock)
     if at_high <= at_low:
         return few  # the measurement is too noisy to interpolate
-    return max(0, round(low + (share - at_low) / (at_high - at_low) * (high - low)))
+    return max(0, round(low + (1 + share - at_low) / (at_high - at_low) * (high - low)))
 
 
-def _added(
-    call: Callable[[], object], counts: Sequence[int], setup: Callable[[], None] | None, clock: Callable[[], int]
+def _by_turns(
+    calls: Sequence[Callable[[], object]],
+    setup: Callable[[], None] | None,
+    clock: Callable[[], int],
+    enough_ns: int = _LONG_ENOUGH_NS,
 ) -> list[float]:
-    """Return by what share each of ``counts`` steps after a call makes it longer."""
-    variants = (call, *(slowed(call, steps) for steps in counts))
+    """Return the nanoseconds of the first call, and how many times as long each of the others takes.
+
+    They are measured for ``enough_ns``, and in some rounds at least; long calls have few.
+    """
     rounds: list[list[float]] = []
     start_ns = clock()
-    while _goes_on(len(rounds), clock() - start_ns):
-        plain_ns, *slowed_ns = (_call_ns(variant, clock, setup) for variant in variants)
-        rounds.append([taken_ns / plain_ns - 1 for taken_ns in slowed_ns])
-    return [trimmed_mean(shares) for shares in zip(*rounds, strict=True)]
-
-
-def _as_long(
-    call: Callable[[], object], setup: Callable[[], None] | None, clock: Callable[[], int]
-) -> tuple[float, float]:
-    """Return how many steps take as long as a call, each by itself, and the nanoseconds of a call."""
-    calls_ns: list[float] = []
-    ratios: list[float] = []
-    start_ns = clock()
-    while len(ratios) < _ROUNDS_LEAST or (len(ratios) < _ROUNDS and clock() - start_ns < _TOO_LONG_NS):
-        calls_ns.append(_call_ns(call, clock, setup))
-        ratios.append(calls_ns[-1] / (_call_ns(_thousand, clock) / _STEPS))
-    return statistics.median(ratios), statistics.median(calls_ns)
-
-
-def _goes_on(rounds: int, taken_ns: int) -> bool:
-    """Return whether one more round is worth its time: long calls have few."""
-    if rounds < _ROUNDS_LEAST:
-        return True
-    return taken_ns < (_TOO_LONG_NS if rounds < _ROUNDS else _LONG_ENOUGH_NS)
+    while len(rounds) < _ROUNDS_LEAST or clock() - start_ns < (_TOO_LONG_NS if len(rounds) < _ROUNDS else enough_ns):
+        first_ns, *others_ns = (_call_ns(call, clock, setup) for call in calls)
+        rounds.append([first_ns, *(taken_ns / first_ns for taken_ns in others_ns)])
+    return [trimmed_mean(column) for column in zip(*rounds, strict=True)]
 
 
 def _thousand() -> int:
@@ -103,7 +88,7 @@ def work(steps: int) -> int:
     return state
 
 
-def _call_ns(call: Callable[[], object], clock: Callable[[], int], setup: Callable[[], None] | None = None) -> float:
+def _call_ns(call: Callable[[], object], clock: Callable[[], int], setup: Callable[[], None] | None) -> float:
     """Return the median nanoseconds of a call, over a few milliseconds or one call."""
     iterations = 1
     rounds_ns: list[float] = []

@@ -163,8 +163,8 @@ class OneTest:
             workers,
             max_time_s,
             self._test.progress,
+            counting_pass(self._settings, WORKERS),
             long=self._run.baselines.uses_mean(self._group.key),
-            counting=counting_pass(self._settings, WORKERS),
         )
         start = Start.FORKED if all(worker.stem.forks for worker in workers) else Start.FRESH
         result = make_result(self._group.key, self._group.called, measured)
