@@ -18,9 +18,9 @@ from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule
-from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
+from pytest_rlperf.measure.passes import CountingPass
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
@@ -173,10 +173,10 @@ class VirtualWorker(FakeWorker):
         self._gpu = gpu
 
     def start_check(self) -> None:
-        self.check_s = self.meter.check()
+        self.checked_s = self.meter.check()
 
     def wait_checked(self) -> tuple[float, float]:
-        return self.check_s, 1.0
+        return self.checked_s or 0.0, 1.0
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         return self.meter.warm_up(shape, limit_s, long, kernels=kernels)

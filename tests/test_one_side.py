@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
-from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, SideMeasurement, measure_one_side
+from pytest_rlperf.measure.passes import CountingPass
 from pytest_rlperf.measure.rounds import slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_S
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
@@ -43,7 +43,7 @@ class Simulated(FakeWorker):
         return taken_s
 
     def start_check(self) -> None:
-        self._checked_s = self._run(self._call_s, 1) + self.compiles_s
+        self.checked_s = self._checked_s = self._run(self._call_s, 1) + self.compiles_s
         self._clock.advance(self.compiles_s)
 
     def wait_checked(self) -> tuple[float, float]:

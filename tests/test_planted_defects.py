@@ -25,7 +25,7 @@ from pytest_rlperf.components.reference.ppo import (  # noqa: E402
 from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
-from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402
+from pytest_rlperf.measure.passes import count, learn  # noqa: E402
 from pytest_rlperf.model.counting import CounterChange, Counting  # noqa: E402
 from pytest_rlperf.model.measured import Workload  # noqa: E402
 from pytest_rlperf.report.wording import changes_text  # noqa: E402

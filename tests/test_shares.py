@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from wording import Wording
 
-from pytest_rlperf.attribution import (
+from pytest_rlperf.counters.attribution import (
     ProfilerBusyError,
     is_environment,
     owner_of_native,
@@ -20,7 +20,7 @@ from pytest_rlperf.attribution import (
     shares,
 )
 from pytest_rlperf.devices.jax import wait_for_all
-from pytest_rlperf.measure.attribution_pass import explain
+from pytest_rlperf.measure.passes import explain
 from pytest_rlperf.model.measured import Workload
 
 

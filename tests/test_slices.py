@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.kernels import make_kernels
-from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, slice_figure_ns, slice_shape
+from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, make_kernels, slice_figure_ns, slice_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.measured import Shape, SliceKind, Workload
 from pytest_rlperf.testing import FakeClock

@@ -7,16 +7,15 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
-from pytest_rlperf.counters.device import CountsDevice, DeviceCounts, devices_in_use
-from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, CounterName, Instrument
+from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
 from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
-from pytest_rlperf.counters.operations import Kernels, Operations
+from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use
 from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.counting import Count, Tally
 from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.attach import attached
 
-__all__ = ["NAMES", "CounterName", "CountsDevice", "tally"]
+__all__ = ["NAMES", "tally"]
 
 
 def tally(

@@ -76,11 +76,7 @@ class Calls(TotalsInstrument):
 
     def note_python(self, code: CodeType) -> None:
         """Count a call of a Python function."""
-        try:
-            unit = self._codes[id(code)][1]
-        except KeyError:
-            unit = self._learn(code)
-        self.totals.packed += unit
+        self.totals.packed += self._unit_of(code)
 
     def note_native(self, caller: CodeType, function: Any) -> None:
         """Count a call of a native function."""
@@ -96,16 +92,16 @@ class Calls(TotalsInstrument):
             self.has_other_threads = True
 
     def _unit_of(self, code: CodeType) -> int:
+        """Return what a call of a Python function counts."""
         known = self._codes.get(id(code))
-        return self._learn(code) if known is None else known[1]
-
-    def _learn(self, code: CodeType) -> int:
+        if known is not None:
+            return known[1]
         names = [] if is_own(code) else ["python_calls"]
         if code.co_name.startswith(_RESUMED):
             names.append("graph_breaks")
-        unit = self.totals.unit(*names)
         if _is_compiled(code):
-            unit += self.totals.unit("graphs")
+            names.append("graphs")
+        unit = self.totals.unit(*names)
         self._codes[id(code)] = code, unit
         return unit
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
-from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.figures import (
     Clock,
     by_cpu,
@@ -28,10 +27,11 @@ from pytest_rlperf.measure.figures import (
     typical_call_s,
     worker_record,
 )
-from pytest_rlperf.measure.placement import IdleWatch
+from pytest_rlperf.measure.passes import CountingPass
+from pytest_rlperf.measure.resources import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
+from pytest_rlperf.measure.worker import Worker, check
 from pytest_rlperf.model.measured import Figures, Phase, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.progress import Progress
 
@@ -178,7 +178,7 @@ class WorkerSlices:
 
 
 def measure_one_side(
-    workers: Sequence[AnyWorker],
+    workers: Sequence[Worker],
     max_time_s: float,
     progress: Progress,
     counting: CountingPass,
@@ -200,9 +200,7 @@ def measure_one_side(
     progress.show("checking")
     first.start_check()
     check_s, items = first.wait_checked()
-    before_s = clock()
-    counting.run([first])
-    deadline_s += clock() - before_s
+    deadline_s += _counted_s(counting, [first], clock)
     left_s = deadline_s - clock()
     if left_s <= 0:
         return _first_call_only(first, check_s, items, max_time_s)
@@ -211,18 +209,22 @@ def measure_one_side(
     others_s = (len(workers) - 1) * (check_s + warm.call_s)
     is_short = warm.call_s <= SLICE_S and check_s <= _CHECK_S
     chosen = workers if is_short or warm.call_s + others_s <= deadline_s - clock() else workers[:1]
-    for worker in chosen[1:]:
-        worker.start_check()
-    wait_all(chosen[1:], lambda worker: worker.wait_checked())
-    before_s = clock()
-    counting.run(chosen[1:])
-    deadline_s += clock() - before_s
+    check(chosen)
+    deadline_s += _counted_s(counting, chosen, clock)
     taken, records = _take_turns(chosen, warm, deadline_s, clock, progress)
     traced = [record for slices in taken for record in slices.traced]
     few = f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}"
     notes = (few,) if len(records) < len(workers) else ()
     usages = tuple(tuple(slices.usages) for slices in taken)
     return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), notes, usages)
+
+
+def _counted_s(counting: CountingPass, workers: Sequence[Worker], clock: Callable[[], float]) -> float:
+    """Have workers count, and return the seconds that it took, which are none of the time to measure."""
+    __tracebackhide__ = True
+    started_s = clock()
+    counting.run(workers)
+    return clock() - started_s
 
 
 def _take_turns(

@@ -29,7 +29,7 @@ from pytest_rlperf.measure.figures import (
     worker_record,
 )
 from pytest_rlperf.measure.one_side import BlockPace, SideMeasurement
-from pytest_rlperf.measure.placement import IdleWatch, OtherWorkWatch
+from pytest_rlperf.measure.resources import IdleWatch, OtherWorkWatch
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading

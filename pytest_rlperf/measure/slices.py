@@ -18,10 +18,10 @@ import psutil
 from pytest_rlperf.components.outputs import output_parts
 from pytest_rlperf.devices.jax import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
-from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
+from pytest_rlperf.measure.passes import TracedSlice, Tracer, explain
+from pytest_rlperf.measure.resources import ActivityWatch, cpu_reader, find_allocations, read_usage
 from pytest_rlperf.measure.rounds import (
     SLICE_S,
     TURN_S,
@@ -32,11 +32,9 @@ from pytest_rlperf.measure.rounds import (
     slice_figure_ns,
     slice_shape,
     steady_shape,
+    steps_for,
     traced_shape,
 )
-from pytest_rlperf.measure.slowdown import steps_for
-from pytest_rlperf.measure.tracing_pass import TracedSlice, Tracer
-from pytest_rlperf.measure.usage import find_allocations, read_usage
 from pytest_rlperf.model.counting import Share
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm, Workload

@@ -51,7 +51,7 @@ ALWAYS = frozenset({PYTHON, PYTORCH, PYTORCH_PYTHON, JAX, PYTHON_OR_JAX, ENVIRON
 
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # measured by users, though it is in this package
 _HARNESS_NATIVES = ("_lsprof.Profiler", "register_callback", "sys.setprofile")
 _FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")

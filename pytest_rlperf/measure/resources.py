@@ -1,24 +1,28 @@
-"""The CPUs and the memory that a process may use, the CPU it is on, whether one thread of it works, and who else does.
+"""What processes use: the CPUs they run on, their threads' work, others' work, and what this one holds between slices.
 
 Linux offers all of it; elsewhere the kernel places processes as it likes, and records show that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import gc
 import os
 import resource
+import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from pytest_rlperf import units
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import OtherWork
+from pytest_rlperf.model.measured import Usage
 
 CGROUP = Path("/sys/fs/cgroup")  # of version 2, which has one tree
 _BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
@@ -53,7 +57,7 @@ def place(cpus: Collection[int]) -> None:
     if not cpus or not hasattr(os, "sched_setaffinity"):
         return
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):  # it has ended meanwhile
             os.sched_setaffinity(int(thread.name), cpus)
 
 
@@ -132,7 +136,7 @@ class _CpuTimes(NamedTuple):
         cpus = sum(line.startswith("cpu") for line in others)
         processes: dict[int, _Process] = {}
         for place in proc.glob("[0-9]*") if cpus else ():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it has ended meanwhile
                 start, _, end = (place / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
                 fields = end.split()
                 used = sum(map(int, fields[11:15]))
@@ -233,3 +237,107 @@ class IdleWatch:
         """Return the CPU time ``worker`` used while watched, over the time it was watched; 0 for a short watch."""
         watched_s = self._watched_s.get(id(worker), 0.0)
         return self._used_s[id(worker)] / watched_s if watched_s >= _IDLE_LEAST_S else 0.0
+
+
+# --------------------------------------------------------------------------- what this process holds
+
+
+def read_usage(calls: int) -> Usage:
+    """Return what this process holds after so many calls; collects garbage, which takes under a millisecond.
+
+    Objects are those of this process alone; memory, files and threads those of its child processes, too.
+    """
+    own = psutil.Process()
+    processes = [own, *own.children(recursive=True)] if _may_have_children() else [own]
+    objects, private = sys.getallocatedblocks(), _sum(processes, _private_bytes)
+    gc.collect()
+    kept, kept_private = sys.getallocatedblocks(), _sum(processes, _private_bytes)
+    return Usage(
+        calls=calls,
+        objects=kept,
+        private_bytes=kept_private,
+        waiting_objects=max(0, objects - kept),
+        waiting_bytes=max(0, private - kept_private),
+        device_bytes=_device_bytes(),
+        open_files=_sum(processes, psutil.Process.num_fds),
+        threads=_sum(processes, psutil.Process.num_threads),
+        processes=len(processes),
+    )
+
+
+def _may_have_children() -> bool:
+    """Whether this process has children, by one system call: to search all processes takes milliseconds."""
+    if sys.platform == "linux":
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+    return True
+
+
+def _private_bytes(process: psutil.Process) -> int:
+    """Return the resident memory of a process that no file backs, where the system tells it apart."""
+    memory = process.memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
+
+
+def _sum(processes: Sequence[psutil.Process], of: Callable[[psutil.Process], int]) -> int:
+    """Return the sum of a figure over processes, less those that have just ended."""
+    found = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            found += of(process)
+    return found
+
+
+def _device_bytes() -> int:
+    """Return the bytes of live tensors on CUDA devices, where PyTorch is at work there."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return sum(int(torch.cuda.memory_allocated(device)) for device in range(torch.cuda.device_count()))
+
+
+_CALLS_MOST, _CALLS_LEAST, _TIME_S = 1000, 4, 1.0
+_LINES_MOST = 3
+
+
+def find_allocations(
+    call: Callable[[], object], setup: Callable[[], object] | None, call_s: float, least_bytes: float
+) -> list[str]:
+    """Return the lines whose allocations calls keep, the largest first: ``buffer.py:42 (200B a call)``.
+
+    Python's own allocations and NumPy's are seen, those of native libraries are not.
+    """
+    calls = max(_CALLS_LEAST, min(_CALLS_MOST, int(_TIME_S / max(call_s, 1e-9) / 4)))
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        _repeat(call, setup, _CALLS_LEAST)
+        before = _traced()
+        _repeat(call, setup, calls)
+        after = _traced()
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    kept = [each for each in after.compare_to(before, "lineno") if each.size_diff > 0]
+    kept.sort(key=lambda each: -each.size_diff)
+    return [
+        f"{Path(each.traceback[0].filename).name}:{each.traceback[0].lineno} "
+        f"({units.quantity(each.size_diff / calls)}B a call)"
+        for each in kept[:_LINES_MOST]
+        if each.size_diff >= least_bytes * calls
+    ]
+
+
+def _repeat(call: Callable[[], object], setup: Callable[[], object] | None, calls: int) -> None:
+    for _ in range(calls):
+        if setup is not None:
+            setup()
+        call()
+
+
+def _traced() -> tracemalloc.Snapshot:
+    gc.collect()
+    own = [tracemalloc.__file__, __file__]
+    return tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, name) for name in own])
