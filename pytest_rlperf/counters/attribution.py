@@ -136,12 +136,12 @@ def _nothing() -> None:
     """Stand in for a method or setup that is missing."""
 
 
-def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
-    """Run a call, and return the steps and resets of environments that it enters, each with its class and name.
+def entered_by(call: Callable[[], object]) -> set[Place]:
+    """Run a call, and return the steps and resets of environments that it enters, each by its class and name.
 
     Environments within another one's step are part of it and not returned.
     """
-    entered: dict[type, dict[FunctionType, Place]] = {}
+    entered: dict[type, set[Place]] = {}
     inside: FrameType | None = None
 
     def see(frame: FrameType, event: str, _: object) -> None:
@@ -154,8 +154,9 @@ def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
             return
         kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
         if kind not in entered:
-            entered[kind] = _methods(kind) if is_environment(kind) else {}
-        if any(getattr(inspect.unwrap(function), "__code__", None) is frame.f_code for function in entered[kind]):
+            entered[kind] = _methods(kind) if is_environment(kind) else set()
+        functions = (inspect.unwrap(vars(base)[name]) for base, name in entered[kind])
+        if any(getattr(function, "__code__", None) is frame.f_code for function in functions):
             inside = frame
 
     sys.setprofile(see)
@@ -163,17 +164,13 @@ def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
         call()
     finally:
         sys.setprofile(None)
-    return {function: place for methods in entered.values() for function, place in methods.items()}
+    return set().union(*entered.values())
 
 
-def _methods(kind: type) -> dict[FunctionType, Place]:
-    """Return an environment class's steps and resets, its bases' too, each with its class and name."""
-    return {
-        member: (base, name)
-        for base in kind.__mro__
-        for name in ENV_METHODS
-        if isinstance(member := vars(base).get(name), FunctionType)
-    }
+def _methods(kind: type) -> set[Place]:
+    """Return an environment class's steps and resets, its bases' too."""
+    places = ((base, name) for base in kind.__mro__ for name in ENV_METHODS)
+    return {(base, name) for base, name in places if isinstance(vars(base).get(name), FunctionType)}
 
 
 class Aside:
@@ -184,7 +181,7 @@ class Aside:
 
     def __init__(
         self,
-        places: list[Place],
+        places: Iterable[Place],
         clock_ns: Callable[[], int],
         pause: Callable[[], object] = _nothing,
         resume: Callable[[], object] = _nothing,
@@ -292,9 +289,8 @@ def _watch(
     Return the seconds of a call, and those of each owner in it.
     """
     prepare()
-    methods: dict[FunctionType, Place] = {}
-    first_ns = _ns_of(lambda: methods.update(entered_by(call)), clock_ns)
-    places = list(methods.values())
+    places: set[Place] = set()
+    first_ns = _ns_of(lambda: places.update(entered_by(call)), clock_ns)
     size = max(1, min(most_at_once, round(_BLOCK_S * 1e9 / max(first_ns, 100))))
 
     def block() -> None:
@@ -312,9 +308,10 @@ def _watch(
         profiler = Profiler(clock_ns)
         with attached([Aside(places, clock_ns, profiler.pause, profiler.resume)]):
             profiled.append((_ns_of(partial(profiler.run, block), clock_ns), profiler))
-    kept = _quieter_half([(ns, (ns, inside_ns)) for ns, inside_ns in timed])
+    kept = _quieter_half(timed)
     whole_s, environment_s = (statistics.fmean(spent_ns) / 1e9 / size for spent_ns in zip(*kept, strict=True))
-    native_s, interpreted_s = _own_times(_quieter_half(profiled), size, _event_cost_s(clock_ns))
+    profilers = [profiler for _, profiler in _quieter_half(profiled)]
+    native_s, interpreted_s = _own_times(profilers, size, _event_cost_s(clock_ns))
     return whole_s, _attribute(whole_s, environment_s, native_s, interpreted_s)
 
 
@@ -324,10 +321,9 @@ def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
     return clock_ns() - start_ns
 
 
-def _quieter_half(blocks: Sequence[tuple[int, _Kept]]) -> list[_Kept]:
+def _quieter_half(blocks: Sequence[tuple[int, _Kept]]) -> list[tuple[int, _Kept]]:
     """Return the shorter half of blocks: other work on the machine only ever makes them longer."""
-    ordered = sorted(blocks, key=lambda block: block[0])
-    return [kept for _, kept in ordered[: (len(ordered) + 1) // 2]]
+    return sorted(blocks, key=lambda block: block[0])[: (len(blocks) + 1) // 2]
 
 
 class Profiler:
@@ -404,20 +400,19 @@ def _call_none() -> None:
 # --------------------------------------------------------------------------- from watched calls to shares
 
 
-def _own_times(profilers: Iterable[Profiler], size: int, event_cost_s: float) -> tuple[Seconds, Seconds]:
+def _own_times(profilers: Sequence[Profiler], size: int, event_cost_s: float) -> tuple[Seconds, Seconds]:
     """Return the seconds of each owner's native functions in a call, less what profiling adds, and of Python's."""
     native_s, interpreted_s = Seconds(float), Seconds(float)
-    runs = [profiler.stats() for profiler in profilers]
-    for entry in (entry for stats in runs for entry in stats):
+    for entry in (entry for profiler in profilers for entry in profiler.stats()):
         is_native = isinstance(entry.code, str)
         owner = owner_of_native(entry.code) if is_native else owner_of_code(entry.code)
-        own_s = entry.inlinetime / size / len(runs)
+        own_s = entry.inlinetime / size / len(profilers)
         if owner == HARNESS:
             continue
         if not is_native or owner == PYTHON:
             interpreted_s[owner] += own_s
         else:
-            native_s[owner] += max(0.0, own_s - entry.callcount * event_cost_s / size / len(runs))
+            native_s[owner] += max(0.0, own_s - entry.callcount * event_cost_s / size / len(profilers))
     if JAX in interpreted_s and PYTHON in interpreted_s:
         interpreted_s[PYTHON_OR_JAX] = interpreted_s.pop(PYTHON)
     return native_s, interpreted_s

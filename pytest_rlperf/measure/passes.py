@@ -121,36 +121,13 @@ class TracedDeviceSlice:
 TracedSlice: TypeAlias = TracedHostSlice | TracedDeviceSlice
 
 
-class Tracer:
-    """Chooses the way to record the phases of one workload; code without timers of its own is harvested."""
-
-    def __init__(self, workload: Workload, wall_ns: ClockNs) -> None:
-        self._workload = workload
-        self._wall_ns = wall_ns
-        self._found: Harvest | None = None
-        self._has_looked = False
-
-    def begin(self, device: Accelerator | None) -> TracedSlice:
-        """Return a new traced slice."""
-        source, setup = self._source(), self._workload.setup
-        call, probes = source.call, source.probes
-        if device is None:
-            return TracedHostSlice(Timed(call, setup), probes, self._wall_ns)
-        return TracedDeviceSlice(device, call, setup, probes, look=not self._has_looked)
-
-    def keep(self) -> None:
-        """Have later slices not look: a slice that did was kept, and once is enough, as calls may be long."""
-        self._has_looked = True
-
-    def _source(self) -> Harvest:
-        """Return the call that is recorded and the probes to put in place."""
-        if self._found is None:
-            if self._workload.harvest is None:
-                self._found = _own_phases(self._workload)
-            else:
-                self._found = look_for_phases(self._workload, self._wall_ns)[1]
-                self._workload.processed(0)
-        return self._found
+def source_of_phases(workload: Workload, clock_ns: ClockNs) -> Harvest:
+    """Return the call to record and the probes to put in place; code without timers of its own is harvested."""
+    if workload.harvest is None:
+        return _own_phases(workload)
+    found = look_for_phases(workload, clock_ns)[1]
+    workload.processed(0)
+    return found
 
 
 def look_for_phases(workload: Workload, clock_ns: ClockNs) -> tuple[float, Harvest]:

@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 import tracemalloc
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -207,8 +208,8 @@ class IdleWatch:
         self._wait = wait
         self._begun_s = 0.0
         self._before_s: list[tuple[Worker, float]] = []
-        self._used_s: dict[int, float] = {}
-        self._watched_s: dict[int, float] = {}
+        self._used_s: defaultdict[int, float] = defaultdict(float)  # by the workers' identities
+        self._watched_s: defaultdict[int, float] = defaultdict(float)
 
     def begin(self, workers: Sequence[Worker]) -> None:
         """Watch ``workers`` from now on, which have nothing to do until :meth:`end`."""
@@ -221,9 +222,8 @@ class IdleWatch:
             self._wait(max(0.0, least_s - (self._clock() - self._begun_s)))
         watched_s = self._clock() - self._begun_s
         for worker, before_s in self._before_s:
-            key = id(worker)
-            self._used_s[key] = self._used_s.get(key, 0.0) + worker.cpu_s() - before_s
-            self._watched_s[key] = self._watched_s.get(key, 0.0) + watched_s
+            self._used_s[id(worker)] += worker.cpu_s() - before_s
+            self._watched_s[id(worker)] += watched_s
         self._before_s = []
 
     @contextmanager
@@ -235,7 +235,7 @@ class IdleWatch:
 
     def share(self, worker: Worker) -> float:
         """Return the CPU time ``worker`` used while watched, over the time it was watched; 0 for a short watch."""
-        watched_s = self._watched_s.get(id(worker), 0.0)
+        watched_s = self._watched_s[id(worker)]
         return self._used_s[id(worker)] / watched_s if watched_s >= _IDLE_LEAST_S else 0.0
 
 

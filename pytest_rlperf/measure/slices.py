@@ -20,7 +20,7 @@ from pytest_rlperf.devices.jax import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
-from pytest_rlperf.measure.passes import TracedSlice, Tracer, explain
+from pytest_rlperf.measure.passes import TracedDeviceSlice, TracedHostSlice, TracedSlice, explain, source_of_phases
 from pytest_rlperf.measure.resources import ActivityWatch, cpu_reader, find_allocations, read_usage
 from pytest_rlperf.measure.rounds import (
     SLICE_S,
@@ -37,7 +37,7 @@ from pytest_rlperf.measure.rounds import (
 )
 from pytest_rlperf.model.counting import Share
 from pytest_rlperf.model.device import Pace
-from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm, Workload
+from pytest_rlperf.model.measured import Harvest, OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm, Workload
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 
@@ -129,7 +129,8 @@ class Meter:
         self._calls = 0  # in slices
         self._extra_steps = 0
         self._single = False
-        self._tracer = Tracer(workload, self.clocks.wall_ns)
+        self._source: Harvest | None = None  # of phases
+        self._has_looked = False
         self.output: tuple[OutputPart, ...] = ()  # of the checked call
         self.device: Accelerator | None = None
         self._library: DeviceLibrary = library or Torch()
@@ -265,14 +266,22 @@ class Meter:
             return self._take(kind)
         record = self.device.undisturbed(kind, lambda: self._take(kind))
         if kind is SliceKind.TRACED:
-            self._tracer.keep()
+            self._has_looked = True  # in a slice that was kept; once is enough, as calls may be long
         return record
+
+    def _trace(self) -> TracedSlice:
+        """Return a new traced slice."""
+        source = self._source = self._source or source_of_phases(self.workload, self.clocks.wall_ns)
+        call, setup, device = source.call, self.workload.setup, self.device
+        if device is None:
+            return TracedHostSlice(Timed(call, setup), source.probes, self.clocks.wall_ns)
+        return TracedDeviceSlice(device, call, setup, source.probes, look=not self._has_looked)
 
     def _take(self, kind: SliceKind) -> SliceRecord:
         __tracebackhide__ = True
         shape = self._shapes[kind]
         is_kernel = kind in self._kernels
-        trace = self._tracer.begin(self.device) if kind is SliceKind.TRACED else None
+        trace = self._trace() if kind is SliceKind.TRACED else None
         timed = self._timed(kind) if trace is None else trace.timed
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
