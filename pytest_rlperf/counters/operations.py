@@ -233,22 +233,17 @@ class DeviceCounts(TotalsInstrument):
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase; CannotCountError where the call is in the way."""
-        mode = _sync_debug_mode()
-        found = self._count(call)
+        mode, memory = _sync_debug_mode(), self._driver.memory()
+        if memory is not None:
+            self._driver.reset_peak()
+            self._levels = Levels(memory.allocated_bytes)
+        try:
+            found = super().count(call)
+        finally:
+            self._levels = None
         if _sync_debug_mode() != mode:
             raise CannotCountError("the call itself sets PyTorch's sync debug mode, by which waits are counted")
         return found
-
-    def _count(self, call: Callable[[], object]) -> tuple[Count, ...]:
-        memory = self._driver.memory()
-        if memory is None:
-            return super().count(call)
-        self._driver.reset_peak()
-        self._levels = Levels(memory.allocated_bytes)
-        try:
-            return super().count(call)
-        finally:
-            self._levels = None
 
     def _counts(self, whole: int) -> tuple[Count, ...]:
         """Return the counts of the call that has just been recorded, and the peaks of its memory."""

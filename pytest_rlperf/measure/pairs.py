@@ -23,7 +23,6 @@ from pytest_rlperf.measure.figures import (
     by_wall,
     merge_phases,
     traced_call_s,
-    trimmed_error,
     trimmed_mean,
     typical_call_s,
     worker_record,
@@ -131,7 +130,21 @@ class LogRatios(NamedTuple):
         """Return the standard error of the figure, by these ratios alone; infinite of too few."""
         if len(self.within) < _ERROR_BLOCKS_LEAST:
             return math.inf
-        return _OVERLAP * trimmed_error([*self.within, *self.between], PAIR_TRIM)
+        return _OVERLAP * _trimmed_error([*self.within, *self.between])
+
+
+def _trimmed_error(values: Sequence[float]) -> float:
+    """Return the standard error of a mean without PAIR_TRIM of the values at each end.
+
+    (From the winsorized variance: J. W. Tukey and D. H. McLaughlin, "Less vulnerable confidence and significance
+    procedures for location based on a single sample", Sankhyā A 25, 1963.)
+    """
+    cut = int(PAIR_TRIM * len(values))
+    kept = sorted(values)[cut : len(values) - cut]
+    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
+    mean = statistics.fmean(winsorized)
+    squares = math.fsum((value - mean) ** 2 for value in winsorized)
+    return math.sqrt(squares / (len(kept) * (len(kept) - 1)))
 
 
 def _own_s(phase: Phase) -> float:
