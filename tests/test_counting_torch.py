@@ -104,12 +104,9 @@ def test_memory_of_tensors_is_counted_by_phase() -> None:
                 del rows
 
     found = exact(count(call))
-    assert found["", "tensor_net_bytes"] == 0
-    assert found["", "tensor_allocations"] == 3
-    assert found["outer", "tensor_peak_bytes"] == 8000
-    assert found["outer/inner", "tensor_peak_bytes"] == 4000
-    assert found["outer/inner", "tensor_net_bytes"] == -4000
-    assert found["outer", "tensor_allocations"] == 2
+    assert (found["", "tensor_net_bytes"], found["", "tensor_allocations"]) == (0, 3)
+    assert (found["outer", "tensor_peak_bytes"], found["outer", "tensor_allocations"]) == (8000, 2)
+    assert (found["outer/inner", "tensor_peak_bytes"], found["outer/inner", "tensor_net_bytes"]) == (4000, -4000)
 
 
 def test_copies_to_a_device_are_counted() -> None:
