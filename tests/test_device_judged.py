@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -183,13 +182,6 @@ class VirtualWorker(FakeWorker):
 
     def take(self, kind: SliceKind) -> SliceRecord:
         return self.meter.take(kind)
-
-    def cpu_s(self) -> float:
-        """Return no time: nobody else works."""
-        return 0.0
-
-    def place(self, cpus: Collection[int]) -> None:
-        """Stay where it is."""
 
 
 def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
