@@ -14,7 +14,7 @@ from types import CodeType
 from pytest_rlperf.model.counting import Count
 from pytest_rlperf.probes.sections import add_sections, pending_sections
 from pytest_rlperf.timers.node import Node
-from pytest_rlperf.timers.process import ARMED, recording_into
+from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.timers.stack import Stack
 from pytest_rlperf.timers.tree import EdgeTree, Tree
@@ -99,16 +99,13 @@ class Recorder:
     """
 
     def __init__(self, clock: Callable[[], int] = no_time, on_edge: Callable[[Node], None] | None = None) -> None:
-        self._tree = _tree(clock, on_edge) if ARMED else None
+        self._tree = _tree(clock, on_edge)
         self.stack: Stack | None = None
         self.probes: Sequence[object] = ()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record while the body runs, into :attr:`stack` what this thread does."""
-        if self._tree is None:
-            yield
-            return
         add_sections(self.probes)
         self._tree.reset()  # but its phases are kept
         with recording_into(self._tree):
@@ -136,10 +133,9 @@ class Recorder:
     def totals(self) -> Iterator[tuple[str, int]]:
         """Yield each phase's path and what the clock counted in it; other threads are left out."""
         add_sections(self.probes)
-        if self._tree is not None:
-            for path, timing in self._tree.snapshot().root.walk():
-                if not timing.is_parallel:
-                    yield "/".join(path), timing.total_ns
+        for path, timing in self._tree.snapshot().root.walk():
+            if not timing.is_parallel:
+                yield "/".join(path), timing.total_ns
 
 
 def _tree(clock: Callable[[], int], on_edge: Callable[[Node], None] | None) -> Tree:

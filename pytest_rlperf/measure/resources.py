@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 import tracemalloc
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import psutil
 
 from pytest_rlperf import units
+from pytest_rlperf.counters.memory import tracing
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import OtherWork
 from pytest_rlperf.model.measured import Usage
@@ -146,17 +147,13 @@ class _CpuTimes(NamedTuple):
 
     def since(self, before: _CpuTimes) -> dict[int, int]:
         """Return the ticks that every process used, with those of its children that have ended meanwhile."""
-        used = {pid: now.ticks - before.ticks_of(pid) for pid, now in self.processes.items()}
-        for pid, ended in before.processes.items():
-            # Its parent has had its time added, also that from before; of two generations the grandparent.
-            heir = None if pid in used else next(filter(used.__contains__, before.lineage(ended.parent)), None)
+        used = {pid: now.ticks for pid, now in self.processes.items()}
+        for pid, process in before.processes.items():
+            # The parent of one that has ended has had its time added, also that from before; of two the grandparent.
+            heir = next(filter(used.__contains__, before.lineage(pid)), None)
             if heir is not None:
-                used[heir] -= ended.ticks
+                used[heir] -= process.ticks
         return {pid: max(0, ticks) for pid, ticks in used.items()}
-
-    def ticks_of(self, pid: int) -> int:
-        """Return what a process has used; none before it began."""
-        return self.processes[pid].ticks if pid in self.processes else 0
 
     def lineage(self, pid: int) -> Iterator[int]:
         """Yield a process, the one that started it, and so on."""
@@ -184,17 +181,16 @@ class OtherWorkWatch:
             return None
         used, own = after.since(self._before), os.getpid()
         others = {pid: each for pid, each in used.items() if each and own not in after.lineage(pid)}
-        by_name: dict[str, int] = {}
+        by_name: Counter[str] = Counter()
         for pid, each in others.items():
-            name = after.processes[pid].name
-            by_name[name] = by_name.get(name, 0) + each
+            by_name[after.processes[pid].name] += each
         process = max(by_name, key=by_name.__getitem__, default="")
         busiest = max(others, key=lambda pid: (after.processes[pid].name == process, others[pid]), default=0)
         seen, unseen = sum(others.values()), after.ticks - self._before.ticks - sum(used.values())
         return OtherWork(
             process=process,
             pid=busiest,
-            cpu_share=by_name.get(process, 0) / ticks,
+            cpu_share=by_name[process] / ticks,
             seen_share=seen / (ticks * (len(usable_cpus()) or after.cpus)),
             unseen_share=max(0.0, unseen / (ticks * after.cpus)),
         )
@@ -310,16 +306,11 @@ def find_allocations(
     Python's own allocations and NumPy's are seen, those of native libraries are not.
     """
     calls = max(_CALLS_LEAST, min(_CALLS_MOST, int(_TIME_S / max(call_s, 1e-9) / 4)))
-    was_tracing = tracemalloc.is_tracing()
-    tracemalloc.start()
-    try:
+    with tracing():
         _repeat(call, setup, _CALLS_LEAST)
         before = _traced()
         _repeat(call, setup, calls)
         after = _traced()
-    finally:
-        if not was_tracing:
-            tracemalloc.stop()
     kept = [each for each in after.compare_to(before, "lineno") if each.size_diff > 0]
     kept.sort(key=lambda each: -each.size_diff)
     return [

@@ -219,7 +219,7 @@ class Meter:
         with nullcontext() if device is None else device.answering():
             self._call_s = settle(workload, limit_s, self.clocks)
         activity = watch.seen()
-        if activity.threads is not None and activity.threads > 1:
+        if (activity.threads or 0) > 1:
             # A library's idle threads may spin for a while after it was loaded; one that works does so again.
             watch = ActivityWatch()
             settle(workload, WARM_UP_AGAIN_S, self.clocks)
