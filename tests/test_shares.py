@@ -138,8 +138,8 @@ def test_native_functions_of_the_standard_library_are_pythons() -> None:
         ("<built-in method math.sqrt>", "python"),
         ("<built-in method time.sleep>", "waiting"),
         ("<method 'acquire' of '_thread.lock' objects>", "waiting"),
-        ("<built-in method of_an_unknown_module>", "unattributed"),
-        ("<method 'step' of 'builtins.OfNobody' objects>", "unattributed"),
+        ("<built-in method of_an_unknown_module>", "python"),
+        ("<method 'step' of 'builtins.OfNobody' objects>", "python"),
     ],
 )
 def test_native_functions_by_what_cprofile_calls_them(text: str, owner: str) -> None:

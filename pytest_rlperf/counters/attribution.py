@@ -8,7 +8,6 @@ Python. It does not see JAX's compiled functions either, so where JAX runs, Pyth
 
 from __future__ import annotations
 
-import builtins
 import cProfile
 import inspect
 import os
@@ -17,7 +16,6 @@ import statistics
 import sys
 import threading
 import time
-import types
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -56,8 +54,6 @@ _MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # measured by u
 _HARNESS_NATIVES = ("_lsprof.Profiler", "register_callback", "sys.setprofile")
 _FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")
 _METHOD = re.compile(r"<(?:method|slot wrapper) '(\w+)' of '([\w.]+)' objects>")
-# The types of None, functions and generators have no name in builtins, but have one in types.
-_BUILTIN_TYPES = tuple(value for home in (builtins, types) for value in vars(home).values() if isinstance(value, type))
 _LIBRARIES = {"torch": PYTORCH_PYTHON, "jax": JAX}
 _WAITS = frozenset(
     {
@@ -86,7 +82,7 @@ def owner_of_code(code: CodeType) -> str:
 def owner_of_native(text: str) -> str:
     """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
 
-    A function without a module is Python's where a built-in type has such a method, else unattributed.
+    A function without a module is Python's.
     """
     if any(name in text for name in _HARNESS_NATIVES):
         return HARNESS
@@ -101,15 +97,11 @@ def owner_of_native(text: str) -> str:
 
 
 def _owner_of_name(name: str) -> str:
-    """Return the owner of a dotted name; some compiled types give ``builtins`` as their module, and have none."""
-    top, dot, rest = name.partition(".")
+    """Return the owner of a dotted name."""
+    top, dot, _ = name.partition(".")
     if name in _WAITS:
         return WAITING
-    if not dot:
-        return PYTHON if any(hasattr(kind, name) for kind in (*_BUILTIN_TYPES, builtins)) else UNATTRIBUTED
-    if top == "builtins" and not hasattr(builtins, rest.partition(".")[0]):
-        return UNATTRIBUTED
-    if top in sys.stdlib_module_names or top == "builtins":
+    if not dot or top in sys.stdlib_module_names:
         return PYTHON
     return {"torch": PYTORCH, "functorch": PYTORCH, "jaxlib": JAX}.get(top, top)
 
