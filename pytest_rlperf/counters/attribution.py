@@ -39,13 +39,9 @@ PYTHON_OR_JAX = "python or jax"
 ENVIRONMENT = "environment"
 DEVICE_WAIT = "device wait"
 WAITING = "waiting"
-OTHER_NATIVE = "other native"
 UNATTRIBUTED = "unattributed"
 HARNESS = "(harness)"
 """Functions that run only while shares are found; they are no part of a call."""
-
-ALWAYS = frozenset({PYTHON, PYTORCH, PYTORCH_PYTHON, JAX, PYTHON_OR_JAX, ENVIRONMENT, DEVICE_WAIT, WAITING})
-"""Owners that are no extensions, shown however small."""
 
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
 
@@ -220,7 +216,6 @@ class Aside:
 ClockNs = Callable[[], int]
 Seconds = defaultdict[str, float]  # by owners
 _BLOCK_S = 0.001  # short calls are watched many at a time
-_SMALLEST = 0.01  # of a call: extensions that take less are shown together
 _MOST_SLOWDOWN = 10.0  # under cProfile, of functions that do next to nothing
 _CALIBRATION_CALLS = 2000
 _CALIBRATION_RUNS = 7
@@ -427,12 +422,8 @@ def _attribute(whole_s: float, environment_s: float, native_s: Seconds, interpre
 
 
 def _as_shares(spent_s: Seconds, call_s: float) -> tuple[Share, ...]:
-    """Return shares, the largest first; small extensions as one, and the rest of a call at the end."""
+    """Return shares, the largest first, and the rest of a call at the end."""
     known_s = {owner: seconds for owner, seconds in spent_s.items() if owner != UNATTRIBUTED and seconds > 0}
     whole_s = max(call_s, sum(known_s.values()))
-    found = Seconds(float)
-    for owner, seconds in known_s.items():
-        is_small = owner not in ALWAYS and seconds < _SMALLEST * whole_s
-        found[OTHER_NATIVE if is_small else owner] += seconds / whole_s
-    ordered = sorted((Share(name, share) for name, share in found.items()), key=lambda one: -one.share)
-    return (*ordered, Share(UNATTRIBUTED, max(0.0, 1.0 - sum(found.values()))))
+    found = sorted((Share(owner, seconds / whole_s) for owner, seconds in known_s.items()), key=lambda one: -one.share)
+    return (*found, Share(UNATTRIBUTED, max(0.0, 1.0 - sum(one.share for one in found))))
