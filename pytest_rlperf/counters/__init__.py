@@ -35,7 +35,7 @@ def tally(
     a note.
     """
     passes = _Passes(call, setup, probes, repetitions)
-    with warnings.catch_warnings(), undisturbed() as collects:
+    with warnings.catch_warnings(), undisturbed():
         warnings.simplefilter("ignore")
         calls = MonitoredCalls() if sys.version_info >= (3, 12) else Calls()
         is_counted = passes.run(calls)
@@ -52,7 +52,7 @@ def tally(
             passes.run(DeviceCounts(device))
         with tracing():
             passes.run(Steps(environments))
-            passes.run(Garbage(is_on=collects))
+            passes.run(Garbage())
             passes.run(HostMemory())
     return passes.tally()
 

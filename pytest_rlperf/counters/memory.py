@@ -202,16 +202,12 @@ def _stretches(events: Sequence[Any]) -> tuple[list[_Sizes], _Sizes]:
 
 
 class Garbage(TotalsInstrument):
-    """Counts runs of the collector, from just after a run of all generations, and the objects that it finds.
-
-    With ``is_on``, as the user has it, the collector runs by itself; otherwise it runs once after the call.
-    """
+    """Counts runs of the collector, from just after a run of all generations, and the objects that it finds."""
 
     names: tuple[str, ...] = ("collections", "objects_left", "garbage")
 
-    def __init__(self, *, is_on: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._is_on = is_on
         self._run, self._object = self.totals.unit("collections"), self.totals.unit("garbage")
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
@@ -221,8 +217,7 @@ class Garbage(TotalsInstrument):
             # No object that the collector tracks is made between the two readings, but by the call.
             before = _tracked()
             gc.callbacks.append(self._note)
-            if self._is_on:
-                gc.enable()
+            gc.enable()
             try:
                 call()
             finally:
@@ -246,8 +241,8 @@ def _tracked() -> int:
 
 
 @contextmanager
-def undisturbed() -> Iterator[bool]:
-    """Switch the collector off, and freeze all present objects, while the body runs; yield whether it was on.
+def undisturbed() -> Iterator[None]:
+    """Switch the collector off, and freeze all present objects, while the body runs.
 
     Afterwards it is as it was, but for thresholds that the body itself may have set.
     """
@@ -256,7 +251,7 @@ def undisturbed() -> Iterator[bool]:
     gc.collect()
     gc.freeze()
     try:
-        yield was_on
+        yield
     finally:
         if not had_frozen:
             gc.unfreeze()  # otherwise it would unfreeze objects that the user has frozen
