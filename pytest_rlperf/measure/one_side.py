@@ -251,8 +251,9 @@ def _take_turns(
             pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
-        with idle.while_measuring(worker, chosen):
-            taken[-1].take(share_s, clock)
+        idle.begin([other for other in chosen if other is not worker])
+        taken[-1].take(share_s, clock)
+        idle.end(0.0)
     return taken, [slices.record(idle.share(slices.worker)) for slices in taken]
 
 

@@ -14,7 +14,7 @@ import time
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -222,13 +222,6 @@ class IdleWatch:
             self._watched_s[id(worker)] += watched_s
         self._before_s = []
 
-    @contextmanager
-    def while_measuring(self, measuring: Worker, others: Sequence[Worker]) -> Iterator[None]:
-        """Watch ``others`` but the one that is ``measuring`` during the body."""
-        self.begin([worker for worker in others if worker is not measuring])
-        yield
-        self.end(0.0)
-
     def share(self, worker: Worker) -> float:
         """Return the CPU time ``worker`` used while watched, over the time it was watched; 0 for a short watch."""
         watched_s = self._watched_s[id(worker)]
@@ -311,13 +304,11 @@ def find_allocations(
         before = _traced()
         _repeat(call, setup, calls)
         after = _traced()
-    kept = [each for each in after.compare_to(before, "lineno") if each.size_diff > 0]
-    kept.sort(key=lambda each: -each.size_diff)
+    kept = [each for each in after.compare_to(before, "lineno") if each.size_diff >= max(1.0, least_bytes * calls)]
     return [
         f"{Path(each.traceback[0].filename).name}:{each.traceback[0].lineno} "
         f"({units.quantity(each.size_diff / calls)}B a call)"
         for each in kept[:_LINES_MOST]
-        if each.size_diff >= least_bytes * calls
     ]
 
 
