@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.fixtures import ENGINE, RunOnce
-from pytest_rlperf.measure.slowdown import slowed, steps_for
+from pytest_rlperf.measure.rounds import slowed, steps_for
 from pytest_rlperf.model.measured import Result, Workload
 
 SLOWDOWN = 0.05

@@ -19,7 +19,6 @@ from pytest_rlperf.timers import files
 
 DOCS = Path(__file__).parent
 _SHOWN = (bool, float, int, str, type(None))  # defaults that a signature shows
-_UNITS = {"1": "", "B": "bytes"}
 
 _RESULT = ("measured", "name", "clock", "call_s", "items_per_s", "phase")
 _ERRORS = ("PerformanceRegression", "ComponentError", "MeasurementError", "NotMeasuredError")
@@ -122,7 +121,7 @@ def trace_functions() -> str:
 
 def counters() -> str:
     """Return the counters, each with its unit."""
-    rows = ((f"`{name}`", _UNITS[known.unit], known.meaning) for name, known in NAMES.items())
+    rows = ((f"`{name}`", "bytes" if name.endswith("_bytes") else "", meaning) for name, meaning in NAMES.items())
     return table(("counter", "unit", "what it counts"), rows)
 
 

@@ -22,7 +22,6 @@ ROOMS = (
     "timers",
     "",  # the package itself, which hands out the timers
     "probes",
-    "attribution",
     "devices",
     "counters",
     # what is measured
@@ -67,7 +66,7 @@ PLACES = {
     "scipy": ("judge.stats",),
     f"{PACKAGE}.judge": ("judge", "measure", "workers", "run", "cli", "plugin"),
 }
-TORCH_PLACES = ("components", "probes", "devices", "counters", "attribution", "compat", "suite")
+TORCH_PLACES = ("components", "probes", "devices", "counters", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)
 HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "ray", "rich"}
 

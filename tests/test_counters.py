@@ -15,7 +15,7 @@ from wording import Wording
 from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
-from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by, learn
+from pytest_rlperf.measure.passes import CountingPass, count, counted_by, learn
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Count, CounterChange, Counting, PhaseCounts, Result, Tally, Workload
 from pytest_rlperf.model.notes import (

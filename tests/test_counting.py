@@ -16,7 +16,7 @@ import pytest
 from virtual_gpu import VirtualGPU
 from wording import Wording
 
-from pytest_rlperf.counters import NAMES, CounterName, tally
+from pytest_rlperf.counters import tally
 from pytest_rlperf.counters.operations import launches
 from pytest_rlperf.model.measured import Tally
 from pytest_rlperf.probes.functions import probes_for
@@ -24,7 +24,6 @@ from pytest_rlperf.timers import hierarchical_timer
 
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")
-UNIT = CounterName("1", "of a family")
 HAS_MONITORING = sys.version_info >= (3, 12)
 
 
@@ -35,7 +34,7 @@ def count(call: Callable[[], object], **given: Any) -> Tally:
 def exact(found: Tally, *, memory: bool = True) -> dict[tuple[str, str], int]:
     """Return the counts by path and name, which must be the same in all repetitions, unless bytes of ``memory``."""
     first, *others = [
-        {(each.path, each.name): each.value for each in counts if memory or NAMES.get(each.name, UNIT).unit != "B"}
+        {(each.path, each.name): each.value for each in counts if memory or not each.name.endswith("_bytes")}
         for counts in found.repetitions
     ]
     assert all(other == first for other in others)
@@ -62,19 +61,6 @@ def _as_it_was() -> Iterator[None]:
     assert state() == before
 
 
-def test_a_tally_tells_zeros_of_the_whole_call_alone() -> None:
-    """A count of the call that did not occur is a zero to compare with, and phases leave it out."""
-
-    def call() -> None:
-        with OUTER:
-            pass
-
-    found = exact(count(call))
-    assert found["", "garbage"] == found["", "env_steps"] == found["", "ops"] == found["", "recompiles"] == 0
-    assert not [place for place, value in found.items() if place[0] and not value]
-    assert not [name for _, name in found if name.startswith(("syncs", "device_"))]  # there is no device
-
-
 def leaf(value: int) -> float:
     return math.sqrt(value)
 
@@ -89,8 +75,11 @@ def branch() -> None:
 
 
 def test_calls_are_counted_by_phase() -> None:
-    """A phase has its own calls and those of the phases within."""
+    """A phase has its own calls and those of the phases within; zeros are the whole call's alone."""
     found = exact(count(branch))
+    assert found["", "garbage"] == found["", "env_steps"] == found["", "ops"] == found["", "recompiles"] == 0
+    assert not [place for place, value in found.items() if place[0] and not value]
+    assert not [name for _, name in found if name.startswith(("syncs", "device_"))]  # there is no device
     assert [found[path, "python_calls"] for path in ("", "outer", "outer/inner")] == [5, 3, 2]
     assert [found[path, "native_calls:math"] for path in ("", "outer", "outer/inner")] == [4, 3, 2]
     assert found["", "native_calls"] == 4  # entering and leaving phases is nobody's
@@ -132,18 +121,27 @@ def test_a_profiler_goes_on_and_calls_are_not_counted(wording: Wording) -> None:
     assert counted["", "garbage"] == 0
 
 
-def test_memory_is_counted_by_phase() -> None:
-    """A phase's peak is over what was there when it began; what it leaves behind is its net."""
+def test_memory_and_setups_are_counted_by_phase() -> None:
+    """A phase's peak is over what was there when it began; what it leaves behind is its net.
+
+    A setup runs before every call, and is not counted: the n-th call finds what the n-th setup made.
+    """
     kept: list[object] = [None] * 64
-    places = iter(range(64))
+    places: list[int] = []
+    numbers = iter(range(64))
+
+    def setup() -> None:
+        places.append(math.floor(next(numbers)))
 
     def call() -> None:
         with OUTER:
-            kept[next(places)] = bytes(100_000)
+            kept[places.pop()] = bytes(100_000)
             with INNER:
                 bytes(300_000)
 
-    found = exact(count(call))
+    found = exact(count(call, setup=setup))
+    assert not places
+    assert ("", "native_calls:math") not in found
     assert 100_000 <= found["", "host_net_bytes"] < 101_000
     assert 400_000 <= found["", "host_peak_bytes"] + 1024 < 404_000
     assert 100_000 <= found["outer", "host_net_bytes"] < 101_000
@@ -157,18 +155,15 @@ def test_garbage_and_what_is_left_are_counted() -> None:
 
     def call() -> None:
         one: list[object] = []
-        other = [one]
-        one.append(other)
+        one.append([one])
         kept.extend({"row": [i]} for i in range(3))
 
     found = exact(count(call), memory=False)
-    assert found["", "garbage"] == 2
-    assert found["", "objects_left"] == 6
-    assert found["", "collections"] == 0
+    assert [found["", name] for name in ("garbage", "objects_left", "collections")] == [2, 6, 0]
 
 
-def test_collections_are_counted_by_phase_as_the_user_has_them() -> None:
-    """Many objects set the collector off, in the phase that makes them; where it is off there are none."""
+def test_collections_are_counted_by_phase() -> None:
+    """Many objects set the collector off, in the phase that makes them."""
     before = gc.get_threshold()
 
     def call() -> None:
@@ -179,28 +174,11 @@ def test_collections_are_counted_by_phase_as_the_user_has_them() -> None:
 
     gc.set_threshold(100, 1000, 1000)
     try:
-        on = exact(count(call))
-        gc.disable()
-        off = exact(count(call))
-        assert not gc.isenabled()
+        found = exact(count(call))
     finally:
-        gc.enable()
         gc.set_threshold(*before)
-    assert 15 <= on["", "collections"] <= 25
-    assert 5 <= on["outer/inner", "collections"] <= 12
-    assert off["", "collections"] == 0
-
-
-def test_setup_is_run_before_every_call_and_not_counted() -> None:
-    """The n-th call finds what the n-th setup made."""
-    ready: list[int] = []
-
-    def setup() -> None:
-        ready.append(math.floor(1.5))
-
-    found = exact(count(lambda: ready.pop(), setup=setup))
-    assert not ready
-    assert ("", "native_calls:math") not in found
+    assert 15 <= found["", "collections"] <= 25
+    assert 5 <= found["outer/inner", "collections"] <= 12
 
 
 def test_a_call_that_fails_leaves_a_note_for_every_counter_and_no_count() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
+from pytest_rlperf.measure.passes import CountingPass
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
@@ -172,10 +172,10 @@ class VirtualWorker(FakeWorker):
         self._gpu = gpu
 
     def start_check(self) -> None:
-        self.check_s = self.meter.check()
+        self.checked_s = self.meter.check()
 
     def wait_checked(self) -> tuple[float, float]:
-        return self.check_s, 1.0
+        return self.checked_s or 0.0, 1.0
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         return self.meter.warm_up(shape, limit_s, long, kernels=kernels)
@@ -183,19 +183,13 @@ class VirtualWorker(FakeWorker):
     def take(self, kind: SliceKind) -> SliceRecord:
         return self.meter.take(kind)
 
-    def cpu_s(self) -> float:
-        """Return no time: nobody else works."""
-        return 0.0
-
-    def place(self, cpus: Collection[int]) -> None:
-        """Stay where it is."""
-
 
 def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
     with driving(gpu):
         workers = [VirtualWorker(gpu, kernel_s) for _ in range(2)]
         try:
-            measured = measure_one_side(workers, 3.0, ShownSteps(), lambda: gpu.clock.now_ns / 1e9)
+            nothing = CountingPass(3.0, len(workers), is_wanted=False, gates=False)
+            measured = measure_one_side(workers, 3.0, ShownSteps(), nothing, clock=lambda: gpu.clock.now_ns / 1e9)
         finally:
             for worker in workers:
                 worker.meter.thaw()

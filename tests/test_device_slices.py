@@ -18,7 +18,7 @@ from pytest_rlperf.measure.device_state import NVML_MISSING, ConditionReader
 from pytest_rlperf.measure.figures import device_figures
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model.device import Bound, DeviceFigures, DeviceSlice, DeviceTimes, Pace
+from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, Pace
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.report.wording import disturbances_text
 from pytest_rlperf.timers import hierarchical_timer
@@ -27,7 +27,6 @@ from pytest_rlperf.workers.process import connected
 
 LAUNCH_S = 5e-6
 KERNEL_S = 10e-6
-START = m.Start(0, [], [], [], "", False, False, [], [], "", False, "", {}, "", "", [])
 
 
 class Bench:
@@ -84,33 +83,23 @@ def bench() -> Iterator[Bench]:
         yield made
 
 
-@pytest.fixture
-def steady() -> Iterator[Bench]:
-    made = Bench(Pace.STEADY)
-    with driving(made.gpu):
-        yield made
+def worker_figures(plain: list[SliceRecord], *other: SliceRecord) -> DeviceFigures:
+    figures = device_figures(plain, other)
+    assert figures is not None
+    return figures
 
 
-def figures_of(bench: Bench, slices: int = 3) -> tuple[list[SliceRecord], list[SliceRecord]]:
-    """Take slices at the gated pace and at the other."""
-    plain = [bench.meter.take(SliceKind.PLAIN) for _ in range(slices)]
-    return plain, [bench.meter.take(SliceKind.OTHER_PACE)]
-
-
-def test_the_component_says_which_pace_is_gated_and_both_are_stored(bench: Bench, steady: Bench) -> None:
+@pytest.mark.parametrize("pace", Pace)
+def test_the_component_says_which_pace_is_gated_and_both_are_stored(pace: Pace) -> None:
     """Slices at the other pace make a figure of their own, which enters no other."""
+    bench = Bench(pace)
     with driving(bench.gpu):
         bench.warm()
-        figures = device_figures(*figures_of(bench))
-    with driving(steady.gpu):
-        steady.warm()
-        other = device_figures(*figures_of(steady))
-    assert figures is not None
-    assert other is not None
-    assert (figures.gated, other.gated) == (Pace.LATENCY, Pace.STEADY)
-    for each in (figures, other):
-        assert each.latency_s == pytest.approx(35e-6, abs=2e-9)
-        assert each.steady_s == pytest.approx(30e-6, abs=0.1e-6)
+        plain = [bench.meter.take(SliceKind.PLAIN) for _ in range(3)]
+        figures = worker_figures(plain, bench.meter.take(SliceKind.OTHER_PACE))
+    assert figures.gated is pace
+    assert figures.latency_s == pytest.approx(35e-6, abs=2e-9)
+    assert figures.steady_s == pytest.approx(30e-6, abs=0.1e-6)
 
 
 def test_calls_with_a_setup_cannot_follow_each_other() -> None:
@@ -132,13 +121,15 @@ def test_a_steady_round_has_calls_enough_to_overlap(call_s: float, calls: int) -
     assert steady_shape(shape, call_s, single=True) == shape
 
 
-def test_known_slowdowns_are_real_at_the_steady_pace(steady: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_slowdowns_are_real_at_the_steady_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extra work comes after the wait for the device: hidden behind its work it would be none."""
+    steady = Bench(Pace.STEADY)
     monkeypatch.setattr(rounds, "work", lambda steps: steady.gpu.host(steps * 1e-6))  # virtual time sees no arithmetic
-    steady.warm()
-    plain = steady.meter.take(SliceKind.PLAIN)
-    steady.meter.slow_down(0.1, 100)
-    slowed = steady.meter.take(SliceKind.PLAIN)
+    with driving(steady.gpu):
+        steady.warm()
+        plain = steady.meter.take(SliceKind.PLAIN)
+        steady.meter.slow_down(0.1, 100)
+        slowed = steady.meter.take(SliceKind.PLAIN)
     assert slowed.rounds_s - plain.rounds_s == pytest.approx(100e-6, abs=1e-9)
 
 
@@ -166,9 +157,7 @@ def test_a_throttled_slice_is_retaken(bench: Bench) -> None:
     record = bench.meter.take(SliceKind.PLAIN)
     assert (reasons_of(told(record)), told(record).retaken) == ("", 1)
     assert record.call_s == pytest.approx(35e-6, abs=2e-9)
-    figures = device_figures([record], [])
-    assert figures is not None
-    assert figures.retaken == 1
+    assert worker_figures([record]).retaken == 1
 
 
 def test_a_device_that_stays_throttled_is_given_up(bench: Bench, wording: Wording) -> None:
@@ -181,9 +170,7 @@ def test_a_device_that_stays_throttled_is_given_up(bench: Bench, wording: Wordin
     calls = bench.calls
     assert bench.meter.take(SliceKind.PLAIN).device is not None
     assert bench.calls - calls == record.calls
-    figures = device_figures([record], [])
-    assert figures is not None
-    assert reasons_of(figures) == reasons_of(told(record))
+    assert reasons_of(worker_figures([record])) == reasons_of(told(record))
 
 
 def reasons_of(found: DeviceSlice | DeviceFigures) -> str:
@@ -195,8 +182,7 @@ def test_a_power_cap_disturbs_nothing(bench: Bench) -> None:
     """It is a GPU's full load, and among the conditions."""
     bench.warm()
     bench.gpu.throttle("power cap", slowdown=1.3)
-    figures = device_figures([bench.meter.take(SliceKind.PLAIN)], [])
-    assert figures is not None
+    figures = worker_figures([bench.meter.take(SliceKind.PLAIN)])
     assert figures.conditions is not None
     assert (reasons_of(figures), figures.retaken, figures.conditions.throttled) == ("", 0, ("power cap",))
 
@@ -251,20 +237,18 @@ def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench, wor
 
 
 def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench, wording: Wording) -> None:
-    """It is no error of the workload's: its own launch may be the first to fail, or what is read before a slice."""
-    bench.warm()
-    bench.then = bench.gpu.lose
-    for _ in range(2):
-        with wording.raises(MeasurementError):
-            bench.meter.take(SliceKind.PLAIN)
+    """It is no error of the workload's: its own launch may be the first to fail, or what is read before a slice.
 
-
-def test_an_error_of_the_workloads_stays_its_own(bench: Bench) -> None:
-    """A device that still answers is not blamed."""
+    A device that still answers is not blamed.
+    """
     bench.warm()
     bench.then = lambda: [].pop()
     with pytest.raises(IndexError):
         bench.meter.take(SliceKind.PLAIN)
+    bench.then = bench.gpu.lose
+    for _ in range(2):
+        with wording.raises(MeasurementError):
+            bench.meter.take(SliceKind.PLAIN)
 
 
 def test_a_device_that_nothing_leads_to_is_known_by_its_use() -> None:
@@ -309,21 +293,6 @@ def test_traced_slices_have_phases_by_both_clocks(bench: Bench) -> None:
     assert not times.is_synced
     assert (times.peak_bytes, times.allocations) == (1 << 20, 0.0)
     assert record.rounds_s / record.calls == pytest.approx(35e-6, abs=1e-9), "reading the tape is no part of a call"
-
-
-def times(span_s: float | None, **changes: object) -> DeviceTimes:
-    made = DeviceTimes(
-        span_s=span_s,
-        self_s=span_s,
-        stream="main",
-        lag_in_s=0.0,
-        lag_out_s=0.0,
-        bound=Bound.LAUNCH,
-        is_synced=False,
-        peak_bytes=None,
-        allocations=None,
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def test_slices_cross_to_the_run_whole(bench: Bench) -> None:

@@ -9,6 +9,7 @@ import pytest
 from fake_worker import FakeWorker, ShownSteps
 
 from pytest_rlperf.measure.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, SideMeasurement, measure_one_side
+from pytest_rlperf.measure.passes import CountingPass
 from pytest_rlperf.measure.rounds import slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_S
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
@@ -42,7 +43,7 @@ class Simulated(FakeWorker):
         return taken_s
 
     def start_check(self) -> None:
-        self._checked_s = self._run(self._call_s, 1) + self.compiles_s
+        self.checked_s = self._checked_s = self._run(self._call_s, 1) + self.compiles_s
         self._clock.advance(self.compiles_s)
 
     def wait_checked(self) -> tuple[float, float]:
@@ -82,7 +83,8 @@ class Simulated(FakeWorker):
 
 
 def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> SideMeasurement:
-    return measure_one_side(workers, max_time_s, ShownSteps(), lambda: clock.now_ns / 1e9)
+    nothing = CountingPass(max_time_s, len(workers), is_wanted=False, gates=False)
+    return measure_one_side(workers, max_time_s, ShownSteps(), nothing, clock=lambda: clock.now_ns / 1e9)
 
 
 def test_a_constant_pace_gives_exact_figures() -> None:
@@ -112,28 +114,25 @@ def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
         assert worker.wall.relative == pytest.approx(2e-3 / 50e-6, rel=0.002)
 
 
-def test_long_calls_that_are_held_up_have_figures_by_cpu_time() -> None:
+@pytest.mark.parametrize(
+    ("call_s", "waits", "held_up", "alone"),
+    [(20e-3, 0, 2.0, True), (20e-3, 1, 2.0, False), (1e-3, 0, 2.0, False), (20e-3, 0, 0.5, False)],
+    ids=["alone", "it waits", "short calls", "several threads"],
+)
+def test_long_calls_that_are_held_up_have_figures_by_cpu_time(
+    call_s: float, waits: int, held_up: float, alone: bool
+) -> None:
     """Where a process never waits, the time it does not get is others' doing: half the CPU is not twice the work."""
-    clock = FakeClock()
-    workers = [Simulated(clock, 20e-3), Simulated(clock, 20e-3)]
-    workers[1].held_up = 2.0
-    measured = measure(workers, clock)
-    assert [worker.alone for worker in measured.workers] == [True, True]
-    assert measured.workers[1].wall.call_s == pytest.approx(20e-3)
-    assert measured.workers[1].cpu.call_s == pytest.approx(10e-3)
-    assert measured.workers[1].cpu.relative == pytest.approx(10e-3 / 50e-6)
-    assert measured.workers[1].cpu_share == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("call_s", "waits", "held_up"), [(20e-3, 1, 2.0), (1e-3, 0, 2.0), (20e-3, 0, 0.5)])
-def test_wall_time_decides_otherwise(call_s: float, waits: int, held_up: float) -> None:
-    """A process that waits, short calls, and several busy threads are not alone: wall time counts."""
     clock = FakeClock()
     workers = [Simulated(clock, call_s), Simulated(clock, call_s)]
     workers[1].waits, workers[1].held_up = waits, held_up
-    measured = measure(workers, clock)
-    assert not measured.workers[1].alone
-    assert measured.workers[1].wall.call_s == pytest.approx(call_s)
+    worker = measure(workers, clock).workers[1]
+    assert worker.alone is alone
+    assert worker.wall.call_s == pytest.approx(call_s)
+    if alone:
+        assert worker.cpu.call_s == pytest.approx(call_s / held_up)
+        assert worker.cpu.relative == pytest.approx(call_s / held_up / 50e-6)
+        assert worker.cpu_share == pytest.approx(1 / held_up)
 
 
 def test_short_calls_take_about_as_long_as_planned() -> None:
@@ -178,30 +177,29 @@ def test_a_slow_first_call_does_not_set_the_pace() -> None:
     assert min(quick) >= 2 * BLOCKS_LEAST
 
 
-def test_workers_without_much_time() -> None:
+@pytest.mark.parametrize(
+    ("call_s", "compiles_s", "max_time_s", "measured", "note"),
+    [
+        (1e-4, 0.0, 0.2, 5, ""),
+        (1e-4, 0.2, 0.5, 5, ""),
+        (61.0, 0.0, 60.0, 1, "the first call took 61.0 s, all of a test's 60 s: it is the only figure"),
+        (5.0, 0.0, 20.0, 1, "only 1 of 5 workers measured in a test's 20 s"),
+        (5.0, 0.0, 60.0, 5, ""),
+    ],
+)
+def test_workers_without_much_time(
+    call_s: float, compiles_s: float, max_time_s: float, measured: int, note: str
+) -> None:
     """Short calls have a block in every worker; of long ones a note says how many."""
     clock = FakeClock()
-    workers = [Simulated(clock, 1e-4) for _ in range(5)]
-    assert len(measure(workers, clock, max_time_s=0.2).workers) == 5
-    assert all(worker.kinds.count(SliceKind.INTERPRETER) == 2 for worker in workers)
-    clock = FakeClock()
-    workers = [Simulated(clock, 1e-4) for _ in range(5)]
+    workers = [Simulated(clock, call_s) for _ in range(5)]
     for worker in workers:
-        worker.compiles_s = 0.2
-    measured = measure(workers, clock, max_time_s=0.5)
-    assert len(measured.workers) == 5
-    assert measured.notes == ()
-    clock = FakeClock()
-    measured = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
-    assert [worker.wall.call_s for worker in measured.workers] == [61.0]
-    expected = "the first call took 61.0 s, all of a test's 60 s: it is the only figure"
-    assert measured.notes == (f"{expected} (--rlperf-max-time, --rlperf-budget)",)
-    clock = FakeClock()
-    measured = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=20.0)
-    said = "only 1 of 5 workers measured in a test's 20 s (--rlperf-max-time, --rlperf-budget)"
-    assert measured.notes == (said,)
-    enough = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=60.0)
-    assert (len(enough.workers), enough.notes) == (5, ())
+        worker.compiles_s = compiles_s
+    found = measure(workers, clock, max_time_s)
+    assert [worker.wall.call_s for worker in found.workers] == [pytest.approx(call_s)] * measured
+    assert found.notes == ((f"{note} (--rlperf-max-time, --rlperf-budget)",) if note else ())
+    if max_time_s < 1:
+        assert all(worker.kinds.count(SliceKind.INTERPRETER) == 2 for worker in workers)
 
 
 def test_cpu_time_used_while_waiting_is_recorded() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import pytest
 from fake_worker import FakeWorker, ShownSteps
@@ -13,13 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_rlperf.measure.figures import by_wall
-from pytest_rlperf.measure.pairs import (
-    Block,
-    LogRatios,
-    Pair,
-    PairedMeasurement,
-    PairsMeasured,
-)
+from pytest_rlperf.measure.pairs import Block, LogRatios, Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S
 from pytest_rlperf.model.live import log_ratios
@@ -54,13 +48,6 @@ class Simulated(FakeWorker):
         self._steps = steps
         self._shape = Shape(1, 1, long=False)
         self._taken = 0
-
-    def start_check(self) -> None:
-        """Never happens: a pair's component is checked before it is handed over."""
-        raise AssertionError
-
-    def wait_checked(self) -> tuple[float, float]:
-        raise AssertionError
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Spend a quarter of a second, and a call at least, unless there is no time."""
@@ -112,19 +99,19 @@ class Simulated(FakeWorker):
 
 
 class World:
-    """Pairs, their clock, and a rule that is content with ``wanted`` of them; the rest notes what happened."""
+    """Pairs of which ``wanted`` are enough, on CPUs from ``first_cpu`` on, and their clock; it notes what happened."""
 
-    def __init__(self, base_s: float = 2e-3, head_s: float = 2e-3, wanted: float = 3) -> None:
+    def __init__(
+        self, base_s: float = 2e-3, head_s: float = 2e-3, wanted: float = 3, first_cpu: int | None = None
+    ) -> None:
         self.clock = FakeClock()
         self.steps: Steps = []
         self.wanted = wanted
         self.check_s = min(base_s, head_s)
         self.setup_s = 0.0
         self.tolerance = 0.0
-        self.asked: list[tuple[int, bool]] = []
+        self.first_cpu = first_cpu
         self.progress = ShownSteps()
-        self.before_turns: Callable[[Pair], None] = lambda pair: self.steps.append(("", "before turns"))
-        self.placer: Callable[[int], int | None] = lambda index: None
         self.bases = [Simulated("B", self.clock, self.steps, base_s) for _ in range(60)]
         self.heads = [Simulated("H", self.clock, self.steps, head_s) for _ in range(60)]
 
@@ -138,28 +125,18 @@ class World:
             clock=lambda: self.clock.now_ns / 1e9,
             wait=self.clock.advance,
         )
-        while True:
+        while not measurement.count or (measurement.count < self.wanted and not measurement.is_time_up):
             pair = measurement.warm_up(self.next_pair(measurement.count))
-            cpu = self.placer(measurement.count)
-            if pair.is_single and cpu is not None:
-                pair.place(cpu)
-            self.before_turns(pair.pair)
+            if pair.is_single and self.first_cpu is not None:
+                pair.place(self.first_cpu + measurement.count)
             measurement.take(pair)
-            if self.is_content(measurement.records(), False):
-                return measurement.measured()
-            if measurement.is_time_up:
-                self.is_content(measurement.records(), True)
-                return measurement.measured()
+        return measurement.measured()
 
     def next_pair(self, index: int) -> Pair:
         """Hand over a pair; starting it takes its time."""
         self.steps.append(("", "pair"))
         self.clock.advance(self.setup_s)
         return Pair(index, self.bases[index], self.heads[index], self.check_s, self.setup_s)
-
-    def is_content(self, records: Sequence[object], final: bool) -> bool:
-        self.asked.append((len(records), final))
-        return len(records) >= self.wanted
 
     def turns(self) -> list[str]:
         """Return each pair's slices in their order: ``HB`` for plain ones of head and base, ``hb`` for traced ones."""
@@ -278,10 +255,6 @@ def plain_slice(call_s: float, cpu_s: float) -> SliceRecord:
     return SliceRecord(SliceKind.PLAIN, call_s, call_s, 1, 1.0, call_s, cpu_s, 0, 0, 0, ())
 
 
-times_s = st.floats(1e-6, 10.0)
-taken = st.tuples(times_s, st.floats(0.1, 1.0)).map(lambda pair: plain_slice(pair[0], pair[0] * pair[1]))
-
-
 @given(
     pace=st.lists(st.floats(0.1, 10.0), min_size=2, max_size=40).filter(lambda pace: len(pace) % 2 == 0),
     head_first=st.booleans(),
@@ -320,57 +293,32 @@ def test_one_stalled_slice_does_not_move_a_figure(stalled: int) -> None:
     assert measured.pairs[1].head.wall.call_s == pytest.approx(2e-3)
 
 
-def long_calls(head_held_up: float = 2.0) -> World:
-    """Return pairs of 20 ms calls where others hold up the heads: the same work takes them longer."""
-    world = World(base_s=20e-3, head_s=20e-3 * head_held_up)
-    for worker in world.heads:
-        worker.held_up = head_held_up
-    return world
-
-
-def test_where_every_worker_is_alone_cpu_time_counts() -> None:
+@pytest.mark.parametrize(
+    ("call_s", "held_up", "base_held_up", "by_cpu"),
+    [
+        pytest.param(20e-3, 2.0, 1.0, True, id="alone"),
+        pytest.param(20e-3, 2.0, 0.5, False, id="more CPU than wall time is no one thread's"),
+        pytest.param(1e-3, 1.5, 1.0, False, id="short calls' median leaves out being held up by itself"),
+    ],
+)
+def test_where_every_worker_is_alone_cpu_time_counts(
+    call_s: float, held_up: float, base_held_up: float, by_cpu: bool
+) -> None:
     """Long calls that never wait are compared by CPU time: being held up is not being slower."""
-    pairs = long_calls().measure().pairs
-    assert [record.alone for record in pairs] == [True] * 3
-    assert [record.wall_log_ratio for record in pairs] == [pytest.approx(math.log(2))] * 3
-    assert log_ratios(pairs) == pytest.approx((0.0,) * 3, abs=1e-12)
-
-
-def test_several_threads_and_short_calls_make_wall_time_count() -> None:
-    """More CPU than wall time is no one thread's; the median of short calls leaves out being held up by itself."""
-    world = long_calls()
-    world.bases[1].held_up = 0.5
-    pairs = world.measure().pairs
-    assert not pairs[1].alone
-    assert log_ratios(pairs)[1] == pytest.approx(math.log(2))
-    world = World(base_s=1e-3, head_s=1.5e-3)
+    world = World(call_s, call_s * held_up)
     for worker in world.heads:
-        worker.held_up = 1.5
+        worker.held_up = held_up
+    world.bases[1].held_up = base_held_up
     pairs = world.measure().pairs
-    assert [record.alone for record in pairs] == [False] * 3
-    assert log_ratios(pairs) == pytest.approx((math.log(1.5),) * 3)
+    assert pairs[1].alone is by_cpu
+    assert [record.wall_log_ratio for record in pairs] == [pytest.approx(math.log(held_up))] * 3
+    assert log_ratios(pairs)[1] == pytest.approx(0.0 if by_cpu else math.log(held_up), abs=1e-12)
 
 
-@pytest.mark.parametrize("wanted", [1, 3, 7])
-def test_the_rule_is_asked_after_every_pair(wanted: int) -> None:
-    """The pair that makes the rule content is the last one; until then the rule never decides for good."""
-    world = World(wanted=wanted)
-    measured = world.measure()
-    assert world.asked == [(count, False) for count in range(1, wanted + 1)]
-    assert len(measured.pairs) == len(measured.base.workers) == len(measured.head.workers) == wanted
-
-
-def test_a_rule_never_content_is_asked_for_the_last_time_when_time_is_up() -> None:
-    """With no time left the rule decides for good, once; a time limit far too short leaves one pair of one block."""
-    world = World(wanted=math.inf)
-    measured = world.measure(max_time_s=6.0)
-    count = len(measured.pairs)
-    assert count >= 3
-    assert world.asked == [*((number, False) for number in range(1, count + 1)), (count, True)]
-    world = World(wanted=math.inf)
-    measured = world.measure(max_time_s=1e-3)
-    assert [record.blocks for record in measured.pairs] == [1]
-    assert world.asked == [(1, False), (1, True)]
+def test_a_time_limit_far_too_short_leaves_one_pair_of_one_block() -> None:
+    """There is always a figure; with some time there are several pairs."""
+    assert len(World(wanted=math.inf).measure(max_time_s=6.0).pairs) >= 3
+    assert [record.blocks for record in World(wanted=math.inf).measure(max_time_s=1e-3).pairs] == [1]
 
 
 def test_time_is_shared_out_among_the_least_pairs() -> None:
@@ -389,8 +337,7 @@ def test_pairs_that_are_not_placed_have_time_for_as_many_as_they_need() -> None:
     """Where the kernel places workers the time is shared out among more pairs, once that is known."""
     counts = {}
     for single in (True, False):
-        world = World(3.0, 3.0, wanted=math.inf)
-        world.placer = lambda index: 0
+        world = World(3.0, 3.0, wanted=math.inf, first_cpu=0)
         for worker in (*world.bases, *world.heads):
             worker.single = single
         counts[single] = len(world.measure(least=3, least_unplaced=6).pairs)
@@ -417,7 +364,6 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
     measured = world.measure(max_time_s=max_time_s)
     per_block_s = 2 * max(call_s, 0.02)
     assert world.clock.now_ns / 1e9 <= max_time_s + per_block_s + 0.6
-    assert world.asked[-1] == (len(measured.pairs), True)
     assert all(record.blocks >= 1 for record in measured.pairs)
 
 
@@ -427,7 +373,6 @@ def test_a_worker_lost_within_a_pair_is_reported() -> None:
     world.bases[1].breaks_after = 9
     with pytest.raises(ConnectionError, match="B"):
         world.measure()
-    assert world.asked == [(1, False)]
 
 
 def test_cpu_time_used_while_waiting_is_recorded() -> None:
@@ -447,27 +392,21 @@ def test_cpu_time_used_while_waiting_is_recorded() -> None:
 
 def test_a_pair_that_is_single_shares_one_cpu_where_there_are_cpus_to_choose() -> None:
     """Both sides are kept on the CPU chosen for the pair, once they are warm; slices tell where they were."""
-    world = World()
-    world.placer = lambda index: 10 + index
+    world = World(first_cpu=10)
     measured = world.measure()
-    assert [(base.placed, head.placed) for base, head in zip(world.bases[:3], world.heads[:3], strict=True)] == [
-        ([10], [10]),
-        ([11], [11]),
-        ([12], [12]),
-    ]
-    assert [(record.placed, record.cpus) for record in measured.pairs] == [(10, (10,)), (11, (11,)), (12, (12,))]
-    assert [step for _, step in world.steps[1:6]] == ["warm up", "warm up", "place", "place", "before turns"]
+    placed = [(base.placed, head.placed) for base, head in zip(world.bases[:3], world.heads[:3], strict=True)]
+    assert placed == [([cpu], [cpu]) for cpu in (10, 11, 12)]
+    assert [(record.placed, record.cpus) for record in measured.pairs] == [(cpu, (cpu,)) for cpu in (10, 11, 12)]
+    assert [step for _, step in world.steps[1:5]] == ["warm up", "warm up", "place", "place"]
     world = World()
-    measured = world.measure()
+    assert [record.placed for record in world.measure().pairs] == [None] * 3
     assert not any(step == "place" for _, step in world.steps)
-    assert [record.placed for record in measured.pairs] == [None] * 3
 
 
 @pytest.mark.parametrize("side", ["bases", "heads"])
 def test_a_pair_of_which_one_side_is_not_single_is_placed_nowhere(side: str) -> None:
     """Work of several threads or processes on either side is never squeezed onto one CPU, nor is the other side."""
-    world = World()
-    world.placer = lambda index: 10 + index
+    world = World(first_cpu=10)
     getattr(world, side)[1].single = False
     world.bases[1].cpu, world.heads[1].cpu = 5, 4
     measured = world.measure()
@@ -476,14 +415,17 @@ def test_a_pair_of_which_one_side_is_not_single_is_placed_nowhere(side: str) -> 
     assert measured.pairs[1].cpus == (4, 5)
 
 
+def noisy_pace(seed: int, sd: float) -> Callable[[int], float]:
+    noise = random.Random(seed)
+    return lambda _: math.exp(noise.gauss(0, sd))
+
+
 def test_a_pair_ends_when_its_own_error_is_small() -> None:
     """Slices that agree end a pair after 0.4 s; slices that differ take the planned 1.2 s."""
     steady, noisy = World(), World()
-    for world in (steady, noisy):
-        world.tolerance = 0.03
+    steady.tolerance = noisy.tolerance = 0.03
     for number, worker in enumerate((*noisy.bases, *noisy.heads)):
-        noise = random.Random(number)
-        worker.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.3))  # type: ignore[misc]
+        worker.pace = noisy_pace(number, 0.3)
     warm_up_s = [0.5, 0.2, 0.2]
     for record, warm_s in zip(steady.measure().pairs, warm_up_s, strict=True):
         assert 0.4 <= record.seconds - warm_s < 0.7
@@ -516,8 +458,7 @@ def test_a_pair_ends_when_its_own_error_is_small_beside_the_spread_between_pairs
     world = World(wanted=6)
     world.tolerance = 0.03
     for number, (base, head) in enumerate(zip(world.bases, world.heads, strict=True)):
-        noise = random.Random(number)
-        base.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.15))  # type: ignore[misc]
+        base.pace = noisy_pace(number, 0.15)
         head.call_s *= math.exp(0.1 * (-1) ** number)
     seconds = [record.seconds for record in world.measure(least=6).pairs]
     assert min(seconds[:3]) > 1.1

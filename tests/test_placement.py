@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import builders
 import pytest
 from builders import source
 
-from pytest_rlperf.measure.placement import Activity, ActivityWatch, OtherWorkWatch, cpu_reader, place, usable_cpus
+from pytest_rlperf.measure.resources import Activity, ActivityWatch, OtherWorkWatch, cpu_reader, place, usable_cpus
 from pytest_rlperf.timers import FakeClock
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
@@ -60,84 +59,55 @@ def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch
 
 
 Usage = dict[int, tuple[float, float]]
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Usage, Usage, float, int], Activity]:
-    """Return what is seen of threads that used these user and system seconds before and after some time."""
-
-    def see(before: Usage, after: Usage, watched_s: float, children: int) -> Activity:
-        clock = FakeClock()
-        now = [before]
-
-        def threads() -> list[SimpleNamespace]:
-            return [
-                SimpleNamespace(id=number, user_time=user_s, system_time=system_s)
-                for number, (user_s, system_s) in now[0].items()
-            ]
-
-        process = SimpleNamespace(threads=threads, children=lambda recursive: [object()] * children * recursive)
-        time = SimpleNamespace(perf_counter=lambda: clock.now_ns / 1e9)
-        monkeypatch.setattr("pytest_rlperf.measure.placement.psutil", SimpleNamespace(Process=lambda: process))
-        monkeypatch.setattr("pytest_rlperf.measure.placement.time", time)
-        watch = ActivityWatch()
-        clock.advance(watched_s)
-        now[0] = after
-        return watch.seen()
-
-    return see
-
-
-Watched = Callable[[Usage, Usage, float, int], Activity]
 QUIET, BUSY = (1.0, 1.0), (1.5, 1.5)
 
 
-def test_one_thread_that_works_is_single(watched: Watched) -> None:
-    """The CPU time of threads before a slice does not count, nor does a tick of an idle one since."""
-    seen = watched({1: QUIET, 2: (9.0, 9.0)}, {1: BUSY, 2: (9.0, 9.01)}, 1.0, 0)
-    assert seen == Activity(threads=1, children=0)
-    assert seen.is_single
+@pytest.mark.parametrize(
+    ("before", "after", "watched_s", "children", "threads"),
+    [
+        pytest.param({1: QUIET, 2: (9.0, 9.0)}, {1: BUSY, 2: (9.0, 9.01)}, 1.0, 0, 1, id="an idle one's tick is none"),
+        pytest.param({1: QUIET, 2: QUIET}, {1: (1.6, 1.0), 2: (1.0, 1.4)}, 1.0, 0, 2, id="user's and system's time"),
+        pytest.param({1: QUIET}, {1: BUSY, 2: (0.5, 0.0)}, 1.0, 0, 2, id="a new one's is all since"),
+        pytest.param({1: QUIET, 2: QUIET}, {1: BUSY}, 1.0, 0, 1, id="one that has ended"),
+        pytest.param({1: QUIET, 2: QUIET}, {1: BUSY, 2: (1.4, 1.0)}, 10.0, 0, 1, id="4 % of the time"),
+        pytest.param({1: QUIET, 2: QUIET}, {1: BUSY, 2: (1.6, 1.0)}, 10.0, 0, 2, id="6 % of the time"),
+        pytest.param({1: QUIET}, {1: BUSY}, 1.0, 2, 1, id="children of children too"),
+        pytest.param({1: QUIET}, {1: BUSY}, 0.039, 0, None, id="of less than a few ticks nothing is known"),
+        pytest.param({1: QUIET}, {1: BUSY}, 0.041, 0, 1, id="a few ticks"),
+    ],
+)
+def test_one_thread_that_works_without_children_is_single(
+    before: Usage,
+    after: Usage,
+    watched_s: float,
+    children: int,
+    threads: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the user and system seconds of each thread before and after some time: only a single one is ever placed."""
+    clock = FakeClock()
+    now = [before]
 
+    def shown() -> list[SimpleNamespace]:
+        return [SimpleNamespace(id=each, user_time=user, system_time=system) for each, (user, system) in now[0].items()]
 
-def test_two_threads_that_work_are_not(watched: Watched) -> None:
-    """User time and system time are both work."""
-    seen = watched({1: (1.0, 1.0), 2: (1.0, 1.0)}, {1: (1.6, 1.0), 2: (1.0, 1.4)}, 1.0, 0)
-    assert seen.threads == 2
-    assert not seen.is_single
-
-
-def test_a_thread_started_meanwhile_counts(watched: Watched) -> None:
-    """All that a new thread has used, it used since; one that has ended is not there to be kept anywhere."""
-    assert watched({1: QUIET}, {1: BUSY, 2: (0.5, 0.0)}, 1.0, 0).threads == 2
-    assert watched({1: QUIET, 2: QUIET}, {1: BUSY}, 1.0, 0).threads == 1
-
-
-def test_little_work_over_a_long_time_is_none(watched: Watched) -> None:
-    """A thread that used 4 % of the time watched is no second worker; one that used 6 % is."""
-    assert watched({1: QUIET, 2: QUIET}, {1: BUSY, 2: (1.4, 1.0)}, 10.0, 0).threads == 1
-    assert watched({1: QUIET, 2: QUIET}, {1: BUSY, 2: (1.6, 1.0)}, 10.0, 0).threads == 2
-
-
-def test_children_are_others_that_work(watched: Watched) -> None:
-    """A process with children is never put on one CPU with them, children of children included."""
-    seen = watched({1: QUIET}, {1: BUSY}, 1.0, 2)
-    assert seen.children == 2
-    assert not seen.is_single
-
-
-def test_a_moment_is_too_short_to_tell(watched: Watched) -> None:
-    """Threads' times come in ticks: of less than a few nothing is known, and nobody is placed."""
-    seen = watched({1: QUIET}, {1: BUSY}, 0.039, 0)
-    assert seen.threads is None
-    assert not seen.is_single
-    assert watched({1: QUIET}, {1: BUSY}, 0.041, 0).threads == 1
+    process = SimpleNamespace(threads=shown, children=lambda recursive: [object()] * children * recursive)
+    time = SimpleNamespace(perf_counter=lambda: clock.now_ns / 1e9)
+    monkeypatch.setattr("pytest_rlperf.measure.resources.psutil", SimpleNamespace(Process=lambda: process))
+    monkeypatch.setattr("pytest_rlperf.measure.resources.time", time)
+    watch = ActivityWatch()
+    clock.advance(watched_s)
+    now[0] = after
+    seen = watch.seen()
+    assert seen == Activity(threads, children)
+    assert seen.is_single == (threads == 1 and not children)
 
 
 def test_real_children_are_found() -> None:
     """A child that waits for its input is seen, and its own child with it."""
     script = """
 import subprocess, sys
-from pytest_rlperf.measure.placement import ActivityWatch
+from pytest_rlperf.measure.resources import ActivityWatch
 watch = ActivityWatch()
 print(watch.seen().children)
 code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"

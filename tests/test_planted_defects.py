@@ -5,7 +5,6 @@ No time is taken into account, so none of this depends on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,8 @@ from pytest_rlperf.components.reference.ppo import (  # noqa: E402
 from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
-from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402
+from pytest_rlperf.measure.passes import count, learn  # noqa: E402
 from pytest_rlperf.model.measured import (  # noqa: E402
-    CounterChange,
     Counting,
     Workload,
 )
@@ -122,10 +120,18 @@ def ppo(kind: type[PPO], seed: int) -> Workload:
     return ppo_workload(kind(make_vec_env(SYNTHETIC_ID, ENVS), hidden=8, seed=seed), STEPS, None)
 
 
-def counted(make: Callable[[int], Workload]) -> Counting:
+def made(kind: Any, seed: int) -> Workload:
+    """Return the update or rollout of an agent of ``kind``, or with a buffer of it."""
+    if issubclass(kind, PPO):
+        return ppo(kind, seed)
+    return sac(SAC, seed, kind) if issubclass(kind, ReplayBuffer) else sac(kind, seed)
+
+
+@cache
+def counted(kind: Any, first_seed: int = 1) -> Counting:
     tallies = []
-    for seed in (1, 2):
-        workload = make(seed)
+    for seed in (first_seed, first_seed + 1):
+        workload = made(kind, seed)
         workload.check()
         tallies.append(count(workload, 2, limit_s=60.0))
         workload.close()
@@ -134,65 +140,29 @@ def counted(make: Callable[[int], Workload]) -> Counting:
     return counting
 
 
-@cache
-def healthy(component: str) -> Counting:
-    return counted(lambda seed: sac(SAC, seed) if component == "sac" else ppo(PPO, seed))
-
-
-def found(component: str, make: Callable[[int], Workload]) -> tuple[CounterChange, ...]:
-    """Return how the counts of a component with a defect differ from those of the healthy one."""
-    return compare(healthy(component), counted(make), ("*",))
-
-
 @pytest.mark.slow
-def test_nothing_is_found_in_a_healthy_component() -> None:
+@pytest.mark.parametrize("kind", [SAC, PPO])
+def test_nothing_is_found_in_a_healthy_component(kind: Any) -> None:
     """Counts of one component are the same in other workers, with other seeds."""
-    assert not found("sac", lambda seed: sac(SAC, seed + 10))
-    assert not found("ppo", lambda seed: ppo(PPO, seed + 10))
+    assert not compare(counted(kind), counted(kind, 11), ("*",))
 
 
 @pytest.mark.parametrize(
-    ("component", "make", "path", "name"),
+    ("kind", "path", "name"),
     [
-        pytest.param(
-            "sac",
-            lambda seed: sac(ItemInTheLoss, seed),
-            "sac_update/critic",
-            "ops:aten::_local_scalar_dense",
-            id="item",
-        ),
-        pytest.param(
-            "sac", lambda seed: sac(TargetTwice, seed), "sac_update/target_q", "ops:aten::addmm", id="target twice"
-        ),
-        pytest.param("sac", lambda seed: sac(Float64Rewards, seed), "sac_update/target_q", "float64_ops", id="float64"),
-        pytest.param(
-            "sac", lambda seed: sac(TargetWithGradients, seed), "sac_update/target_q", "grad_ops", id="target gradients"
-        ),
-        pytest.param(
-            "sac",
-            lambda seed: sac(SAC, seed, CopiesTheBatch),
-            "sac_update/sample/convert",
-            "native_calls:numpy",
-            id="batch copied",
-        ),
-        pytest.param(
-            "ppo", lambda seed: ppo(ListsAndStacks, seed), "ppo_collect", "native_calls:numpy", id="list and stack"
-        ),
-        pytest.param(
-            "ppo",
-            lambda seed: ppo(CopiesObservations, seed),
-            "ppo_collect/policy",
-            "ops:aten::clone",
-            id="copied twice",
-        ),
-        pytest.param(
-            "ppo", lambda seed: ppo(CollectsWithGradients, seed), "ppo_collect/policy", "grad_ops", id="gradients on"
-        ),
+        (ItemInTheLoss, "sac_update/critic", "ops:aten::_local_scalar_dense"),
+        (TargetTwice, "sac_update/target_q", "ops:aten::addmm"),
+        (Float64Rewards, "sac_update/target_q", "float64_ops"),
+        (TargetWithGradients, "sac_update/target_q", "grad_ops"),
+        (CopiesTheBatch, "sac_update/sample/convert", "native_calls:numpy"),
+        (ListsAndStacks, "ppo_collect", "native_calls:numpy"),
+        (CopiesObservations, "ppo_collect/policy", "ops:aten::clone"),
+        (CollectsWithGradients, "ppo_collect/policy", "grad_ops"),
     ],
 )
-def test_a_planted_defect_is_named(component: str, make: Callable[[int], Workload], path: str, name: str) -> None:
+def test_a_planted_defect_is_named(kind: Any, path: str, name: str) -> None:
     """It is more of what it is, in the phase that it is in and in no other beside."""
-    changes = found(component, make)
+    changes = compare(counted(PPO if issubclass(kind, PPO) else SAC), counted(kind), ("*",))
     named = [change for change in changes if (change.path, change.name) == (path, name)]
     assert named, changes_text(changes)
     assert named[0].is_more

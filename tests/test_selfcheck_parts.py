@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.judge.live import judge_fitness
-from pytest_rlperf.measure import slowdown
-from pytest_rlperf.measure.rounds import Clocks
+from pytest_rlperf.measure import rounds
+from pytest_rlperf.measure.rounds import Clocks, steps_for
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.measure.slowdown import steps_for
 from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial, Verdict
 from pytest_rlperf.model.live import PairRecord
 from pytest_rlperf.model.measured import Phase, Result, SliceKind, Workload
@@ -50,9 +49,8 @@ class Extra:
 
 def replace_work(patch: pytest.MonkeyPatch, by_itself: Callable[[], object], beside: Callable[[int], object]) -> None:
     """Have extra work be what ``by_itself`` does of a thousand steps, and ``beside`` of so many after calls."""
-    patch.setattr(slowdown, "_thousand", by_itself)
-    patch.setattr(slowdown, "work", beside)
-    patch.setattr("pytest_rlperf.measure.rounds.work", beside)
+    patch.setattr(rounds, "_thousand", by_itself)
+    patch.setattr(rounds, "work", beside)
 
 
 def sized(

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.kernels import make_kernels
-from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, slice_figure_ns, slice_shape
+from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, make_kernels, slice_figure_ns, slice_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.measured import Shape, SliceKind, Workload
 from pytest_rlperf.timers import FakeClock, hierarchical_timer
@@ -72,13 +71,12 @@ def test_a_call_that_goes_on_in_a_copy_of_the_process_is_refused(ends: str, word
     assert {os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) for copy in copies} == {7 if ends == "leaves" else 1}
 
 
-def test_a_round_with_a_setup_is_one_call() -> None:
-    """An untimed setup before each call leaves no back-to-back calls."""
-    assert slice_shape(1e-6, 76.0, single=True) == Shape(iterations=1, rounds=15000, long=False)
-
-
 def test_short_calls_are_told_by_the_median_and_long_ones_by_the_mean() -> None:
-    """A stall in a slice of many rounds does not move its figure; a slice of few long calls has no median."""
+    """A stall in a slice of many rounds does not move its figure; a slice of few long calls has no median.
+
+    An untimed setup before each call leaves no back-to-back calls, however short they are.
+    """
+    assert slice_shape(1e-6, 76.0, single=True) == Shape(iterations=1, rounds=15000, long=False)
     assert slice_figure_ns([100_000, 100_000, 2_000_000], Shape(10, 3, long=False)) == 10_000
     assert slice_figure_ns([10_000_000, 14_000_000], Shape(1, 2, long=True)) == 12_000_000
 
@@ -136,7 +134,7 @@ def test_warming_up_ends_when_calls_stop_getting_faster() -> None:
 
 
 def test_warming_up_keeps_to_its_limit() -> None:
-    """A workload that never settles is cut off."""
+    """A workload that never settles is cut off; without time the checked call stands for the pace."""
     clock = FakeClock()
     calls = [0]
 
@@ -145,32 +143,10 @@ def test_warming_up_keeps_to_its_limit() -> None:
         clock.advance(1.0 / calls[0])
 
     assert meter(workload(call), clock).warm_up(None, 1.0).warm_up_s < 2.5
-
-
-def test_without_time_the_checked_call_tells_the_pace() -> None:
-    """Nothing more than the check is run before slices when there is no time to warm up."""
-    clock = FakeClock()
-    calls = []
-
-    def call() -> None:
-        calls.append(1)
-        clock.advance(30)
-
+    calls[0] = 0
     subject = meter(workload(call, check=call), clock)
-    assert subject.check() == 30
-    assert subject.warm_up(None, 0.0).call_s == 30
-    assert len(calls) == 1
-
-
-def test_cpu_time_of_long_calls_leaves_setups_out() -> None:
-    """The time of an untimed setup is not the workload's, on either clock."""
-    clock = FakeClock()
-    setup = lambda: clock.advance(1e-3)  # noqa: E731
-    subject = meter(workload(lambda: clock.advance(4e-3), setup=setup), clock)
-    subject.warm_up(None, 1.0)
-    record = subject.take(SliceKind.PLAIN)
-    assert record.wall_s == pytest.approx(4e-3 * record.calls)
-    assert record.cpu_s == pytest.approx(4e-3 * record.calls)
+    assert subject.check() == subject.warm_up(None, 0.0).call_s == 1.0
+    assert calls == [1]
 
 
 def test_waiting_is_told_from_working() -> None:
@@ -185,7 +161,7 @@ def test_waiting_is_told_from_working() -> None:
 
 
 def test_traced_slices_have_phases_per_call() -> None:
-    """A traced slice tells each scope's time in one call; setups are neither timed nor traced."""
+    """A traced slice tells each scope's time in one call; setups are neither timed, on either clock, nor traced."""
     clock = FakeClock()
 
     def call() -> None:
@@ -200,47 +176,38 @@ def test_traced_slices_have_phases_per_call() -> None:
     subject = meter(workload(call, setup=setup), clock)
     subject.warm_up(None, 1.0)
     record = subject.take(SliceKind.TRACED)
+    assert record.wall_s == record.cpu_s == pytest.approx(3e-3 * record.calls)
     assert [(phase.path, phase.count) for phase in record.phases] == [("work", 1.0)]
     assert record.phases[0].total_s == pytest.approx(2e-3)
     assert record.rounds_s / record.calls == pytest.approx(3e-3)
     assert subject.take(SliceKind.PLAIN).phases == ()
 
 
-def test_items_may_be_counted() -> None:
-    """A workload's own count of items is read after each slice, without the items of warming up."""
+def test_items_and_collections_are_those_of_a_slice() -> None:
+    """A workload's own count of items is read after each slice; garbage that it makes is collected within."""
     clock = FakeClock()
-    counted = [0]
+    counted: list[float] = []
 
     def call() -> None:
-        counted[0] += 3
-        clock.advance(1e-3)
-
-    def count() -> float:
-        counted[0], items = 0, counted[0]
-        return float(items)
-
-    subject = meter(workload(call, count=count), clock)
-    subject.warm_up(None, 1.0)
-    record = subject.take(SliceKind.PLAIN)
-    assert record.items == 3 * record.calls
-
-
-def test_the_collector_runs_and_is_counted() -> None:
-    """Garbage made by the workload is collected within its slices, and the collections are reported."""
-    clock = FakeClock()
-
-    def call() -> None:
+        counted.append(3.0)
         for _ in range(400):
             cycle: list[object] = []
             cycle.append(cycle)
         clock.advance(1e-3)
 
-    subject = meter(workload(call), clock)
+    def count() -> float:
+        items = sum(counted)
+        counted.clear()
+        return items
+
+    subject = meter(workload(call, count=count), clock)
     gc.unfreeze()
     try:
         subject.warm_up(None, 0.5)
         assert gc.get_freeze_count() > 0
-        assert subject.take(SliceKind.PLAIN).collections > 0
+        record = subject.take(SliceKind.PLAIN)
+        assert record.items == 3 * record.calls
+        assert record.collections > 0
     finally:
         subject.thaw()
     assert gc.get_freeze_count() == 0

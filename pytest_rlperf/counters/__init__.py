@@ -6,17 +6,15 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
-from pytest_rlperf.counters.calls import Calls, Steps, frames_compiled
-from pytest_rlperf.counters.device import CountsDevice, DeviceCounts, devices_in_use
-from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, CounterName, Instrument
+from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
+from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
 from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
-from pytest_rlperf.counters.operations import Kernels, Operations
+from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use
 from pytest_rlperf.devices.clocks import Device
-from pytest_rlperf.model.counting import Count
 from pytest_rlperf.model.measured import Count, Probe, Tally
 from pytest_rlperf.probes import attached
 
-__all__ = ["NAMES", "CounterName", "CountsDevice", "tally"]
+__all__ = ["NAMES", "tally"]
 
 
 def tally(
@@ -36,9 +34,9 @@ def tally(
     a note.
     """
     passes = _Passes(call, setup, probes, repetitions)
-    with warnings.catch_warnings(), undisturbed() as collects:
+    with warnings.catch_warnings(), undisturbed():
         warnings.simplefilter("ignore")
-        calls = Calls()
+        calls = MonitoredCalls() if sys.version_info >= (3, 12) else Calls()
         is_counted = passes.run(calls)
         if calls.ran_compiled or (not is_counted and frames_compiled()):
             passes.leave_out(Operations.names, "counting them would run code of torch.compile uncompiled")
@@ -53,7 +51,7 @@ def tally(
             passes.run(DeviceCounts(device))
         with tracing():
             passes.run(Steps(environments))
-            passes.run(Garbage(is_on=collects))
+            passes.run(Garbage())
             passes.run(HostMemory())
     return passes.tally()
 

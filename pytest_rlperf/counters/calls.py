@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
 from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument, is_own
-from pytest_rlperf.probes import Undo, put
+from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.probes.torch import after_steps
 
 _TOOLS = (4, 3, 5, 2)  # of sys.monitoring: 0 is for debuggers, 1 for coverage, and probes look from 3 on
 _RESUMED = "torch_dynamo_resume_in_"  # what torch.compile calls the code after a graph break
 _COMPILED = "__compiled_fn"  # and what code calls that has graphs
-_STANDARD = sys.stdlib_module_names
 _USED_BY_TIMERS = frozenset({"_thread", "builtins", "gc", "sys", "time", "torch"})
 
 
@@ -30,7 +28,7 @@ class Calls(TotalsInstrument):
     counted. ``has_other_threads`` is set once PyTorch is called in another thread than this.
     """
 
-    names: tuple[str, ...] = ("python_calls", "native_calls", "graphs", "graph_breaks", "recompiles")
+    names = ("python_calls", "native_calls", "graphs", "graph_breaks", "recompiles")
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,13 +37,37 @@ class Calls(TotalsInstrument):
         self._codes: dict[int, tuple[CodeType, int]] = {}  # by identity: equal code may be another's
         self._natives: dict[Hashable, tuple[int, str]] = {}
 
-    def on(self) -> AbstractContextManager[None]:
-        """Count while the body runs."""
-        return _Monitoring(self) if sys.version_info >= (3, 12) else _Profiling(self)
+    def begin(self) -> None:
+        """Have the interpreter call a profile function, in this thread and in those that are started meanwhile.
 
-    def note_compiled(self, frames: int) -> None:
-        """Count code that was compiled anew."""
-        self.totals.packed += frames * self.totals.unit("recompiles")
+        CannotCountError where another profiler is active.
+        """
+        if sys.getprofile() is not None:
+            raise CannotCountError(f"a profiler is active, {sys.getprofile()!r:.60}: run without it")
+        self._frames = frames_compiled()
+        self._in_threads = threading.getprofile()
+        self._function = self._profile
+        threading.setprofile(self._function)
+        sys.setprofile(self._function)
+
+    def end(self) -> None:
+        """Take the profile function away; CannotCountError where it was not in place until now."""
+        is_undisturbed = sys.getprofile() is self._function
+        sys.setprofile(None)
+        threading.setprofile(self._in_threads)
+        self.note_compiled()
+        if not is_undisturbed:
+            raise CannotCountError("the call itself sets or removes the interpreter's profile function")
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            self.note_python(frame.f_code)
+        elif event == "c_call":
+            self.note_native(frame.f_code, arg)
+
+    def note_compiled(self) -> None:
+        """Count code that was compiled since the call began."""
+        self.totals.packed += (frames_compiled() - self._frames) * self.totals.unit("recompiles")
 
     @property
     def ran_compiled(self) -> bool:
@@ -54,11 +76,7 @@ class Calls(TotalsInstrument):
 
     def note_python(self, code: CodeType) -> None:
         """Count a call of a Python function."""
-        try:
-            unit = self._codes[id(code)][1]
-        except KeyError:
-            unit = self._learn(code)
-        self.totals.packed += unit
+        self.totals.packed += self._unit_of(code)
 
     def note_native(self, caller: CodeType, function: Any) -> None:
         """Count a call of a native function."""
@@ -74,22 +92,59 @@ class Calls(TotalsInstrument):
             self.has_other_threads = True
 
     def _unit_of(self, code: CodeType) -> int:
+        """Return what a call of a Python function counts."""
         known = self._codes.get(id(code))
-        return self._learn(code) if known is None else known[1]
-
-    def _learn(self, code: CodeType) -> int:
+        if known is not None:
+            return known[1]
         names = [] if is_own(code) else ["python_calls"]
         if code.co_name.startswith(_RESUMED):
             names.append("graph_breaks")
-        unit = self.totals.unit(*names)
         if _is_compiled(code):
-            unit += self.totals.unit("graphs")
+            names.append("graphs")
+        unit = self.totals.unit(*names)
         self._codes[id(code)] = code, unit
         return unit
 
     def _learn_native(self, function: Any) -> tuple[int, str]:
         module = owner_of(function).partition(".")[0]
         return self.totals.unit("native_calls", f"native_calls:{module}"), module
+
+
+class MonitoredCalls(Calls):
+    """Counts as a tool of ``sys.monitoring``, from Python 3.12 on: in all threads, and other tools go on."""
+
+    def begin(self) -> None:
+        """Begin to count; CannotCountError where no tool is free."""
+        self._monitoring: Any = sys.modules["sys"].monitoring
+        tool = next((tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None), None)
+        if tool is None:
+            users = ", ".join(str(self._monitoring.get_tool(tool)) for tool in range(6))
+            raise CannotCountError(f"all tools of sys.monitoring are in use: {users}")
+        self._tool = tool
+        self._frames = frames_compiled()
+        events = self._monitoring.events
+        self._callbacks = {events.PY_START: self._start, events.PY_RESUME: self._start, events.CALL: self._call}
+        self._monitoring.use_tool_id(tool, "pytest-rlperf counts")
+        for event, callback in self._callbacks.items():
+            self._monitoring.register_callback(tool, event, callback)
+        self._monitoring.set_events(tool, sum(self._callbacks))
+
+    def end(self) -> None:
+        """End what has begun."""
+        self._monitoring.set_events(self._tool, 0)
+        for event in self._callbacks:
+            self._monitoring.register_callback(self._tool, event, None)
+        self._monitoring.free_tool_id(self._tool)
+        self.note_compiled()
+
+    def _start(self, code: CodeType, _: int) -> None:
+        self.note_python(code)
+
+    def _call(self, code: CodeType, _: int, function: Any, __: object) -> None:
+        if type(function) is MethodType:
+            function = function.__func__
+        if type(function) is not FunctionType and _is_native(function):
+            self.note_native(code, function)
 
 
 def _is_in_backward() -> bool:
@@ -120,7 +175,7 @@ def _key_of(function: Any) -> Hashable:
 def owner_of(function: Any) -> str:
     """Return the module of a native function, or that of a method's class."""
     if type(function) is MethodDescriptorType:
-        return _module_of(function.__objclass__)
+        return str(function.__objclass__.__module__)
     module = getattr(function, "__module__", None)
     if isinstance(module, str):
         return module
@@ -129,21 +184,8 @@ def owner_of(function: Any) -> str:
         return owner.__name__
     for base in (*_class_of(owner).__mro__, *type(owner).__mro__):
         if getattr(function, "__name__", None) in vars(base):
-            return _module_of(base)
-    return _module_of(type(function))
-
-
-def _module_of(kind: type) -> str:
-    """Return the module of a class; of one that names "builtins", as Rust's do, a loaded module that has it."""
-    stated = str(kind.__module__)
-    if stated != "builtins" or vars(builtins).get(kind.__name__) is kind:
-        return stated
-    holders = (
-        name
-        for name, module in list(sys.modules.items())
-        if getattr(module, "__dict__", {}).get(kind.__name__) is kind and name.partition(".")[0] not in _STANDARD
-    )
-    return min(holders, default=stated)
+            return str(base.__module__)
+    return str(type(function).__module__)
 
 
 def _class_of(owner: object) -> type:
@@ -155,93 +197,6 @@ def _is_native(function: Any) -> bool:
     if type(function) in (BuiltinFunctionType, MethodDescriptorType):
         return True
     return not isinstance(function, type) and type(type(function).__call__) is not FunctionType
-
-
-class _Watch(AbstractContextManager[None]):
-    """Calls a counter for every call; code of its own that runs meanwhile is code that the counter leaves out."""
-
-    def __init__(self, counter: Calls) -> None:
-        self.counter = counter
-        self._frames = 0
-
-    def __enter__(self) -> None:
-        self._frames = frames_compiled()
-        self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        is_undisturbed = self.stop()
-        self.counter.note_compiled(frames_compiled() - self._frames)
-        if kind is None and not is_undisturbed:
-            raise CannotCountError("the call itself sets or removes the interpreter's profile function")
-
-    def start(self) -> None:
-        """Begin; CannotCountError where another tool prevents it."""
-
-    def stop(self) -> bool:
-        """End, and return whether it was in place until now."""
-        return True
-
-
-class _Profiling(_Watch):
-    """Has the interpreter call a profile function, in this thread and in those that are started meanwhile."""
-
-    def start(self) -> None:
-        """Begin; CannotCountError where another profiler is active."""
-        if sys.getprofile() is not None:
-            raise CannotCountError(f"a profiler is active, {sys.getprofile()!r:.60}: run without it")
-        self._in_threads = threading.getprofile()
-        self._function = self._profile
-        threading.setprofile(self._function)
-        sys.setprofile(self._function)
-
-    def stop(self) -> bool:
-        """End, and return whether it was in place until now."""
-        is_undisturbed = sys.getprofile() is self._function
-        sys.setprofile(None)
-        threading.setprofile(self._in_threads)
-        return is_undisturbed
-
-    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event == "call":
-            self.counter.note_python(frame.f_code)
-        elif event == "c_call":
-            self.counter.note_native(frame.f_code, arg)
-
-
-class _Monitoring(_Watch):
-    """Is a tool of ``sys.monitoring``, in all threads; other tools go on."""
-
-    def start(self) -> None:
-        """Begin; CannotCountError where no tool is free."""
-        self._monitoring: Any = sys.modules["sys"].monitoring
-        tool = next((tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None), None)
-        if tool is None:
-            users = ", ".join(str(self._monitoring.get_tool(tool)) for tool in range(6))
-            raise CannotCountError(f"all tools of sys.monitoring are in use: {users}")
-        self._tool = tool
-        events = self._monitoring.events
-        self._callbacks = {events.PY_START: self._start, events.PY_RESUME: self._start, events.CALL: self._call}
-        self._monitoring.use_tool_id(tool, "pytest-rlperf counts")
-        for event, callback in self._callbacks.items():
-            self._monitoring.register_callback(tool, event, callback)
-        self._monitoring.set_events(tool, sum(self._callbacks))
-
-    def stop(self) -> bool:
-        """End, and return whether it was in place until now."""
-        self._monitoring.set_events(self._tool, 0)
-        for event in self._callbacks:
-            self._monitoring.register_callback(self._tool, event, None)
-        self._monitoring.free_tool_id(self._tool)
-        return True
-
-    def _start(self, code: CodeType, _: int) -> None:
-        self.counter.note_python(code)
-
-    def _call(self, code: CodeType, _: int, function: Any, __: object) -> None:
-        if type(function) is MethodType:
-            function = function.__func__
-        if type(function) is not FunctionType and _is_native(function):
-            self.counter.note_native(code, function)
 
 
 class Steps(TotalsInstrument):
@@ -262,10 +217,11 @@ class Steps(TotalsInstrument):
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Be in place while the body runs."""
-        with ExitStack() as stack:
-            for undo in self._attach():
-                stack.callback(undo)
+        undo = together(self._attach())
+        try:
             yield
+        finally:
+            undo()
 
     def _attach(self) -> Iterator[Undo]:
         for kind, method in _classes(self._environments):

@@ -4,63 +4,54 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple, Protocol
 
 from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes.sections import add_sections, pending_sections
-from pytest_rlperf.timers import ARMED, recording_into
+from pytest_rlperf.timers import recording_into
 from pytest_rlperf.timers.node import Node, Stack
 from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.timers.tree import EdgeTree, Tree
 
-
-class CounterName(NamedTuple):
-    """The unit of a counter, ``"1"`` for plain numbers, and its meaning in one line."""
-
-    unit: str
-    meaning: str
-
-
 # A count is rounded down to a multiple of this: smaller differences are no differences in size.
 STEPS: Mapping[str, int] = {"host_peak_bytes": 1024}
 
-# A name that ends with a colon is a family: a part follows it that names what was counted.
-NAMES: Mapping[str, CounterName] = {
-    "ops": CounterName("1", "tensor operations that PyTorch dispatched, forward and backward"),
-    "ops:": CounterName("1", "the same by name: `ops:aten::mm`"),
-    "ops_backward": CounterName("1", "tensor operations dispatched while autograd's backward ran"),
-    "float64_ops": CounterName("1", "tensor operations that read or wrote a float64 tensor"),
-    "grad_ops": CounterName("1", "tensor operations on what requires a gradient, with gradients on; `detach` is none"),
-    "optimizer_steps": CounterName("1", "steps of PyTorch's optimizers"),
-    "python_calls": CounterName("1", "calls of Python functions, and resumptions of generators"),
-    "native_calls": CounterName("1", "calls of functions of C, C++ or Rust; operators and constructors are none"),
-    "native_calls:": CounterName("1", "the same by top-level module: `native_calls:numpy`; the interpreter's own too"),
-    "env_steps": CounterName("1", "steps of environments; one of a vector env counts as many as it has"),
-    "host_peak_bytes": CounterName("B", "most bytes of Python's and NumPy's memory in use above those at its start"),
-    "host_net_bytes": CounterName("B", "bytes of Python's and NumPy's memory that it has taken and not given back"),
-    "tensor_peak_bytes": CounterName("B", "most bytes of PyTorch's host memory in use above those at its start"),
-    "tensor_net_bytes": CounterName("B", "bytes of PyTorch's host memory that it has taken and not given back"),
-    "tensor_allocations": CounterName("1", "times that PyTorch asked for host memory"),
-    "collections": CounterName("1", "runs of the garbage collector, counted from just after one"),
-    "objects_left": CounterName(
-        "1", "objects that a call leaves behind after a collection, of kinds that can be cyclic"
-    ),
-    "garbage": CounterName("1", "objects that only the garbage collector could free"),
-    "syncs": CounterName("1", "implicit waits of the host for the device"),
-    "copies_to_device": CounterName("1", "copies from the host to a device"),
-    "copies_to_host": CounterName("1", "copies from a device to the host, `item()` included"),
-    "pageable_copies": CounterName("1", "copies between host and device whose host memory was not pinned"),
-    "kernels": CounterName("1", "kernels launched on the device"),
-    "device_allocations": CounterName("1", "times that memory was asked of the device"),
-    "device_peak_bytes": CounterName("B", "most bytes of the device's memory in use above those at its start"),
-    "graphs": CounterName("1", "graphs of torch.compile that were run"),
-    "graph_breaks": CounterName("1", "graph breaks of torch.compile that were run into"),
-    "recompiles": CounterName("1", "code that torch.compile compiled anew"),
+# The meaning of each counter, in one line; those named `_bytes` are sizes. A name that ends with a colon is a family: a
+# part follows it that names what was counted.
+NAMES: Mapping[str, str] = {
+    "ops": "tensor operations that PyTorch dispatched, forward and backward",
+    "ops:": "the same by name: `ops:aten::mm`",
+    "ops_backward": "tensor operations dispatched while autograd's backward ran",
+    "float64_ops": "tensor operations that read or wrote a float64 tensor",
+    "grad_ops": "tensor operations on what requires a gradient, with gradients on; `detach` is none",
+    "optimizer_steps": "steps of PyTorch's optimizers",
+    "python_calls": "calls of Python functions, and resumptions of generators",
+    "native_calls": "calls of functions of C, C++ or Rust; operators and constructors are none",
+    "native_calls:": "the same by top-level module: `native_calls:numpy`; the interpreter's own too",
+    "env_steps": "steps of environments; one of a vector env counts as many as it has",
+    "host_peak_bytes": "most bytes of Python's and NumPy's memory in use above those at its start",
+    "host_net_bytes": "bytes of Python's and NumPy's memory that it has taken and not given back",
+    "tensor_peak_bytes": "most bytes of PyTorch's host memory in use above those at its start",
+    "tensor_net_bytes": "bytes of PyTorch's host memory that it has taken and not given back",
+    "tensor_allocations": "times that PyTorch asked for host memory",
+    "collections": "runs of the garbage collector, counted from just after one",
+    "objects_left": "objects that a call leaves behind after a collection, of kinds that can be cyclic",
+    "garbage": "objects that only the garbage collector could free",
+    "syncs": "implicit waits of the host for the device",
+    "copies_to_device": "copies from the host to a device",
+    "copies_to_host": "copies from a device to the host, `item()` included",
+    "pageable_copies": "copies between host and device whose host memory was not pinned",
+    "kernels": "kernels launched on the device",
+    "device_allocations": "times that memory was asked of the device",
+    "device_peak_bytes": "most bytes of the device's memory in use above those at its start",
+    "graphs": "graphs of torch.compile that were run",
+    "graph_breaks": "graph breaks of torch.compile that were run into",
+    "recompiles": "code that torch.compile compiled anew",
 }
 
 
@@ -81,10 +72,6 @@ class Totals:
     def unit(self, *names: str) -> int:
         """Return what to add to ``packed`` to count one of each of the names."""
         return sum(self._units.setdefault(name, 1 << (_BITS * len(self._units))) for name in names)
-
-    def read(self) -> int:
-        """Return the totals so far, packed: a clock."""
-        return self.packed
 
     def unpack(self, packed: int) -> dict[str, int]:
         """Return the counts by name of a difference of totals, or of a sum of such; those of 0 are left out."""
@@ -111,37 +98,43 @@ class Recorder:
     """
 
     def __init__(self, clock: Callable[[], int] = no_time, on_edge: Callable[[Node], None] | None = None) -> None:
-        self._tree = _tree(clock, on_edge) if ARMED else None
+        self._tree = _tree(clock, on_edge)
         self.stack: Stack | None = None
         self.probes: Sequence[object] = ()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record while the body runs, into :attr:`stack` what this thread does."""
-        if self._tree is None:
-            yield
-            return
+        add_sections(self.probes)
+        self._tree.reset()  # but its phases are kept
         with recording_into(self._tree):
             self.stack = PROCESS.current()
             yield
 
     def paths(self) -> dict[Node, str]:
-        """Return the path of every phase, until :meth:`clear` or :meth:`totals`."""
-        return {} if self.stack is None else paths_below(self.stack, pending_sections(self.probes))
+        """Return the path of every phase, those of tasks included, until :meth:`totals` or the next call.
 
-    def clear(self) -> None:
-        """Forget the sums, but keep the phases."""
-        add_sections(self.probes)
-        if self._tree is not None:
-            self._tree.reset()
+        A section without a name is left out: it is a part of the phase around it, and is counted there.
+        """
+        if self.stack is None:
+            return {}
+        found = {self.stack.root: WHOLE}
+        _add_paths(self.stack.root, WHOLE, found)
+        for node in pending_sections(self.probes):
+            around = found.get(node.parent)
+            if around is not None:
+                path = _joined(around, node.name)
+                _add_paths(node, path, found)
+                if node.name:
+                    found[node] = path
+        return found
 
     def totals(self) -> Iterator[tuple[str, int]]:
-        """Yield each phase's path and what the clock counted in it, and begin anew; other threads are left out."""
+        """Yield each phase's path and what the clock counted in it; other threads are left out."""
         add_sections(self.probes)
-        if self._tree is not None:
-            for path, timing in self._tree.reset().root.walk():
-                if not timing.is_parallel:
-                    yield "/".join(path), timing.total_ns
+        for path, timing in self._tree.snapshot().root.walk():
+            if not timing.is_parallel:
+                yield "/".join(path), timing.total_ns
 
 
 def _tree(clock: Callable[[], int], on_edge: Callable[[Node], None] | None) -> Tree:
@@ -159,23 +152,6 @@ def _tree(clock: Callable[[], int], on_edge: Callable[[Node], None] | None) -> T
             on_edge(node)
 
     return EdgeTree(enter, leave, clock)
-
-
-def paths_below(stack: Stack, sections: Iterable[Node] = ()) -> dict[Node, str]:
-    """Return the path of every node of a stack, those of tasks included, and of ``sections`` beside them.
-
-    A section without a name is left out: it is a part of the phase around it, and is counted there.
-    """
-    found = {stack.root: WHOLE}
-    _add_paths(stack.root, WHOLE, found)
-    for node in sections:
-        around = found.get(node.parent)
-        if around is not None:
-            path = _joined(around, node.name)
-            _add_paths(node, path, found)
-            if node.name:
-                found[node] = path
-    return found
 
 
 def _add_paths(top: Node, path: str, found: dict[Node, str]) -> None:
@@ -206,23 +182,24 @@ class CannotCountError(Exception):
     """An instrument cannot be used here; the text is the reason."""
 
 
-class Instrument(Protocol):
+class Instrument(ABC):
     """Counts some of the vocabulary, in passes of its own."""
 
-    names: tuple[str, ...]  # the counters that it always has for the whole call, zeros included
+    names: tuple[str, ...] = ()  # the counters that it always has for the whole call, zeros included
     recorder: Recorder
 
-    def watch(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def watch(self) -> Iterator[None]:
         """Be in place while the body runs, and leave everything as it was; CannotCountError where that is not to be."""
+        yield
 
+    @abstractmethod
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase; CannotCountError where the call did away with this."""
 
 
-class TotalsInstrument:
-    """An instrument of running totals, which those made from it add to while they are :meth:`on`."""
-
-    names: tuple[str, ...] = ()
+class TotalsInstrument(Instrument):
+    """An instrument of running totals, which those made from it add to between :meth:`begin` and :meth:`end`."""
 
     def __init__(self, on_edge: Callable[[Node], None] | None = None) -> None:
         self.totals = Totals()
@@ -232,21 +209,21 @@ class TotalsInstrument:
         """Return the totals so far, packed."""
         return self.totals.packed
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Be in place while the body runs."""
-        yield
+    def begin(self) -> None:
+        """Begin to count, just before the call."""
 
-    def on(self) -> AbstractContextManager[None]:
-        """Count while the body runs, which is one call."""
-        return nullcontext()
+    def end(self) -> None:
+        """End what has begun, just after the call."""
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase."""
         with self.recorder.recording():
             start = self.read()
-            with self.on():
+            self.begin()
+            try:
                 call()
+            finally:
+                self.end()
             whole = self.read() - start
         return self._counts(whole)
 

@@ -18,6 +18,7 @@ from pytest_rlperf.counters.instrument import (
     STEPS,
     WHOLE,
     CannotCountError,
+    Instrument,
     Levels,
     Recorder,
     TotalsInstrument,
@@ -47,7 +48,7 @@ def tracing() -> Iterator[None]:
             tracemalloc.stop()
 
 
-class HostMemory:
+class HostMemory(Instrument):
     """Counts bytes that Python's allocators gave out, NumPy's arrays included; it needs :func:`tracing`.
 
     At every edge of a phase the collector runs and caches are cleared, so that only memory that is still held counts.
@@ -63,11 +64,6 @@ class HostMemory:
         self._bytes = array("q")
         self._edges = 0
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Do nothing but to let the body run."""
-        yield
-
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase."""
         self._nodes, self._bytes = [None] * (self._edges + 2), array("q", bytes(16 * (self._edges + 2)))
@@ -77,12 +73,13 @@ class HostMemory:
             self._edge(None)
             call()
             self._edge(None)
-        paths = self.recorder.paths()
-        self.recorder.clear()
         if self._edges > _EDGES_MOST:
             raise CannotCountError(f"a call enters over {_EDGES_MOST // 2} phases, and looking at memory takes time")
-        counts = self._levels().counts(paths, *self.names)
-        return tuple(_rounded(count) for count in counts)
+        # Peaks are rounded: names that caches hold on to within a phase make less of a difference, but make one.
+        return tuple(
+            replace(count, value=count.value // STEPS.get(count.name, 1) * STEPS.get(count.name, 1))
+            for count in self._levels().counts(self.recorder.paths(), *self.names)
+        )
 
     def _edge(self, innermost: Node | None) -> None:
         """Note the memory at a phase's edge."""
@@ -105,12 +102,6 @@ class HostMemory:
         for number in range(1, self._edges):
             levels.note(lineage(self._nodes[number]), self._bytes[2 * number], self._bytes[2 * number + 1])
         return levels
-
-
-def _rounded(count: Count) -> Count:
-    """Round a peak: names that caches hold on to within a phase make less of a difference, but make one."""
-    step = STEPS.get(count.name, 1)
-    return replace(count, value=count.value // step * step)
 
 
 def _clear_caches() -> None:
@@ -151,10 +142,8 @@ class TensorMemory(Profiled):
 
         with self.recorder.recording(), _no_stderr(), profile(profile_memory=True, use_kineto=False) as profiler:
             self.run(call)
-        paths = self.recorder.paths()
-        self.recorder.clear()
         stretches, elsewhere = _stretches(profiler.kineto_results.events())
-        return tuple(self._counts(stretches, elsewhere, paths))
+        return tuple(self._counts(stretches, elsewhere, self.recorder.paths()))
 
     def _counts(self, stretches: list[_Sizes], elsewhere: _Sizes, paths: dict[Node, str]) -> Iterator[Count]:
         """Yield counts; other threads' allocations have no place among the edges, and belong to no phase."""
@@ -213,16 +202,12 @@ def _stretches(events: Sequence[Any]) -> tuple[list[_Sizes], _Sizes]:
 
 
 class Garbage(TotalsInstrument):
-    """Counts runs of the collector, from just after a run of all generations, and the objects that it finds.
-
-    With ``is_on``, as the user has it, the collector runs by itself; otherwise it runs once after the call.
-    """
+    """Counts runs of the collector, from just after a run of all generations, and the objects that it finds."""
 
     names: tuple[str, ...] = ("collections", "objects_left", "garbage")
 
-    def __init__(self, *, is_on: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._is_on = is_on
         self._run, self._object = self.totals.unit("collections"), self.totals.unit("garbage")
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
@@ -232,8 +217,7 @@ class Garbage(TotalsInstrument):
             # No object that the collector tracks is made between the two readings, but by the call.
             before = _tracked()
             gc.callbacks.append(self._note)
-            if self._is_on:
-                gc.enable()
+            gc.enable()
             try:
                 call()
             finally:
@@ -257,8 +241,8 @@ def _tracked() -> int:
 
 
 @contextmanager
-def undisturbed() -> Iterator[bool]:
-    """Switch the collector off, and freeze all present objects, while the body runs; yield whether it was on.
+def undisturbed() -> Iterator[None]:
+    """Switch the collector off, and freeze all present objects, while the body runs.
 
     Afterwards it is as it was, but for thresholds that the body itself may have set.
     """
@@ -267,7 +251,7 @@ def undisturbed() -> Iterator[bool]:
     gc.collect()
     gc.freeze()
     try:
-        yield was_on
+        yield
     finally:
         if not had_frozen:
             gc.unfreeze()  # otherwise it would unfreeze objects that the user has frozen

@@ -1,4 +1,4 @@
-"""Tensor operations that PyTorch dispatches, and the kernels that they launch."""
+"""Tensor operations that PyTorch dispatches, the kernels that they launch, and counts of one device."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import FrameType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_rlperf.counters.instrument import (
     WHOLE,
     CannotCountError,
+    Instrument,
+    Levels,
     Recorder,
     TotalsInstrument,
     is_own,
     lineage,
 )
+from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
@@ -37,9 +39,14 @@ class Operations(TotalsInstrument):
         if _has_accelerator():
             self.names = (*self.names, "copies_to_device", "copies_to_host", "pageable_copies")
 
-    def on(self) -> AbstractContextManager[None]:
-        """Count while the body runs; where PyTorch is not loaded it dispatches nothing."""
-        return _make_mode(self) if "torch" in sys.modules else nullcontext()
+    def begin(self) -> None:
+        """Begin to count; where PyTorch is not loaded it dispatches nothing."""
+        self._mode = _make_mode(self) if "torch" in sys.modules else nullcontext()
+        self._mode.__enter__()
+
+    def end(self) -> None:
+        """End what has begun."""
+        self._mode.__exit__(None, None, None)
 
     def note(self, name: str, inputs: list[Any], outputs: list[Any]) -> None:
         """Count one operation."""
@@ -89,7 +96,8 @@ def _make_mode(counter: Operations) -> AbstractContextManager[None]:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
         # Profilers' marks are no operations, and a probe's own operations do not count.
-        if not name.startswith("profiler::") and not _is_of_probes(sys._getframe().f_back):
+        caller = sys._getframe().f_back  # None in autograd's own threads
+        if not name.startswith("profiler::") and not (caller is not None and is_own(caller.f_code)):
             counter.note(name, tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,)))
         return result
 
@@ -98,11 +106,6 @@ def _make_mode(counter: Operations) -> AbstractContextManager[None]:
     members = {"__torch_dispatch__": dispatch, "_should_skip_dynamo": classmethod(lambda cls: False)}
     mode: AbstractContextManager[None] = type("CountingMode", (base,), members)()
     return mode
-
-
-def _is_of_probes(caller: FrameType | None) -> bool:
-    """Whether a probe's code called an operation; in autograd's own threads there is no Python caller."""
-    return caller is not None and is_own(caller.f_code)
 
 
 def tensors_in(values: Iterable[Any]) -> list[Any]:
@@ -118,7 +121,7 @@ def tensors_in(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-class Profiled:
+class Profiled(Instrument):
     """An instrument of PyTorch's profiler, with a mark among its events at every edge of a phase.
 
     ``nodes`` has for each mark the innermost phase that was open until then.
@@ -171,7 +174,6 @@ class Kernels(Profiled):
         whole, stretches = launches(profiler.events() or ())
         counted: Counter[str] = Counter({WHOLE: whole})
         paths = self.recorder.paths()
-        self.recorder.clear()
         for node, number in zip(self.nodes[1:], stretches[1:], strict=False):
             counted.update({paths[each]: number for each in lineage(node) if each in paths})
         return tuple(Count(path, "kernels", number) for path, number in counted.items())
@@ -199,3 +201,101 @@ def launches(events: Iterable[Any]) -> tuple[int, Sequence[int]]:
 
 def _is_kernel(name: str) -> bool:
     return not name.startswith(("Memcpy", "Memset"))
+
+
+@runtime_checkable
+class CountsDevice(Protocol):
+    """A driver that counts by itself; ``counts`` returns running totals by the names of the vocabulary."""
+
+    device: str
+
+    def counts(self) -> dict[str, int]:
+        """Return the totals so far: ``syncs``, ``copies_to_device``, ``kernels``, …; all that it counts, zeros too."""
+
+
+class DeviceCounts(TotalsInstrument):
+    """Counts one device's work by phase, by reading its totals at the edges of phases."""
+
+    def __init__(self, driver: Device) -> None:
+        super().__init__(on_edge=self._note_level)
+        self._driver = driver
+        self._waits: Callable[[], int] | None = None
+        self._levels: Levels | None = None
+        self._last: dict[str, int] = {}
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Be in place while the body runs."""
+        with self._driver.counting_syncs() as self._waits:
+            peak = () if self._driver.memory() is None else ("device_peak_bytes",)
+            self.names = (*self._all_counts(), *peak)
+            yield
+
+    def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
+        """Call once, and return what was counted, by phase; CannotCountError where the call is in the way."""
+        mode, memory = _sync_debug_mode(), self._driver.memory()
+        if memory is not None:
+            self._driver.reset_peak()
+            self._levels = Levels(memory.allocated_bytes)
+        try:
+            found = super().count(call)
+        finally:
+            self._levels = None
+        if _sync_debug_mode() != mode:
+            raise CannotCountError("the call itself sets PyTorch's sync debug mode, by which waits are counted")
+        return found
+
+    def _counts(self, whole: int) -> tuple[Count, ...]:
+        """Return the counts of the call that has just been recorded, and the peaks of its memory."""
+        if self._levels is None:
+            return super()._counts(whole)
+        levels = self._levels.counts(self.recorder.paths(), "device_peak_bytes", "")
+        peaks = [each for each in levels if each.name]
+        return (*super()._counts(whole), *peaks)
+
+    def begin(self) -> None:
+        """Begin to count, just before the call."""
+        self._note_level(None)
+
+    def end(self) -> None:
+        """End what has begun, just after the call."""
+        self._note_level(None)
+
+    def _note_level(self, innermost: Node | None) -> None:
+        """Note the memory at a phase's edge, and begin a new peak."""
+        memory = None if self._levels is None else self._driver.memory()
+        if self._levels is not None and memory is not None:
+            self._levels.note(lineage(innermost), memory.allocated_bytes, memory.peak_bytes)
+            self._driver.reset_peak()
+
+    def read(self) -> int:
+        """Return the totals so far, packed."""
+        for name, value in self._all_counts().items():
+            grown = value - self._last.get(name, value)
+            self._last[name] = value
+            # A call may reset the statistics of its library; what it did before that since the last edge is lost.
+            self.totals.packed += (grown if grown >= 0 else value) * self.totals.unit(name)
+        return self.totals.packed
+
+    def _all_counts(self) -> dict[str, int]:
+        """Return the totals so far of waits and allocations; the driver's own counts replace ours of the same name."""
+        memory = self._driver.memory()
+        found = {} if memory is None else {"device_allocations": memory.allocations}
+        if self._waits is not None:
+            found["syncs"] = self._waits()
+        return found | (self._driver.counts() if isinstance(self._driver, CountsDevice) else {})
+
+
+def _sync_debug_mode() -> int:
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.get_sync_debug_mode()) if torch is not None and torch.cuda.is_initialized() else 0
+
+
+def devices_in_use() -> tuple[Device, ...]:
+    """Return the device that PyTorch uses in this process, if it has begun to: nothing is started by looking."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ()
+    from pytest_rlperf.devices.clocks import CudaDriver
+
+    return (CudaDriver(f"cuda:{torch.cuda.current_device()}"),)

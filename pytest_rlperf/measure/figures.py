@@ -39,24 +39,6 @@ def trimmed_mean(values: Sequence[float], trim: float = TRIM) -> float:
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
-def trimmed_error(values: Sequence[float], trim: float) -> float:
-    """Return the standard error of :func:`trimmed_mean`; infinite of fewer than five values, which show no spread.
-
-    (From the winsorized variance: J. W. Tukey and D. H. McLaughlin, "Less vulnerable confidence and significance
-    procedures for location based on a single sample", Sankhyā A 25, 1963.)
-    """
-    count = len(values)
-    if count < 5:
-        return math.inf
-    cut = int(trim * count)
-    rising = sorted(values)
-    kept = rising[cut : count - cut]
-    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    mean = statistics.fmean(winsorized)
-    squares = math.fsum((value - mean) ** 2 for value in winsorized)
-    return math.sqrt(squares / (len(kept) * (len(kept) - 1)))
-
-
 def mean_log(records: Sequence[SliceRecord], clock: Clock) -> float:
     """Return the mean logarithm of the slices' times per call."""
     return statistics.fmean(math.log(clock(record)) for record in records)
@@ -82,7 +64,7 @@ def worker_record(
     warm: Warm,
     *,
     seed: int,
-    idle_cpu_share: float,
+    idle_cpu_share: float = 0.0,
     other: Sequence[SliceRecord] = (),
     traced: Sequence[SliceRecord] = (),
 ) -> WorkerRecord:

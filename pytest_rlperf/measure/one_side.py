@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
-from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.figures import (
     Clock,
     by_cpu,
@@ -29,10 +27,11 @@ from pytest_rlperf.measure.figures import (
     typical_call_s,
     worker_record,
 )
-from pytest_rlperf.measure.placement import IdleWatch
+from pytest_rlperf.measure.passes import CountingPass
+from pytest_rlperf.measure.resources import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
+from pytest_rlperf.measure.worker import Worker, check
 from pytest_rlperf.model.measured import Figures, Phase, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.notes import Progress
 
@@ -178,34 +177,14 @@ class WorkerSlices:
         return Figures(typical_call_s(self._plain, clock), interpreter, memory)
 
 
-class TimeLimit:
-    """The time a test may be measured."""
-
-    def __init__(self, max_time_s: float, clock: Callable[[], float]) -> None:
-        self.max_time_s = max_time_s
-        self.clock = clock
-        self._started_s = clock()
-
-    @property
-    def left_s(self) -> float:
-        """The seconds left; negative when the time is over."""
-        return self.max_time_s - (self.clock() - self._started_s)
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Do not count the time of the body."""
-        before_s = self.clock()
-        yield
-        self._started_s += self.clock() - before_s
-
-
 def measure_one_side(
-    workers: Sequence[AnyWorker],
+    workers: Sequence[Worker],
     max_time_s: float,
     progress: Progress,
-    clock: Callable[[], float] = time.monotonic,
+    counting: CountingPass,
+    *,
     long: bool | None = None,
-    counting: CountingPass | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> SideMeasurement:
     """Measure a test that every one of ``workers`` has open at its call, in about ``max_time_s`` at most.
 
@@ -216,45 +195,40 @@ def measure_one_side(
     workers is worth nothing.
     """
     __tracebackhide__ = True
-    limit = TimeLimit(max_time_s, clock)
+    deadline_s = clock() + max_time_s
     first = workers[0]
     progress.show("checking")
     first.start_check()
     check_s, items = first.wait_checked()
-    with limit.stopped():
-        _count(counting, [first])
-    if limit.left_s <= 0:
+    deadline_s += _counted_s(counting, [first], clock)
+    left_s = deadline_s - clock()
+    if left_s <= 0:
         return _first_call_only(first, check_s, items, max_time_s)
     # The pace is that of a second call: the first may have compiled, imported or allocated.
-    warm = first.warm_up(None, min(WARM_UP_MOST_S, limit.left_s / (3 * len(workers))), long)
+    warm = first.warm_up(None, min(WARM_UP_MOST_S, left_s / (3 * len(workers))), long)
     others_s = (len(workers) - 1) * (check_s + warm.call_s)
     is_short = warm.call_s <= SLICE_S and check_s <= _CHECK_S
-    chosen = workers if is_short or warm.call_s + others_s <= limit.left_s else workers[:1]
-    for worker in chosen[1:]:
-        worker.start_check()
-    wait_all(chosen[1:], lambda worker: worker.wait_checked())
-    with limit.stopped():
-        _count(counting, chosen[1:])
-    taken, records = _take_turns(chosen, warm, limit, progress)
+    chosen = workers if is_short or warm.call_s + others_s <= deadline_s - clock() else workers[:1]
+    check(chosen)
+    deadline_s += _counted_s(counting, chosen, clock)
+    taken, records = _take_turns(chosen, warm, deadline_s, clock, progress)
+    traced = [record for slices in taken for record in slices.traced]
     few = f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}"
     notes = (few,) if len(records) < len(workers) else ()
-    return SideMeasurement(tuple(records), *_phases(taken), notes, tuple(tuple(slices.usages) for slices in taken))
+    usages = tuple(tuple(slices.usages) for slices in taken)
+    return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), notes, usages)
 
 
-def _phases(taken: Sequence[WorkerSlices]) -> tuple[tuple[Phase, ...], float]:
-    """Return the phases of all workers' traced slices, and how long a call took in these."""
-    traced = [record for slices in taken for record in slices.traced]
-    return merge_phases(traced), traced_call_s(traced)
-
-
-def _count(counting: CountingPass | None, workers: Sequence[Worker]) -> None:
+def _counted_s(counting: CountingPass, workers: Sequence[Worker], clock: Callable[[], float]) -> float:
+    """Have workers count, and return the seconds that it took, which are none of the time to measure."""
     __tracebackhide__ = True
-    if counting is not None:
-        counting.run(workers)
+    started_s = clock()
+    counting.run(workers)
+    return clock() - started_s
 
 
 def _take_turns(
-    chosen: Sequence[Worker], warm: Warm, limit: TimeLimit, progress: Progress
+    chosen: Sequence[Worker], warm: Warm, deadline_s: float, clock: Callable[[], float], progress: Progress
 ) -> tuple[list[WorkerSlices], list[WorkerRecord]]:
     """Have workers take their slices one after the other, and return each one's slices and figures.
 
@@ -262,11 +236,11 @@ def _take_turns(
     """
     __tracebackhide__ = True
     taken: list[WorkerSlices] = []
-    idle = IdleWatch(limit.clock)
+    idle = IdleWatch(clock)
     pace_s = warm.call_s
     most_s = WARM_UP_AGAIN_S if warm.warm_up_s < 2 * WARM_UP_S else WARM_UP_MOST_S  # what settled soon does so again
     for index, worker in enumerate(chosen):
-        left_s = limit.left_s
+        left_s = deadline_s - clock()
         if left_s <= 0 and taken and pace_s > SLICE_S:
             break
         share_s = left_s / (len(chosen) - index)
@@ -277,8 +251,9 @@ def _take_turns(
             pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
-        with idle.while_measuring(worker, chosen):
-            taken[-1].take(share_s, limit.clock)
+        idle.begin([other for other in chosen if other is not worker])
+        taken[-1].take(share_s, clock)
+        idle.end(0.0)
     return taken, [slices.record(idle.share(slices.worker)) for slices in taken]
 
 

@@ -23,13 +23,12 @@ from pytest_rlperf.measure.figures import (
     by_wall,
     merge_phases,
     traced_call_s,
-    trimmed_error,
     trimmed_mean,
     typical_call_s,
     worker_record,
 )
 from pytest_rlperf.measure.one_side import BlockPace, SideMeasurement
-from pytest_rlperf.measure.placement import IdleWatch, OtherWorkWatch
+from pytest_rlperf.measure.resources import IdleWatch, OtherWorkWatch
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading
@@ -131,7 +130,21 @@ class LogRatios(NamedTuple):
         """Return the standard error of the figure, by these ratios alone; infinite of too few."""
         if len(self.within) < _ERROR_BLOCKS_LEAST:
             return math.inf
-        return _OVERLAP * trimmed_error([*self.within, *self.between], PAIR_TRIM)
+        return _OVERLAP * _trimmed_error([*self.within, *self.between])
+
+
+def _trimmed_error(values: Sequence[float]) -> float:
+    """Return the standard error of a mean without PAIR_TRIM of the values at each end.
+
+    (From the winsorized variance: J. W. Tukey and D. H. McLaughlin, "Less vulnerable confidence and significance
+    procedures for location based on a single sample", Sankhyā A 25, 1963.)
+    """
+    cut = int(PAIR_TRIM * len(values))
+    kept = sorted(values)[cut : len(values) - cut]
+    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
+    mean = statistics.fmean(winsorized)
+    squares = math.fsum((value - mean) ** 2 for value in winsorized)
+    return math.sqrt(squares / (len(kept) * (len(kept) - 1)))
 
 
 def _own_s(phase: Phase) -> float:
@@ -165,8 +178,7 @@ class WarmPair:
     """A pair that is warm, and then its blocks; ``share_s`` is its part of the test's time.
 
     Both workers are on the CPU ``placed``, None where the kernel places them. ``waited_s`` went by without a turn to
-    measure, since it was warm. ``readings``, ``phases`` and ``other_work`` are worked out once its blocks are taken,
-    readings where it ``reads`` what its processes hold.
+    measure, since it was warm. It ``reads`` from time to time what its processes hold.
     """
 
     pair: Pair
@@ -176,12 +188,8 @@ class WarmPair:
     reads: bool = True
     waited_s: float = 0.0
     placed: int | None = None
-    seconds: float = 0.0
     blocks: list[Block] = field(default_factory=list)
     traced: list[Block] = field(default_factory=list)
-    readings: tuple[Reading, ...] = ()
-    phases: tuple[PhaseRatio, ...] = ()
-    other_work: OtherWork | None = None
 
     @property
     def is_single(self) -> bool:
@@ -200,8 +208,8 @@ class WarmPair:
             worker.place([cpu])
         self.placed = cpu
 
-    def take(self, clock: Callable[[], float], enough_error: float) -> None:
-        """Take blocks of both sides' slices, and a traced one every few blocks.
+    def take(self, clock: Callable[[], float], enough_error: float) -> PairRecord:
+        """Take blocks of both sides' slices, and a traced one every few blocks; return the pair's figures.
 
         It ends when the standard error of the pair's figure is under ``enough_error``, in logarithms, or after PAIR_S
         and PAIR_BLOCKS. Turns alternate strictly: a slice after one of the same process would find warmer caches than
@@ -211,7 +219,9 @@ class WarmPair:
         share_s = self.share_s - self._spent_s(clock)
         pace = BlockPace(share_s, PAIR_S, clock, least=PAIR_BLOCKS, traced_blocks=1.0)
         usages, watch = [self._usages(self.blocks)] if self.reads else [], OtherWorkWatch()
-        while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
+        while not (pace.elapsed_s >= PAIR_LEAST_S and self._log_ratios(by_wall).error() < enough_error):
+            if not pace.begins():
+                break
             self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
             if pace.traces():
                 self.traced.append(Block.take(self.pair, SliceKind.TRACED))
@@ -219,9 +229,8 @@ class WarmPair:
                 usages.append(self._usages(self.blocks))
         if usages and len(self.blocks) > usages[-1].blocks:
             usages.append(self._usages(self.blocks))
-        self.other_work = watch.seen()
-        self.seconds = self._spent_s(clock)
-        self.readings, self.phases = self._readings(self.blocks, usages), self._phases()
+        other_work = watch.seen()
+        return self._record(self._spent_s(clock), self._readings(self.blocks, usages), other_work)
 
     def go_on(self, seconds: float, clock: Callable[[], float]) -> tuple[Reading, ...]:
         """Take further blocks for so long, which are in no figure; return readings of six stretches of equal length."""
@@ -262,7 +271,7 @@ class WarmPair:
             {phase.path: phase.total_s for phase in typical_shares(slices_of(self.traced, side))}
             for side in ("base", "head")
         )
-        ratio = self.log_ratio(by_wall)
+        ratio = self._log_ratios(by_wall).figure()
         return tuple(
             PhaseRatio(path, math.log(head[path] / share) + ratio, share)
             for path, share in base.items()
@@ -272,19 +281,15 @@ class WarmPair:
     def _spent_s(self, clock: Callable[[], float]) -> float:
         return clock() - self.started_s - self.waited_s
 
-    def _error(self) -> float:
-        return self._log_ratios(by_wall).error()
-
     def _log_ratios(self, clock: Clock) -> LogRatios:
         return LogRatios.of(self.blocks, clock, head_first=self.pair.head_first)
 
-    def record(self, idle: IdleWatch) -> PairRecord:
-        """Return the pair's figures."""
-        base, head = (self._worker(side, warm, idle) for side, warm in zip(("base", "head"), self.warm, strict=True))
+    def _record(self, seconds: float, readings: tuple[Reading, ...], other_work: OtherWork | None) -> PairRecord:
+        base, head = (self._worker(side, warm) for side, warm in zip(("base", "head"), self.warm, strict=True))
         slices = (record for block in self.blocks for record in block)
         return PairRecord(
-            wall_log_ratio=self.log_ratio(by_wall),
-            cpu_log_ratio=self.log_ratio(by_cpu),
+            wall_log_ratio=self._log_ratios(by_wall).figure(),
+            cpu_log_ratio=self._log_ratios(by_cpu).figure(),
             alone=base.alone and head.alone,
             blocks=len(self.blocks),
             base=base,
@@ -293,23 +298,19 @@ class WarmPair:
             cpus=tuple(sorted({record.cpu for record in slices})),
             setup_s=self.pair.setup_s,
             loader=self.pair.loader,
-            seconds=self.seconds,
-            readings=self.readings,
-            phases=self.phases,
+            seconds=seconds,
+            readings=readings,
+            phases=self._phases(),
             first_call_s=(self.pair.base.checked_s or 0.0, self.pair.head.checked_s or 0.0),
             import_s=self.pair.import_s,
-            other_work=self.other_work,
+            other_work=other_work,
         )
 
-    def log_ratio(self, clock: Clock) -> float:
-        """Return the pair's one figure."""
-        return self._log_ratios(clock).figure()
-
-    def _worker(self, side: str, warm: Warm, idle: IdleWatch) -> WorkerRecord:
+    def _worker(self, side: str, warm: Warm) -> WorkerRecord:
         worker: Worker = getattr(self.pair, side)
         plain, traced = slices_of(self.blocks, side), slices_of(self.traced, side)
         wall, cpu = (Figures(typical_call_s(plain, clock), 0.0, 0.0) for clock in (by_wall, by_cpu))
-        return worker_record(plain, wall, cpu, warm, seed=worker.seed, idle_cpu_share=idle.share(worker), traced=traced)
+        return worker_record(plain, wall, cpu, warm, seed=worker.seed, traced=traced)
 
 
 @dataclass(frozen=True)
@@ -354,7 +355,7 @@ class PairedMeasurement:
         self._idle = IdleWatch(clock, wait)
         self._begun = 0
         self._beginning = 0  # of the pairs that begin at once, how many have not begun yet
-        self._taken: dict[int, WarmPair] = {}
+        self._taken: dict[int, tuple[WarmPair, PairRecord]] = {}
         self._lock = threading.Lock()
         self._sizing = threading.Lock()
         self._shape: Shape | None = None
@@ -379,7 +380,7 @@ class PairedMeasurement:
             return self._beginning
 
     def _usual_s(self) -> float:
-        return statistics.fmean(pair.seconds for pair in self._taken.values()) if self._taken else 0.0
+        return statistics.fmean(record.seconds for _, record in self._taken.values()) if self._taken else 0.0
 
     def warm_up(self, pair: Pair) -> WarmPair:
         """Warm up both workers of the next pair."""
@@ -432,11 +433,11 @@ class PairedMeasurement:
     def take(self, pair: WarmPair) -> None:
         """Take the slices of a pair that is warm, and then watch whether the first pair works while it waits."""
         __tracebackhide__ = True
-        pair.take(self._clock, self._enough_error)
+        record = pair.take(self._clock, self._enough_error)
         with self._lock:
-            self._left_s += pair.share_s - pair.seconds
-            self._taken[pair.pair.number] = pair
-            ratios = [taken.log_ratio(by_wall) for taken in self._taken.values()]
+            self._left_s += pair.share_s - record.seconds
+            self._taken[pair.pair.number] = pair, record
+            ratios = [taken.wall_log_ratio for _, taken in self._taken.values()]
             if self._tolerance and len(ratios) >= _SPREAD_LEAST:
                 of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
                 self._enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
@@ -446,19 +447,23 @@ class PairedMeasurement:
     def go_on(self, seconds: float) -> tuple[Reading, ...]:
         """Have the first pair take slices for so much longer; return readings of its resources."""
         __tracebackhide__ = True
-        return self._taken[0].go_on(seconds, self._clock)
+        return self._taken[0][0].go_on(seconds, self._clock)
 
     def records(self) -> list[PairRecord]:
         """Return the figures of every pair, from the first one on without a gap."""
-        return [self._taken[index].record(self._idle) for index in range(self.count)]
+        return [self._taken[index][1] for index in range(self.count)]
 
     def measured(self) -> PairsMeasured:
         """Return the figures of all pairs, with the CPU time that the first one has used since it was measured."""
         self._idle.end()
-        pairs = [self._taken[index] for index in range(self.count)]
         records = self.records()
-        traced = tuple(block for pair in pairs for block in pair.traced)
         base, head = (
+            replace(worker, idle_cpu_share=self._idle.share(watched))
+            for worker, watched in zip((records[0].base, records[0].head), self._taken[0][0].pair[1:3], strict=True)
+        )
+        records[0] = replace(records[0], base=base, head=head)
+        traced = tuple(block for index in range(self.count) for block in self._taken[index][0].traced)
+        of_base, of_head = (
             SideMeasurement(
                 tuple(getattr(record, side) for record in records),
                 typical_shares(slices),
@@ -467,4 +472,4 @@ class PairedMeasurement:
             )
             for side, slices in ((side, slices_of(traced, side)) for side in ("base", "head"))
         )
-        return PairsMeasured(tuple(records), base, head, traced)
+        return PairsMeasured(tuple(records), of_base, of_head, traced)

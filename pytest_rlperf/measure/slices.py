@@ -18,28 +18,35 @@ import psutil
 from pytest_rlperf.components.outputs import output_parts
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
-from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
+from pytest_rlperf.measure.passes import TracedDeviceSlice, TracedHostSlice, TracedSlice, explain, source_of_phases
+from pytest_rlperf.measure.resources import ActivityWatch, cpu_reader, find_allocations, read_usage
 from pytest_rlperf.measure.rounds import (
     SLICE_S,
     TURN_S,
     Clocks,
-    Round,
     Timed,
     kernel_shape,
     round_ns,
     slice_figure_ns,
     slice_shape,
     steady_shape,
+    steps_for,
     traced_shape,
 )
-from pytest_rlperf.measure.slowdown import steps_for
-from pytest_rlperf.measure.tracing_pass import TracedSlice, Tracer
-from pytest_rlperf.measure.usage import find_allocations, read_usage
 from pytest_rlperf.model.device import Pace
-from pytest_rlperf.model.measured import OutputPart, Shape, Share, SliceKind, SliceRecord, Usage, Warm, Workload
+from pytest_rlperf.model.measured import (
+    Harvest,
+    OutputPart,
+    Shape,
+    Share,
+    SliceKind,
+    SliceRecord,
+    Usage,
+    Warm,
+    Workload,
+)
 from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 
@@ -131,7 +138,8 @@ class Meter:
         self._calls = 0  # in slices
         self._extra_steps = 0
         self._single = False
-        self._tracer = Tracer(workload, self.clocks.wall_ns)
+        self._source: Harvest | None = None  # of phases
+        self._has_looked = False
         self.output: tuple[OutputPart, ...] = ()  # of the checked call
         self.device: Accelerator | None = None
         self._library: DeviceLibrary = library or Torch()
@@ -220,7 +228,7 @@ class Meter:
         with nullcontext() if device is None else device.answering():
             self._call_s = settle(workload, limit_s, self.clocks)
         activity = watch.seen()
-        if activity.threads is not None and activity.threads > 1:
+        if (activity.threads or 0) > 1:
             # A library's idle threads may spin for a while after it was loaded; one that works does so again.
             watch = ActivityWatch()
             settle(workload, WARM_UP_AGAIN_S, self.clocks)
@@ -267,14 +275,22 @@ class Meter:
             return self._take(kind)
         record = self.device.undisturbed(kind, lambda: self._take(kind))
         if kind is SliceKind.TRACED:
-            self._tracer.keep()
+            self._has_looked = True  # in a slice that was kept; once is enough, as calls may be long
         return record
+
+    def _trace(self) -> TracedSlice:
+        """Return a new traced slice."""
+        source = self._source = self._source or source_of_phases(self.workload, self.clocks.wall_ns)
+        call, setup, device = source.call, self.workload.setup, self.device
+        if device is None:
+            return TracedHostSlice(Timed(call, setup), source.probes, self.clocks.wall_ns)
+        return TracedDeviceSlice(device, call, setup, source.probes, look=not self._has_looked)
 
     def _take(self, kind: SliceKind) -> SliceRecord:
         __tracebackhide__ = True
         shape = self._shapes[kind]
         is_kernel = kind in self._kernels
-        trace = self._tracer.begin(self.device) if kind is SliceKind.TRACED else None
+        trace = self._trace() if kind is SliceKind.TRACED else None
         timed = self._timed(kind) if trace is None else trace.timed
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
@@ -283,9 +299,8 @@ class Meter:
             # as it does outside of pytest, which would record it.
             warnings.simplefilter("ignore")
             with attached(() if trace is None else trace.probes):
-                rounds = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
+                rounds_ns, rounds_cpu_ns = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
-        rounds_ns = [round_.wall_ns for round_ in rounds]
         calls = shape.iterations * shape.rounds
         self._calls += 0 if is_kernel else calls
         return SliceRecord(
@@ -295,7 +310,7 @@ class Meter:
             calls=calls,
             items=0.0 if is_kernel else self.workload.processed(calls),
             wall_s=(sum(rounds_ns) if shape.long else wall_ns) / 1e9,
-            cpu_s=(sum(round_.cpu_ns for round_ in rounds) if shape.long else cpu_ns) / 1e9,
+            cpu_s=(rounds_cpu_ns if shape.long else cpu_ns) / 1e9,
             waits=_waits() - waits,
             collections=_collections() - collections,
             cpu=self._cpu(),
@@ -354,19 +369,24 @@ class Meter:
         gc.unfreeze()
         self.workload.close()
 
-    def _rounds(self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int) -> list[Round]:
-        """Time each round by itself; its setup runs before the clock is read, and unrecorded."""
+    def _rounds(self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int) -> tuple[list[int], int]:
+        """Time each round by itself; its setup runs before the clock is read, and unrecorded.
+
+        With the nanoseconds of each are the CPU's of all together, of long calls only.
+        """
         __tracebackhide__ = True
         wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
-        rounds = []
+        rounds_ns: list[int] = []
+        rounds_cpu_ns = 0
         for _ in range(shape.rounds):
             if timed.setup is not None:
                 timed.setup()
             with nullcontext() if trace is None else trace.recording():
                 start_cpu_ns = cpu_ns() if shape.long else 0
                 taken_ns = round_ns(timed, shape.iterations, wall_ns, extra_steps)
-                rounds.append(Round(taken_ns, cpu_ns() - start_cpu_ns if shape.long else 0))
-        return rounds
+                rounds_cpu_ns += cpu_ns() - start_cpu_ns if shape.long else 0
+            rounds_ns.append(taken_ns)
+        return rounds_ns, rounds_cpu_ns
 
 
 def _collections() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.placement import CGROUP, cgroup_limits, read_system_file, usable_cpus
+from pytest_rlperf.measure.resources import CGROUP, cgroup_limits, read_system_file, usable_cpus
 
 _CORES = Path("/sys/devices/system/cpu")
 

@@ -15,10 +15,10 @@ from typing import TypeAlias, TypeVar
 from pytest_rlperf.judge.findings import OF_READINGS, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import UNPLACED_LEAST, carriers, contributions, judge_records, slower_least
-from pytest_rlperf.measure.counting_pass import CountingPass, learn
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, WarmPair
+from pytest_rlperf.measure.passes import CountingPass, learn
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import OFF, Policy, Status, Verdict

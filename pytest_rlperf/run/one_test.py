@@ -12,8 +12,8 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
-from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
+from pytest_rlperf.measure.passes import CountingPass, counted_by
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import OFF, Outcome, Status, Verdict
@@ -162,8 +162,8 @@ class OneTest:
             workers,
             max_time_s,
             self._test.progress,
+            counting_pass(self._settings, WORKERS),
             long=self._run.baselines.uses_mean(self._group.key),
-            counting=counting_pass(self._settings, WORKERS),
         )
         start = Start.FORKED if all(worker.stem.forks for worker in workers) else Start.FRESH
         result = make_result(self._group.key, self._group.called, measured)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from pytest_rlperf.measure.placement import usable_cpus
+from pytest_rlperf.measure.resources import usable_cpus
 from pytest_rlperf.model.judged import Selfcheck, Trial
 from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.run.lanes import Lanes

@@ -37,9 +37,9 @@ from _pytest.terminal import TerminalReporter
 
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import ENGINE, result_key
-from pytest_rlperf.measure.counting_pass import count
-from pytest_rlperf.measure.kernels import make_kernels
-from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
+from pytest_rlperf.measure.passes import count
+from pytest_rlperf.measure.resources import children_seen, place, usable_cpus
+from pytest_rlperf.measure.rounds import make_kernels
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL

@@ -18,7 +18,7 @@ from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import libraries, libraries_known
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
-from pytest_rlperf.measure.counting_pass import count
+from pytest_rlperf.measure.passes import count
 
 NINTH = Path(__file__).parent / "ninth"
 SUITE = "pytest_rlperf.suite.libraries"

@@ -2,7 +2,7 @@
 
 import os, threading
 from pathlib import Path
-from pytest_rlperf.measure.placement import cpu_reader, place, usable_cpus
+from pytest_rlperf.measure.resources import cpu_reader, place, usable_cpus
 
 before = usable_cpus()
 last = before[-1]

@@ -1,24 +1,30 @@
-"""The CPUs and the memory that a process may use, the CPU it is on, whether one thread of it works, and who else does.
+"""What processes use: the CPUs they run on, their threads' work, others' work, and what this one holds between slices.
 
 Linux offers all of it; elsewhere the kernel places processes as it likes, and records show that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import gc
 import os
 import resource
+import sys
 import time
+import tracemalloc
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from pytest_rlperf import units
+from pytest_rlperf.counters.memory import tracing
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import OtherWork
+from pytest_rlperf.model.measured import Usage
 
 CGROUP = Path("/sys/fs/cgroup")  # of version 2, which has one tree
 _BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
@@ -53,7 +59,7 @@ def place(cpus: Collection[int]) -> None:
     if not cpus or not hasattr(os, "sched_setaffinity"):
         return
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):  # it has ended meanwhile
             os.sched_setaffinity(int(thread.name), cpus)
 
 
@@ -132,7 +138,7 @@ class _CpuTimes(NamedTuple):
         cpus = sum(line.startswith("cpu") for line in others)
         processes: dict[int, _Process] = {}
         for place in proc.glob("[0-9]*") if cpus else ():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it has ended meanwhile
                 start, _, end = (place / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
                 fields = end.split()
                 used = sum(map(int, fields[11:15]))
@@ -141,17 +147,13 @@ class _CpuTimes(NamedTuple):
 
     def since(self, before: _CpuTimes) -> dict[int, int]:
         """Return the ticks that every process used, with those of its children that have ended meanwhile."""
-        used = {pid: now.ticks - before.ticks_of(pid) for pid, now in self.processes.items()}
-        for pid, ended in before.processes.items():
-            # Its parent has had its time added, also that from before; of two generations the grandparent.
-            heir = None if pid in used else next(filter(used.__contains__, before.lineage(ended.parent)), None)
+        used = {pid: now.ticks for pid, now in self.processes.items()}
+        for pid, process in before.processes.items():
+            # The parent of one that has ended has had its time added, also that from before; of two the grandparent.
+            heir = next(filter(used.__contains__, before.lineage(pid)), None)
             if heir is not None:
-                used[heir] -= ended.ticks
+                used[heir] -= process.ticks
         return {pid: max(0, ticks) for pid, ticks in used.items()}
-
-    def ticks_of(self, pid: int) -> int:
-        """Return what a process has used; none before it began."""
-        return self.processes[pid].ticks if pid in self.processes else 0
 
     def lineage(self, pid: int) -> Iterator[int]:
         """Yield a process, the one that started it, and so on."""
@@ -179,17 +181,16 @@ class OtherWorkWatch:
             return None
         used, own = after.since(self._before), os.getpid()
         others = {pid: each for pid, each in used.items() if each and own not in after.lineage(pid)}
-        by_name: dict[str, int] = {}
+        by_name: Counter[str] = Counter()
         for pid, each in others.items():
-            name = after.processes[pid].name
-            by_name[name] = by_name.get(name, 0) + each
+            by_name[after.processes[pid].name] += each
         process = max(by_name, key=by_name.__getitem__, default="")
         busiest = max(others, key=lambda pid: (after.processes[pid].name == process, others[pid]), default=0)
         seen, unseen = sum(others.values()), after.ticks - self._before.ticks - sum(used.values())
         return OtherWork(
             process=process,
             pid=busiest,
-            cpu_share=by_name.get(process, 0) / ticks,
+            cpu_share=by_name[process] / ticks,
             seen_share=seen / (ticks * (len(usable_cpus()) or after.cpus)),
             unseen_share=max(0.0, unseen / (ticks * after.cpus)),
         )
@@ -203,8 +204,8 @@ class IdleWatch:
         self._wait = wait
         self._begun_s = 0.0
         self._before_s: list[tuple[Worker, float]] = []
-        self._used_s: dict[int, float] = {}
-        self._watched_s: dict[int, float] = {}
+        self._used_s: defaultdict[int, float] = defaultdict(float)  # by the workers' identities
+        self._watched_s: defaultdict[int, float] = defaultdict(float)
 
     def begin(self, workers: Sequence[Worker]) -> None:
         """Watch ``workers`` from now on, which have nothing to do until :meth:`end`."""
@@ -217,19 +218,108 @@ class IdleWatch:
             self._wait(max(0.0, least_s - (self._clock() - self._begun_s)))
         watched_s = self._clock() - self._begun_s
         for worker, before_s in self._before_s:
-            key = id(worker)
-            self._used_s[key] = self._used_s.get(key, 0.0) + worker.cpu_s() - before_s
-            self._watched_s[key] = self._watched_s.get(key, 0.0) + watched_s
+            self._used_s[id(worker)] += worker.cpu_s() - before_s
+            self._watched_s[id(worker)] += watched_s
         self._before_s = []
-
-    @contextmanager
-    def while_measuring(self, measuring: Worker, others: Sequence[Worker]) -> Iterator[None]:
-        """Watch ``others`` but the one that is ``measuring`` during the body."""
-        self.begin([worker for worker in others if worker is not measuring])
-        yield
-        self.end(0.0)
 
     def share(self, worker: Worker) -> float:
         """Return the CPU time ``worker`` used while watched, over the time it was watched; 0 for a short watch."""
-        watched_s = self._watched_s.get(id(worker), 0.0)
+        watched_s = self._watched_s[id(worker)]
         return self._used_s[id(worker)] / watched_s if watched_s >= _IDLE_LEAST_S else 0.0
+
+
+# --------------------------------------------------------------------------- what this process holds
+
+
+def read_usage(calls: int) -> Usage:
+    """Return what this process holds after so many calls; collects garbage, which takes under a millisecond.
+
+    Objects are those of this process alone; memory, files and threads those of its child processes, too.
+    """
+    own = psutil.Process()
+    processes = [own, *own.children(recursive=True)] if _may_have_children() else [own]
+    objects, private = sys.getallocatedblocks(), _sum(processes, _private_bytes)
+    gc.collect()
+    kept, kept_private = sys.getallocatedblocks(), _sum(processes, _private_bytes)
+    return Usage(
+        calls=calls,
+        objects=kept,
+        private_bytes=kept_private,
+        waiting_objects=max(0, objects - kept),
+        waiting_bytes=max(0, private - kept_private),
+        device_bytes=_device_bytes(),
+        open_files=_sum(processes, psutil.Process.num_fds),
+        threads=_sum(processes, psutil.Process.num_threads),
+        processes=len(processes),
+    )
+
+
+def _may_have_children() -> bool:
+    """Whether this process has children, by one system call: to search all processes takes milliseconds."""
+    if sys.platform == "linux":
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+    return True
+
+
+def _private_bytes(process: psutil.Process) -> int:
+    """Return the resident memory of a process that no file backs, where the system tells it apart."""
+    memory = process.memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
+
+
+def _sum(processes: Sequence[psutil.Process], of: Callable[[psutil.Process], int]) -> int:
+    """Return the sum of a figure over processes, less those that have just ended."""
+    found = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            found += of(process)
+    return found
+
+
+def _device_bytes() -> int:
+    """Return the bytes of live tensors on CUDA devices, where PyTorch is at work there."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return sum(int(torch.cuda.memory_allocated(device)) for device in range(torch.cuda.device_count()))
+
+
+_CALLS_MOST, _CALLS_LEAST, _TIME_S = 1000, 4, 1.0
+_LINES_MOST = 3
+
+
+def find_allocations(
+    call: Callable[[], object], setup: Callable[[], object] | None, call_s: float, least_bytes: float
+) -> list[str]:
+    """Return the lines whose allocations calls keep, the largest first: ``buffer.py:42 (200B a call)``.
+
+    Python's own allocations and NumPy's are seen, those of native libraries are not.
+    """
+    calls = max(_CALLS_LEAST, min(_CALLS_MOST, int(_TIME_S / max(call_s, 1e-9) / 4)))
+    with tracing():
+        _repeat(call, setup, _CALLS_LEAST)
+        before = _traced()
+        _repeat(call, setup, calls)
+        after = _traced()
+    kept = [each for each in after.compare_to(before, "lineno") if each.size_diff >= max(1.0, least_bytes * calls)]
+    return [
+        f"{Path(each.traceback[0].filename).name}:{each.traceback[0].lineno} "
+        f"({units.quantity(each.size_diff / calls)}B a call)"
+        for each in kept[:_LINES_MOST]
+    ]
+
+
+def _repeat(call: Callable[[], object], setup: Callable[[], object] | None, calls: int) -> None:
+    for _ in range(calls):
+        if setup is not None:
+            setup()
+        call()
+
+
+def _traced() -> tracemalloc.Snapshot:
+    gc.collect()
+    own = [tracemalloc.__file__, __file__]
+    return tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, name) for name in own])

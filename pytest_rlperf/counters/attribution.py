@@ -8,7 +8,6 @@ Python. It does not see JAX's compiled functions either, so where JAX runs, Pyth
 
 from __future__ import annotations
 
-import builtins
 import cProfile
 import inspect
 import os
@@ -17,10 +16,9 @@ import statistics
 import sys
 import threading
 import time
-import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -41,23 +39,17 @@ PYTHON_OR_JAX = "python or jax"
 ENVIRONMENT = "environment"
 DEVICE_WAIT = "device wait"
 WAITING = "waiting"
-OTHER_NATIVE = "other native"
 UNATTRIBUTED = "unattributed"
 HARNESS = "(harness)"
 """Functions that run only while shares are found; they are no part of a call."""
 
-ALWAYS = frozenset({PYTHON, PYTORCH, PYTORCH_PYTHON, JAX, PYTHON_OR_JAX, ENVIRONMENT, DEVICE_WAIT, WAITING})
-"""Owners that are no extensions, shown however small."""
-
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # measured by users, though it is in this package
 _HARNESS_NATIVES = ("_lsprof.Profiler", "register_callback", "sys.setprofile")
 _FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")
 _METHOD = re.compile(r"<(?:method|slot wrapper) '(\w+)' of '([\w.]+)' objects>")
-# The types of None, functions and generators have no name in builtins, but have one in types.
-_BUILTIN_TYPES = tuple(value for home in (builtins, types) for value in vars(home).values() if isinstance(value, type))
 _LIBRARIES = {"torch": PYTORCH_PYTHON, "jax": JAX}
 _WAITS = frozenset(
     {
@@ -86,7 +78,7 @@ def owner_of_code(code: CodeType) -> str:
 def owner_of_native(text: str) -> str:
     """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
 
-    A function without a module is Python's where a built-in type has such a method, else unattributed.
+    A function without a module is Python's.
     """
     if any(name in text for name in _HARNESS_NATIVES):
         return HARNESS
@@ -101,15 +93,11 @@ def owner_of_native(text: str) -> str:
 
 
 def _owner_of_name(name: str) -> str:
-    """Return the owner of a dotted name; some compiled types give ``builtins`` as their module, and have none."""
-    top, dot, rest = name.partition(".")
+    """Return the owner of a dotted name."""
+    top, dot, _ = name.partition(".")
     if name in _WAITS:
         return WAITING
-    if not dot:
-        return PYTHON if any(hasattr(kind, name) for kind in (*_BUILTIN_TYPES, builtins)) else UNATTRIBUTED
-    if top == "builtins" and not hasattr(builtins, rest.partition(".")[0]):
-        return UNATTRIBUTED
-    if top in sys.stdlib_module_names or top == "builtins":
+    if not dot or top in sys.stdlib_module_names:
         return PYTHON
     return {"torch": PYTORCH, "functorch": PYTORCH, "jaxlib": JAX}.get(top, top)
 
@@ -136,12 +124,12 @@ def _nothing() -> None:
     """Stand in for a method or setup that is missing."""
 
 
-def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
-    """Run a call, and return the steps and resets of environments that it enters, each with its class and name.
+def entered_by(call: Callable[[], object]) -> set[Place]:
+    """Run a call, and return the steps and resets of environments that it enters, each by its class and name.
 
     Environments within another one's step are part of it and not returned.
     """
-    entered: dict[type, dict[FunctionType, Place]] = {}
+    entered: dict[type, set[Place]] = {}
     inside: FrameType | None = None
 
     def see(frame: FrameType, event: str, _: object) -> None:
@@ -154,8 +142,9 @@ def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
             return
         kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
         if kind not in entered:
-            entered[kind] = _methods(kind) if is_environment(kind) else {}
-        if any(getattr(inspect.unwrap(function), "__code__", None) is frame.f_code for function in entered[kind]):
+            entered[kind] = _methods(kind) if is_environment(kind) else set()
+        functions = (inspect.unwrap(vars(base)[name]) for base, name in entered[kind])
+        if any(getattr(function, "__code__", None) is frame.f_code for function in functions):
             inside = frame
 
     sys.setprofile(see)
@@ -163,17 +152,13 @@ def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
         call()
     finally:
         sys.setprofile(None)
-    return {function: place for methods in entered.values() for function, place in methods.items()}
+    return set().union(*entered.values())
 
 
-def _methods(kind: type) -> dict[FunctionType, Place]:
-    """Return an environment class's steps and resets, its bases' too, each with its class and name."""
-    return {
-        member: (base, name)
-        for base in kind.__mro__
-        for name in ENV_METHODS
-        if isinstance(member := vars(base).get(name), FunctionType)
-    }
+def _methods(kind: type) -> set[Place]:
+    """Return an environment class's steps and resets, its bases' too."""
+    places = ((base, name) for base in kind.__mro__ for name in ENV_METHODS)
+    return {(base, name) for base, name in places if isinstance(vars(base).get(name), FunctionType)}
 
 
 class Aside:
@@ -184,7 +169,7 @@ class Aside:
 
     def __init__(
         self,
-        places: list[Place],
+        places: Iterable[Place],
         clock_ns: Callable[[], int],
         pause: Callable[[], object] = _nothing,
         resume: Callable[[], object] = _nothing,
@@ -229,8 +214,8 @@ class Aside:
 # --------------------------------------------------------------------------- shares
 
 ClockNs = Callable[[], int]
+Seconds = defaultdict[str, float]  # by owners
 _BLOCK_S = 0.001  # short calls are watched many at a time
-_SMALLEST = 0.01  # of a call: extensions that take less are shown together
 _MOST_SLOWDOWN = 10.0  # under cProfile, of functions that do next to nothing
 _CALIBRATION_CALLS = 2000
 _CALIBRATION_RUNS = 7
@@ -240,16 +225,6 @@ _Kept = TypeVar("_Kept")
 
 class ProfilerBusyError(Exception):
     """A tool traces or profiles this thread already; the text names it."""
-
-
-@dataclass(frozen=True)
-class _Watched:
-    """Seconds of one call: all of it, its environments, and as profiled each owner's native and Python functions."""
-
-    whole_s: float
-    environment_s: float
-    native_s: Mapping[str, float]
-    interpreted_s: Mapping[str, float]
 
 
 def shares(
@@ -264,19 +239,16 @@ def shares(
 
     It makes ``2 * calls + 1`` calls, with ``setup`` before each. Without a setup, as many calls as fit in a millisecond
     are made together. ``device_wait_s`` is how long the host waits for the device in a call, which must then wait for
-    all its work. ProfilerBusyError where a profiler or debugger is active, ValueError for fewer than one call.
+    all its work. ProfilerBusyError where a profiler or debugger is active.
     """
     refuse_company()
-    if calls < 1:
-        raise ValueError(f"calls must be at least 1: got {calls}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        watched = _watch(call, setup or _nothing, calls, 1 if setup is not None else calls, clock_ns)
-    spent_s = _attribute(watched)
-    waited_s = min(device_wait_s, spent_s.get(PYTORCH, 0.0))  # PyTorch's functions wait for the device
-    _add(spent_s, PYTORCH, -waited_s)
-    _add(spent_s, DEVICE_WAIT, waited_s)
-    return _as_shares(spent_s, watched.whole_s)
+        whole_s, spent_s = _watch(call, setup or _nothing, calls, 1 if setup is not None else calls, clock_ns)
+    waited_s = min(device_wait_s, spent_s[PYTORCH])  # PyTorch's functions wait for the device
+    spent_s[PYTORCH] -= waited_s
+    spent_s[DEVICE_WAIT] += waited_s
+    return _as_shares(spent_s, whole_s)
 
 
 def refuse_company() -> None:
@@ -298,12 +270,14 @@ def refuse_company() -> None:
 
 def _watch(
     call: Callable[[], object], prepare: Callable[[], None], calls: int, most_at_once: int, clock_ns: ClockNs
-) -> _Watched:
-    """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts."""
+) -> tuple[float, Seconds]:
+    """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts.
+
+    Return the seconds of a call, and those of each owner in it.
+    """
     prepare()
-    methods: dict[FunctionType, Place] = {}
-    first_ns = _ns_of(lambda: methods.update(entered_by(call)), clock_ns)
-    places = list(methods.values())
+    places: set[Place] = set()
+    first_ns = _ns_of(lambda: places.update(entered_by(call)), clock_ns)
     size = max(1, min(most_at_once, round(_BLOCK_S * 1e9 / max(first_ns, 100))))
 
     def block() -> None:
@@ -321,14 +295,11 @@ def _watch(
         profiler = Profiler(clock_ns)
         with attached([Aside(places, clock_ns, profiler.pause, profiler.resume)]):
             profiled.append((_ns_of(partial(profiler.run, block), clock_ns), profiler))
-    kept = _quieter_half([(ns, (ns, inside_ns)) for ns, inside_ns in timed])
-    native_s, interpreted_s = _own_times(_quieter_half(profiled), size, _event_cost_s(clock_ns))
-    return _Watched(
-        whole_s=statistics.fmean(ns for ns, _ in kept) / 1e9 / size,
-        environment_s=statistics.fmean(inside_ns for _, inside_ns in kept) / 1e9 / size,
-        native_s=native_s,
-        interpreted_s=interpreted_s,
-    )
+    kept = _quieter_half(timed)
+    whole_s, environment_s = (statistics.fmean(spent_ns) / 1e9 / size for spent_ns in zip(*kept, strict=True))
+    profilers = [profiler for _, profiler in _quieter_half(profiled)]
+    native_s, interpreted_s = _own_times(profilers, size, _event_cost_s(clock_ns))
+    return whole_s, _attribute(whole_s, environment_s, native_s, interpreted_s)
 
 
 def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
@@ -337,10 +308,9 @@ def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
     return clock_ns() - start_ns
 
 
-def _quieter_half(blocks: Sequence[tuple[int, _Kept]]) -> list[_Kept]:
+def _quieter_half(blocks: Sequence[tuple[int, _Kept]]) -> list[tuple[int, _Kept]]:
     """Return the shorter half of blocks: other work on the machine only ever makes them longer."""
-    ordered = sorted(blocks, key=lambda block: block[0])
-    return [kept for _, kept in ordered[: (len(ordered) + 1) // 2]]
+    return sorted(blocks, key=lambda block: block[0])[: (len(blocks) + 1) // 2]
 
 
 class Profiler:
@@ -417,56 +387,43 @@ def _call_none() -> None:
 # --------------------------------------------------------------------------- from watched calls to shares
 
 
-def _own_times(
-    profilers: Iterable[Profiler], size: int, event_cost_s: float
-) -> tuple[dict[str, float], dict[str, float]]:
+def _own_times(profilers: Sequence[Profiler], size: int, event_cost_s: float) -> tuple[Seconds, Seconds]:
     """Return the seconds of each owner's native functions in a call, less what profiling adds, and of Python's."""
-    native_s: dict[str, float] = {}
-    interpreted_s: dict[str, float] = {}
-    runs = [profiler.stats() for profiler in profilers]
-    for entry in (entry for stats in runs for entry in stats):
+    native_s, interpreted_s = Seconds(float), Seconds(float)
+    for entry in (entry for profiler in profilers for entry in profiler.stats()):
         is_native = isinstance(entry.code, str)
         owner = owner_of_native(entry.code) if is_native else owner_of_code(entry.code)
-        own_s = entry.inlinetime / size / len(runs)
+        own_s = entry.inlinetime / size / len(profilers)
         if owner == HARNESS:
             continue
         if not is_native or owner == PYTHON:
-            _add(interpreted_s, owner, own_s)
+            interpreted_s[owner] += own_s
         else:
-            _add(native_s, owner, max(0.0, own_s - entry.callcount * event_cost_s / size / len(runs)))
+            native_s[owner] += max(0.0, own_s - entry.callcount * event_cost_s / size / len(profilers))
     if JAX in interpreted_s and PYTHON in interpreted_s:
         interpreted_s[PYTHON_OR_JAX] = interpreted_s.pop(PYTHON)
     return native_s, interpreted_s
 
 
-def _attribute(watched: _Watched) -> dict[str, float]:
-    """Return the seconds of each owner.
+def _attribute(whole_s: float, environment_s: float, native_s: Seconds, interpreted_s: Seconds) -> Seconds:
+    """Return the seconds of each owner in a call that takes ``whole_s``.
 
     Interpreted code runs slower under the profiler by an unknown factor, so its functions share what native ones and
     environments leave of a call, and no less than the most that a profiler slows code down.
     """
-    spent_s = {ENVIRONMENT: watched.environment_s}
-    for owner, seconds in watched.native_s.items():
-        _add(spent_s, owner, seconds)  # an environment may be native, too
-    rest_s = max(0.0, watched.whole_s - sum(spent_s.values()))
-    interpreted_s = sum(watched.interpreted_s.values())
-    scale = min(1.0, max(rest_s / interpreted_s, 1.0 / _MOST_SLOWDOWN)) if interpreted_s > 0 else 0.0
-    for owner, seconds in watched.interpreted_s.items():
-        _add(spent_s, owner, scale * seconds)
+    spent_s = Seconds(float, native_s)
+    spent_s[ENVIRONMENT] += environment_s  # an environment may be native, too
+    rest_s = max(0.0, whole_s - sum(spent_s.values()))
+    profiled_s = sum(interpreted_s.values())
+    scale = min(1.0, max(rest_s / profiled_s, 1.0 / _MOST_SLOWDOWN)) if profiled_s > 0 else 0.0
+    for owner, seconds in interpreted_s.items():
+        spent_s[owner] += scale * seconds
     return spent_s
 
 
-def _add(spent_s: dict[str, float], owner: str, seconds: float) -> None:
-    spent_s[owner] = spent_s.get(owner, 0.0) + seconds
-
-
-def _as_shares(spent_s: Mapping[str, float], call_s: float) -> tuple[Share, ...]:
-    """Return shares, the largest first; small extensions as one, and the rest of a call at the end."""
+def _as_shares(spent_s: Seconds, call_s: float) -> tuple[Share, ...]:
+    """Return shares, the largest first, and the rest of a call at the end."""
     known_s = {owner: seconds for owner, seconds in spent_s.items() if owner != UNATTRIBUTED and seconds > 0}
     whole_s = max(call_s, sum(known_s.values()))
-    found: dict[str, float] = {}
-    for owner, seconds in known_s.items():
-        is_small = owner not in ALWAYS and seconds < _SMALLEST * whole_s
-        _add(found, OTHER_NATIVE if is_small else owner, seconds / whole_s)
-    ordered = sorted((Share(name, share) for name, share in found.items()), key=lambda one: -one.share)
-    return (*ordered, Share(UNATTRIBUTED, max(0.0, 1.0 - sum(found.values()))))
+    found = sorted((Share(owner, seconds / whole_s) for owner, seconds in known_s.items()), key=lambda one: -one.share)
+    return (*found, Share(UNATTRIBUTED, max(0.0, 1.0 - sum(one.share for one in found))))
