@@ -111,9 +111,6 @@ class Learner:
     def by_batch(self, batch: Any) -> None:
         self.weights += batch["rewards"]
 
-    def by_size(self, batch: int) -> None:
-        self.weights += np.ones(batch).sum()
-
     def by_keyword(self, *, batch_size: int) -> None:
         """Take a size by its name."""
 
@@ -122,12 +119,11 @@ class Learner:
 
 
 def test_an_update_that_takes_a_batch(wording: Wording) -> None:
-    """It is told so, with what to write, where it fails by what it was given; its own errors stay as they are."""
+    """It is told so before it is called, with what to write; an update's own errors stay as they are."""
     learner: Any = Learner()
     learner.update = learner.by_batch
-    with wording.raises(ComponentError) as failure:
-        sac_workload(learner, 4).check()
-    assert isinstance(failure.value.__cause__, TypeError)
+    with wording.raises(ComponentError):
+        sac_workload(learner, 4)
     learner.update = learner.by_keyword
     takes = re.escape("calls agent.update(4), but Learner.by_keyword(*, batch_size) does not take that")
     with pytest.raises(ComponentError, match=rf"{takes}.*rlperf_sac_update\(lambda: agent\.update\(…\)\)"):
@@ -135,8 +131,6 @@ def test_an_update_that_takes_a_batch(wording: Wording) -> None:
     learner.update = learner.broken
     with pytest.raises(KeyError, match="weights"):
         sac_workload(learner, 4).check()
-    learner.update = learner.by_size
-    sac_workload(learner, 4).check()
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,6 @@ def to_numpy(array: Any) -> Any:
     return np.asarray(array)
 
 
-def check_device(what: str, tensor: Any, device: Any) -> None:
-    """Raise ComponentError unless a tensor is on a device of the type that it should be on, a ``torch.device``."""
-    __tracebackhide__ = True
-    if tensor.device.type != device.type:
-        raise ComponentError(f"{what} is on {tensor.device}, expected {device}")
-
-
 # --------------------------------------------------------------------------- what a test gives
 
 

@@ -99,7 +99,8 @@ def learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> L
         raise ComponentError("the agent also needs n_steps=…, the steps of each env in the rollout that it learns from")
     check_count("n_steps", n_steps)
     if make is not None:
-        return make(agent, n_steps)
+        made: Learner = make(agent, n_steps)
+        return made
     assert callable(collect)
     check_takes(f"the fixture calls agent.collect({n_steps})", collect, (n_steps,), "give a thunk, lambda: …")
     if items is not None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from pytest_rlperf.components.checks import attribute, check_count, check_takes, signature_of
+from pytest_rlperf.components.checks import attribute, check_count, check_takes, leaves, signature_of
 from pytest_rlperf.components.contracts import Updater, timed_call
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.training import Training
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import Harvest, Workload
+from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.timers import hierarchical_timer
 
 _SAC_UPDATE = hierarchical_timer("sac_update")
 _IDLE = "is the buffer filled past its warm-up, and does update() do a gradient step?"
-_BATCHES = ("batch", "batches", "minibatch", "data", "samples", "transitions", "experience", "experiences")
+_BATCHES = ("batch", "minibatch", "samples", "transitions", "experiences")  # names of a parameter that is no size
 
 
 def sac_workload(agent: Any, batch_size: int | None) -> Workload:
@@ -37,7 +38,7 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
 
     def check() -> object:
         __tracebackhide__ = True
-        return _check(updater)
+        return _check(updater, batch_size)
 
     harvest = Harvest(call_in_sections, (sections,)) if sections else None
     return Workload(
@@ -52,10 +53,15 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     )
 
 
-def _check(updater: Updater) -> object:
+def _check(updater: Updater, batch_size: int | None) -> object:
     """Do one update, and check it; return what it returned."""
     __tracebackhide__ = True
-    updater.check()
+    if updater.buffers:
+        with drawn(updater.owner, updater.buffers) as batches:
+            updater.update()
+        sizes = [next((len(array) for _, array in leaves(batch)), 0) for batch in batches]
+        if sizes != [batch_size]:
+            raise ComponentError(f"one update drew batches of {sizes} transitions, expected one of {batch_size}")
     training = Training(updater.owner)
     output = training.do(updater.update, _IDLE)
     if updater.steps is not None and len(training.steps) != updater.steps:
@@ -66,16 +72,23 @@ def _check(updater: Updater) -> object:
     return output
 
 
-class _AnyUpdater(Updater):
-    """Updates by a function; how many optimizer steps that takes is not known."""
+@contextmanager
+def drawn(owner: object, buffers: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield a list that gets every batch drawn from ``buffers``, which ``owner`` holds, while the body runs."""
+    batches: list[Any] = []
 
-    def __init__(self, owner: object, update: Callable[[], object]) -> None:
-        self.owner = owner
-        self._update = update
+    def noting(sample: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            batch = sample(*args, **kwargs)
+            batches.append(batch)
+            return batch
 
-    def update(self) -> object:
-        """Do one update."""
-        return self._update()
+        return noted
+
+    with ExitStack() as stack:
+        for buffer in buffers:
+            stack.callback(replace_method(owner, buffer, "sample", noting))
+        yield batches
 
 
 def _updater(agent: Any, batch_size: int | None) -> Updater:
@@ -89,11 +102,18 @@ def _updater(agent: Any, batch_size: int | None) -> Updater:
     if batch_size is None:
         raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which an update samples")
     if make is not None:
-        return make(agent, batch_size)
+        made: Updater = make(agent, batch_size)
+        return made
     assert callable(method)
     thunk = "a thunk does any update: rlperf_sac_update(lambda: agent.update(…))"
     check_takes(f"rlperf_sac_update calls agent.update({batch_size})", method, (batch_size,), thunk)
-    return _AnyUpdater(agent, partial(_update, method, batch_size))
+    signature = signature_of(method)
+    if signature is not None and next(iter(signature.parameters), None) in _BATCHES:
+        raise ComponentError(
+            f"rlperf_sac_update calls agent.update({batch_size}), a size, and update takes a batch: give a thunk that "
+            f"draws one, rlperf_sac_update(lambda: agent.update(buffer.sample({batch_size})))"
+        )
+    return Updater(agent, lambda: method(batch_size))
 
 
 def _thunk_updater(thunk: Any) -> Updater:
@@ -105,23 +125,4 @@ def _thunk_updater(thunk: Any) -> Updater:
         )
     instead = "give a thunk of one update, rlperf_sac_update(lambda: update(batch)), or the agent itself"
     check_takes("rlperf_sac_update calls a thunk without arguments", thunk, (), instead)
-    return _AnyUpdater(thunk, thunk)
-
-
-def _update(method: Callable[[int], object], batch_size: int) -> object:
-    """Do one update; ComponentError where it fails and its parameter is a batch, not a size."""
-    __tracebackhide__ = True
-    try:
-        return method(batch_size)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        if _first_parameter(method) not in _BATCHES:
-            raise
-        raise ComponentError(
-            f"agent.update({batch_size}) was given a batch size, and takes a batch: give a thunk that draws one, "
-            f"rlperf_sac_update(lambda: agent.update(buffer.sample({batch_size})))"
-        ) from error
-
-
-def _first_parameter(method: Callable[..., object]) -> str | None:
-    signature = signature_of(method)
-    return None if signature is None else next(iter(signature.parameters), None)
+    return Updater(thunk, thunk)

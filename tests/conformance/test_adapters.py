@@ -163,7 +163,8 @@ def updater_of(agent: Any) -> Updater:
     make = adapter_for(lambda library: library.sac, agent)
     if make is None:
         pytest.skip("has no adapter")
-    return make(agent, BATCH_SIZE)
+    made: Updater = make(agent, BATCH_SIZE)
+    return made
 
 
 @built("sac")
@@ -259,7 +260,8 @@ def roller_of(agent: Any) -> Roller:
     make = adapter_for(lambda library: library.ppo, agent)
     if make is None:
         pytest.skip("has no adapter")
-    return make(agent, N_STEPS)
+    made: Roller = make(agent, N_STEPS)
+    return made
 
 
 @built("ppo")
