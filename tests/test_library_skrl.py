@@ -9,7 +9,7 @@ from library_checks import assert_counts, harvested
 from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
-from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.updates import sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 

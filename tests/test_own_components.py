@@ -17,12 +17,9 @@ from library_checks import example
 from numpy.typing import NDArray
 from wording import Wording
 
-from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.ppo_update import ppo_update_workload
-from pytest_rlperf.components.replay import replay_workload
-from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.components.thunk import thunk_workload
-from pytest_rlperf.components.train import train_workload
+from pytest_rlperf.components.calls import thunk_workload
+from pytest_rlperf.components.ppo import ppo_update_workload, ppo_workload, train_workload
+from pytest_rlperf.components.updates import replay_workload, sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import recording

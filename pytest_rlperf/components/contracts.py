@@ -267,18 +267,22 @@ class Roller(ABC):
 class Learner(ABC):
     """Does a library's PPO updates, and whole iterations of its training; made with the agent and a rollout's steps.
 
-    ``owner`` holds the modules and optimizers. ``probes`` time parts of an update from outside: ``forward``,
-    ``backward`` and ``step``; where there are none, modules, backward passes and optimizers are timed.
+    ``owner`` holds the modules and optimizers, ``roller`` collects. ``probes`` time parts of an update from outside:
+    ``forward``, ``backward`` and ``step``; where there are none, modules, backward passes and optimizers are timed.
     ``iteration_probes`` time the two parts of an iteration, ``collect`` and ``update``.
     """
 
-    owner: object
+    owner: Any
+    roller: Roller
     probes: tuple[Probe, ...] = ()
     iteration_probes: tuple[Probe, ...] = ()
 
-    @abstractmethod
-    def collect(self) -> None:
-        """Have the full rollout that every update is of; ComponentError where it is not full."""
+    def collect(self) -> Any:
+        """Have the rollout that every update is of, and return it; ComponentError where it is not full."""
+        __tracebackhide__ = True
+        rollout = self.roller.collect()
+        self.roller.check(rollout)
+        return rollout
 
     @abstractmethod
     def update(self) -> object:
@@ -291,9 +295,9 @@ class Learner(ABC):
     def iterate(self) -> object:
         """Collect a rollout and update, as the agent's own training does."""
 
-    @abstractmethod
     def env_steps(self) -> Any:
         """Return how many env steps the last iteration took."""
+        return float(self.roller.n_steps * self.roller.num_envs)
 
 
 # --------------------------------------------------------------------------- what rollouts are checked by

@@ -175,16 +175,15 @@ class RloxLearner(Learner):
                 f"the agent's rollouts are of {agent.config.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), "
                 f"or n_steps={agent.config.n_steps}"
             )
-        self.owner: Any = agent
-        self._roller = RloxRoller(agent, n_steps)
+        self.owner = agent
+        self.roller = RloxRoller(agent, n_steps)
         self._rollout: Any = None
         self.iteration_probes = tuple(probes_for({"collect": "collector.collect"}, agent))
 
     def collect(self) -> None:
         """Collect the rollout."""
         __tracebackhide__ = True
-        self._rollout = self._roller.collect()
-        self._roller.check(self._rollout)
+        self._rollout = super().collect()
 
     def update(self) -> object:
         """Do all epochs."""
@@ -197,10 +196,6 @@ class RloxLearner(Learner):
     def iterate(self) -> object:
         """Train on one more rollout."""
         return self.owner.train(int(self.env_steps()))
-
-    def env_steps(self) -> float:
-        """Return the env steps of a rollout."""
-        return float(self._roller.n_steps * self._roller.num_envs)
 
 
 class _RolloutPhases(Cuts):

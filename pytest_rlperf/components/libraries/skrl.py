@@ -130,7 +130,7 @@ class SkrlLearner(Learner):
                 f"the agent's memory holds {len(agent.memory)} transitions, expected {rows}, {n_steps} steps of "
                 f"{agent.memory.num_envs} envs: agent.record_transition(…) a rollout first, as a trainer does"
             )
-        self.owner: PPO = agent
+        self.owner = agent
         self._values = agent.memory.get_tensor_by_name("values").clone()
         self.probes = tuple(probes_for({"forward": ["policy.act", "value.act"]}, agent))
         agent.enable_models_training_mode(True)
@@ -154,8 +154,6 @@ class SkrlLearner(Learner):
             "skrl's agents collect no rollouts, its trainers do: rlperf_train(trainer.train, items=…), the env steps "
             "that the trainer's timesteps are"
         )
-
-    env_steps = iterate
 
 
 LIBRARY = Library(

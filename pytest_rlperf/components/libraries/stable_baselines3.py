@@ -163,8 +163,8 @@ class PpoLearner(Learner):
     """
 
     def __init__(self, agent: PPO, n_steps: int) -> None:
-        self.owner: PPO = agent
-        self._roller = PpoRoller(agent, n_steps)
+        self.owner = agent
+        self.roller = PpoRoller(agent, n_steps)
         self._rollout: dict[str, Any] = {}
         self.probes = tuple(probes_for({"forward": "policy.evaluate_actions"}, agent))
         self.iteration_probes = tuple(probes_for({"collect": "collect_rollouts", "update": "train"}, agent))
@@ -174,9 +174,7 @@ class PpoLearner(Learner):
     def collect(self) -> None:
         """Collect the rollout into the agent's buffer."""
         __tracebackhide__ = True
-        rollout = self._roller.collect()
-        self._roller.check(rollout)
-        self._rollout = _copied(vars(rollout))
+        self._rollout = _copied(vars(super().collect()))
 
     def restore(self) -> None:
         """Give back the arrays by step and env."""
@@ -189,10 +187,6 @@ class PpoLearner(Learner):
     def iterate(self) -> None:
         """Learn from one more rollout."""
         self.owner.learn(int(self.env_steps()), reset_num_timesteps=False)
-
-    def env_steps(self) -> float:
-        """Return the env steps of a rollout."""
-        return float(self._roller.n_steps * self._roller.num_envs)
 
 
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -209,31 +209,31 @@ class TianshouLearner(Learner):
 
     def __init__(self, trainer: OnPolicyTrainer, n_steps: int) -> None:
         __tracebackhide__ = True
-        self._roller = TianshouRoller(trainer, n_steps)
-        self._steps = n_steps * self._roller.num_envs
+        self.roller: TianshouRoller = TianshouRoller(trainer, n_steps)
         collected = trainer.params.collection_step_num_env_steps
-        if collected != self._steps:
+        if collected != self.env_steps():
             raise ComponentError(
                 f"a training step of the trainer's collects {collected} env steps, not {n_steps} of each of "
-                f"{self._roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps={self._steps})"
+                f"{self.roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps="
+                f"{self.env_steps():g})"
             )
-        self.owner: Any = trainer.algorithm
+        self.owner = trainer.algorithm
         self._trainer: Any = trainer
         self.iteration_probes = tuple(
             probes_for({"collect": "_collect_training_data", "update": "_update_step"}, trainer)
         )
-        self._roller.empty()
+        self.roller.empty()
 
     def collect(self) -> None:
         """Fill the collector's buffer."""
         __tracebackhide__ = True
-        self._roller.empty()
-        self._roller.check(self._roller.collect())
+        self.roller.empty()
+        super().collect()
 
     def update(self) -> object:
         """Do all repetitions, on all that the buffer holds."""
         params = self._trainer.params
-        with self._roller.training_step(self.owner.policy):
+        with self.roller.training_step(self.owner.policy):
             return self.owner.update(
                 buffer=params.training_collector.buffer,
                 batch_size=params.batch_size,
@@ -243,10 +243,6 @@ class TianshouLearner(Learner):
     def iterate(self) -> object:
         """Do a training step."""
         return self._trainer._training_step()
-
-    def env_steps(self) -> float:
-        """Return the env steps of a rollout."""
-        return float(self._steps)
 
 
 class _RolloutPhases(Cuts):
