@@ -204,7 +204,6 @@ class OldVectorEnv(VectorEnv):
         ({"single_action_space": None, "action_space": Space(2)}, (3, 2)),
         ({"single_action_space": None, "action_space": Space(3, 2)}, (3, 2)),
         ({"single_action_space": Space(3), "action_space": Space(3)}, (3, 3)),
-        ({"num_envs": None, "n_envs": 3}, (3, 2)),
     ],
 )
 def test_a_vector_env_of_ones_own(kind: type[VectorEnv], told: dict[str, Any], shape: tuple[int, ...]) -> None:
@@ -267,14 +266,10 @@ def test_an_env_that_lacks_something(told: Mapping[str, Any], wording: Wording) 
         vecenv_workload(VectorEnv(**told))
 
 
-def test_the_number_of_envs_may_be_told(wording: Wording) -> None:
-    """With num_envs an env that does not say so is stepped, and a thunk that makes one is not taken for its step."""
-    workload = vecenv_workload(VectorEnv(num_envs=None), num_envs=3)
-    workload.check()
-    assert workload.items == 3.0
-    vecenv_workload(VectorEnv(), num_envs=3).check()
+def test_the_number_of_envs_is_a_thunks(wording: Wording) -> None:
+    """With num_envs a thunk that makes an env is not taken for its step, and no env is; a class is no thunk."""
     with wording.raises(ComponentError):
-        vecenv_workload(VectorEnv(), num_envs=16)
+        vecenv_workload(VectorEnv(), num_envs=3)
     with wording.raises(ComponentError):
         vecenv_workload(VectorEnv, num_envs=3).check()
     with wording.raises(ComponentError):

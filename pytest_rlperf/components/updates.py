@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from pytest_rlperf.components.checks import (
     NO_ARRAYS,
@@ -22,7 +18,6 @@ from pytest_rlperf.components.checks import (
     finished,
     leaves,
     signature_of,
-    to_numpy,
 )
 from pytest_rlperf.components.contracts import Updater, timed_call
 from pytest_rlperf.components.libraries import adapter_for
@@ -227,16 +222,6 @@ def _thunk_updater(thunk: Any) -> Updater:
 _Found = dict[int, tuple[str, Any]]  # tensors by their identity, each with its path
 
 
-@dataclass(frozen=True)
-class _Look:
-    """A tensor as it was at one time; it is kept, so that no other object gets its identity."""
-
-    path: str
-    array: Any
-    checksum: int
-    finite: bool
-
-
 class Training:
     """The effect of one update, of the agent or thunk ``owner``, on the values that it trains.
 
@@ -247,38 +232,35 @@ class Training:
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
-        looks = _looks(trainable(owner))
-        # An optimizer that the update makes gives the same tensors other paths, and a functional update gives the same
-        # paths other tensors.
-        self._known = {id(look.array): look for look in looks}
-        self._paths = {look.path: look for look in looks}
-        self._stepped: _Found = {}
+        self._found = trainable(owner)
+        self._before = _copies(self._found)
         self.steps: list[object] = []
 
     def do(self, update: Callable[[], object], advice: str) -> object:
         """Do the update, and return what it returned.
 
-        ComponentError unless it has changed something, or with ``advice``, and has left all parameters finite.
+        ComponentError unless it has changed something, or with ``advice``, and has left all parameters finite. One that
+        the update has made is a change.
         """
         __tracebackhide__ = True
         with _hooked(before_steps, self._remember), counted_steps() as self.steps:
             output = finished(update(), "the update")
-        after = _looks(self._stepped | trainable(self._owner))
-        for look in after:
-            if not look.finite:
-                raise ComponentError(f"after one update {look.path} holds NaN or infinity")
-        # One that is new was neither changed nor left as it was.
-        before = (self._known.get(id(look.array)) or self._paths.get(look.path, look) for look in after)
-        if after and all(was.checksum == look.checksum for was, look in zip(before, after, strict=True)):
+        self._found |= trainable(self._owner)
+        after = _copies(self._found)
+        for identity, values in after.items():
+            if not values.isfinite().all():
+                raise ComponentError(f"after one update {self._found[identity][0]} holds NaN or infinity")
+        before = self._before
+        if after and all(identity in before and values.equal(before[identity]) for identity, values in after.items()):
             raise ComponentError(f"one update changed none of the agent's {len(after)} trained parameters: {advice}")
         return output
 
     def _remember(self, optimizer: Any) -> None:
         """Note what an optimizer trains, before its step, where that is not known yet."""
         found = _trained(type(optimizer).__qualname__, optimizer)
-        new = {identity: tensor for identity, tensor in found.items() if identity not in self._stepped | self._known}
-        self._known |= {id(look.array): look for look in _looks(new)}
-        self._stepped = found | self._stepped
+        new = {identity: tensor for identity, tensor in found.items() if identity not in self._found}
+        self._found |= new
+        self._before |= _copies(new)
 
 
 class Kept:
@@ -340,13 +322,10 @@ def _trained(path: str, optimizer: Any) -> _Found:
     return {id(tensor): (f"{path}.params[{index}]", tensor) for index, tensor in enumerate(tensors)}
 
 
-def _looks(found: _Found) -> list[_Look]:
-    """Look at tensors; those that cannot be read are left out: on ``meta``, lazy, sparse, freed."""
-    looks = []
-    for path, array in found.values():
+def _copies(found: _Found) -> dict[int, Any]:
+    """Return the values of tensors by identity; those that cannot be read are left out: on ``meta``, lazy, freed."""
+    copies = {}
+    for identity, (_, tensor) in found.items():
         with suppress(Exception):  # each kind that cannot be read raises an error of its own
-            # Of a copy, as PyTorch resizes no storage that NumPy has had a view of.
-            values = np.ascontiguousarray(to_numpy(array.detach().to("cpu", copy=True)))
-            checksum = zlib.crc32(values.view(np.uint8).data)
-            looks.append(_Look(path, array, checksum, bool(np.isfinite(values).all())))
-    return looks
+            copies[identity] = tensor.detach().to("cpu", copy=True).to_dense()
+    return copies

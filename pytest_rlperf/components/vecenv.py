@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -43,15 +42,14 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
     __tracebackhide__ = True
     if num_envs is not None:
         check_count("num_envs", num_envs)
-        if callable(env) or not can_be_stepped(env):
-            return _stepping_workload(env, num_envs)
+        return _stepping_workload(env, num_envs)
     close: Callable[[], None] = _keep_open
     if callable(env) and attribute(env, "step") is None:
         check_takes(_THUNK_CALL, env, (), "rlperf_vecenv_step(lambda: make(…))")
         env = env()
         close = attribute(env, "close") or _keep_open
     try:
-        stepper = _stepper(env, num_envs, seed=random.getrandbits(31))
+        stepper = _stepper(env, seed=random.getrandbits(31))
     except BaseException:
         close()  # the fixture made it
         raise
@@ -72,7 +70,7 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
     if not callable(step):
         raise ComponentError(
             f"with num_envs=…, rlperf_vecenv_step needs a thunk that steps every env once, not "
-            f"{type(step).__qualname__}"
+            f"{type(step).__qualname__}; an env says by its num_envs how many there are"
         )
     instead = f"rlperf_vecenv_step(lambda: env.step(actions), num_envs={num_envs})"
     check_takes(_THUNK_CALL, step, (), instead)
@@ -101,63 +99,35 @@ def _keep_open() -> None:
     """Leave an env open that was open when it came."""
 
 
-def _stepper(env: Any, num_envs: int | None, seed: int) -> Stepper:
+def _stepper(env: Any, seed: int) -> Stepper:
     """Choose by what the env is."""
     __tracebackhide__ = True
     make = adapter_for(lambda library: library.vecenv, env)
     if make is not None:
         stepper: Stepper = make(env, seed)
-        _check_given(num_envs, stepper.num_envs)
         return stepper
-    declared = _declared_num_envs(env)
-    if declared is not None:
-        check_count("num_envs", declared)
-        _check_given(num_envs, declared)
-    num_envs = num_envs or declared
-    if can_be_stepped(env) and num_envs is not None:
-        mode = autoreset_mode(env)
-        if mode in ("NextStep", "Disabled"):
-            raise ComponentError(
-                f"{type(env).__qualname__} has autoreset_mode {mode}, and is no vector env of gymnasium's: derive it "
-                f"from gymnasium.vector.VectorEnv, or {_ANY_STEP.format(num_envs)}"
-            )
-        return AnyStepper(env, num_envs, _batches_of_actions(env, num_envs, seed), seed)
-    if can_be_stepped(env):
+    if not can_be_stepped(env):
+        what = f"the class {env.__qualname__}, only an instance" if isinstance(env, type) else type(env).__qualname__
         raise ComponentError(
-            f"{type(env).__qualname__} has no num_envs: where it steps several envs, pass their number, "
-            "rlperf_vecenv_step(env, num_envs=8); for any other env, give a thunk: rlperf_vecenv_step(step, num_envs=8)"
+            f"rlperf_vecenv_step does not support {what}. It supports the vector envs of "
+            f"{libraries_known(lambda library: library.vecenv)}, and any object that has reset(), step(actions) and "
+            "num_envs. For any other vector env, pass a function without arguments that steps it, and the number of "
+            "envs: rlperf_vecenv_step(step, num_envs=8)"
         )
-    raise ComponentError(
-        f"rlperf_vecenv_step does not support {_described(env)}. It supports the vector envs of "
-        f"{libraries_known(lambda library: library.vecenv)}, and any object that has reset(), step(actions) and "
-        "num_envs. For any other vector env, pass a function without arguments that steps it, and the number of envs: "
-        "rlperf_vecenv_step(step, num_envs=8)"
-    )
-
-
-def _check_given(given: int | None, declared: int) -> None:
-    """Raise ComponentError where the test gives another number of envs than the env has."""
-    __tracebackhide__ = True
-    if given is not None and given != declared:
-        raise ComponentError(f"num_envs={given}, but the env has num_envs={declared}: leave num_envs out")
-
-
-def _described(env: Any) -> str:
-    """Return in words what something is."""
-    if isinstance(env, type):
-        return f"the class {env.__qualname__} (give an instance, or lambda: {env.__name__}(…))"
-    return type(env).__qualname__
-
-
-def _declared_num_envs(env: Any) -> int | None:
-    """Return a vector env's ``num_envs`` or ``n_envs``, be it 0 or True; None where neither is a number."""
-    for name in ("num_envs", "n_envs"):
-        value = attribute(env, name)
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, Integral):
-            return int(value)
-    return None
+    num_envs = attribute(env, "num_envs")
+    if num_envs is None:
+        raise ComponentError(
+            f"{type(env).__qualname__} has no num_envs: where it steps several envs, give it their number; for any "
+            "other env, give a thunk: rlperf_vecenv_step(step, num_envs=8)"
+        )
+    check_count("num_envs", num_envs)
+    mode = autoreset_mode(env)
+    if mode in ("NextStep", "Disabled"):
+        raise ComponentError(
+            f"{type(env).__qualname__} has autoreset_mode {mode}, and is no vector env of gymnasium's: derive it "
+            f"from gymnasium.vector.VectorEnv, or {_ANY_STEP.format(num_envs)}"
+        )
+    return AnyStepper(env, num_envs, _batches_of_actions(env, num_envs, seed), seed)
 
 
 def can_be_stepped(env: Any) -> bool:
