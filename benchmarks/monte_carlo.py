@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import interpolate, special, stats
 from shared import percent, print_table
 
-from pytest_rlperf.components.outputs import output_parts
+from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.judge import live
 from pytest_rlperf.judge.findings import KINDS, find_all, first_call, outputs, scale
 from pytest_rlperf.judge.live import judge_pairs, slower_least

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -109,9 +108,9 @@ def _measure(request: pytest.FixtureRequest, component: str, *args: Any, phases:
     """Make the component's workload and have this process's engine measure it."""
     __tracebackhide__ = True
     claim(request.node)
-    module = import_module(f"pytest_rlperf.components.{component}")
-    make: Callable[..., Workload] = getattr(module, f"{component}_workload")
-    workload = make(*args, **kwargs)
+    from pytest_rlperf.components import find_workload
+
+    workload = find_workload(component)(*args, **kwargs)
     if phases is not None:
         workload = _with_phases(workload, phases, args[0])
     engine = request.config.stash.get(ENGINE, None) or RunOnce()

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from pytest_rlperf import suite
-from pytest_rlperf.components.libraries import Library, libraries
+from pytest_rlperf.components.libraries import BASIS, Library, libraries
 from pytest_rlperf.model.measured import Phase, Workload
 from pytest_rlperf.probes import attached
 from pytest_rlperf.timers import recording
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SUITE = Path(suite.__file__).parent / "libraries"
+REFERENCE = Library(name="reference", module="torch", requirement=BASIS)  # measured beside the libraries
 
 
 def libraries_with(component: str) -> list[Library]:
     """Return the libraries whose tests in the suite have a function that makes a component; none is imported."""
     found = []
-    for library in libraries():
+    for library in (REFERENCE, *libraries()):
         tree = ast.parse(_tests_of(library).read_bytes())
         if any(getattr(node, "name", "") == f"{library.name}_{component}" for node in tree.body):
             found.append(library)

@@ -13,7 +13,7 @@ from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
 from pytest_rlperf import ComponentError
-from pytest_rlperf.components.thunk import thunk_workload
+from pytest_rlperf.components.calls import thunk_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule

@@ -19,7 +19,7 @@ from example import FAILED, Example
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_rlperf.components.outputs import output_parts
+from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict

@@ -6,7 +6,7 @@ import pytest
 from library_checks import assert_parts, example, harvested
 
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.updates import sac_workload
 
 gymnasium: Any = pytest.importorskip("gymnasium")
 torch: Any = pytest.importorskip("torch")
@@ -39,6 +39,7 @@ def test_phases_of_a_rollout_with_timers(script: dict[str, Any]) -> None:
         patch.setattr(envs, "reset", lambda **_: pytest.fail("resets the env"))
         workload = ppo_workload(collect, None, 128)
         workload.check()
+        assert workload.processed(1) == 128
         phases = harvested(workload, 5)
     assert workload.processed(5) == 640
     assert_parts(phases, "ppo_collect", ("policy", "store", "env_step", "gae"))

@@ -8,7 +8,7 @@ from library_checks import assert_parts, harvested
 from wording import Wording
 
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.updates import sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 

@@ -7,7 +7,7 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.updates import sac_workload
 from pytest_rlperf.errors import ComponentError
 
 tianshou: Any = pytest.importorskip("tianshou")

@@ -11,7 +11,7 @@ from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.updates import replay_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 

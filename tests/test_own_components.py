@@ -17,12 +17,9 @@ from library_checks import example
 from numpy.typing import NDArray
 from wording import Wording
 
-from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.ppo_update import ppo_update_workload
-from pytest_rlperf.components.replay import replay_workload
-from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.components.thunk import thunk_workload
-from pytest_rlperf.components.train import train_workload
+from pytest_rlperf.components.calls import thunk_workload
+from pytest_rlperf.components.ppo import ppo_update_workload, ppo_workload, train_workload
+from pytest_rlperf.components.updates import replay_workload, sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import recording
@@ -111,9 +108,6 @@ class Learner:
     def by_batch(self, batch: Any) -> None:
         self.weights += batch["rewards"]
 
-    def by_size(self, batch: int) -> None:
-        self.weights += np.ones(batch).sum()
-
     def by_keyword(self, *, batch_size: int) -> None:
         """Take a size by its name."""
 
@@ -122,12 +116,11 @@ class Learner:
 
 
 def test_an_update_that_takes_a_batch(wording: Wording) -> None:
-    """It is told so, with what to write, where it fails by what it was given; its own errors stay as they are."""
+    """It is told so before it is called, with what to write; an update's own errors stay as they are."""
     learner: Any = Learner()
     learner.update = learner.by_batch
-    with wording.raises(ComponentError) as failure:
-        sac_workload(learner, 4).check()
-    assert isinstance(failure.value.__cause__, TypeError)
+    with wording.raises(ComponentError):
+        sac_workload(learner, 4)
     learner.update = learner.by_keyword
     takes = re.escape("calls agent.update(4), but Learner.by_keyword(*, batch_size) does not take that")
     with pytest.raises(ComponentError, match=rf"{takes}.*rlperf_sac_update\(lambda: agent\.update\(…\)\)"):
@@ -135,8 +128,6 @@ def test_an_update_that_takes_a_batch(wording: Wording) -> None:
     learner.update = learner.broken
     with pytest.raises(KeyError, match="weights"):
         sac_workload(learner, 4).check()
-    learner.update = learner.by_size
-    sac_workload(learner, 4).check()
 
 
 @pytest.mark.parametrize(
@@ -213,7 +204,6 @@ class OldVectorEnv(VectorEnv):
         ({"single_action_space": None, "action_space": Space(2)}, (3, 2)),
         ({"single_action_space": None, "action_space": Space(3, 2)}, (3, 2)),
         ({"single_action_space": Space(3), "action_space": Space(3)}, (3, 3)),
-        ({"num_envs": None, "n_envs": 3}, (3, 2)),
     ],
 )
 def test_a_vector_env_of_ones_own(kind: type[VectorEnv], told: dict[str, Any], shape: tuple[int, ...]) -> None:
@@ -276,14 +266,10 @@ def test_an_env_that_lacks_something(told: Mapping[str, Any], wording: Wording) 
         vecenv_workload(VectorEnv(**told))
 
 
-def test_the_number_of_envs_may_be_told(wording: Wording) -> None:
-    """With num_envs an env that does not say so is stepped, and a thunk that makes one is not taken for its step."""
-    workload = vecenv_workload(VectorEnv(num_envs=None), num_envs=3)
-    workload.check()
-    assert workload.items == 3.0
-    vecenv_workload(VectorEnv(), num_envs=3).check()
+def test_the_number_of_envs_is_a_thunks(wording: Wording) -> None:
+    """With num_envs a thunk that makes an env is not taken for its step, and no env is; a class is no thunk."""
     with wording.raises(ComponentError):
-        vecenv_workload(VectorEnv(), num_envs=16)
+        vecenv_workload(VectorEnv(), num_envs=3)
     with wording.raises(ComponentError):
         vecenv_workload(VectorEnv, num_envs=3).check()
     with wording.raises(ComponentError):

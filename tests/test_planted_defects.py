@@ -22,7 +22,7 @@ from pytest_rlperf.components.reference.ppo import (  # noqa: E402
     make_vec_env,
 )
 from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402
-from pytest_rlperf.components.sac import sac_workload  # noqa: E402
+from pytest_rlperf.components.updates import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
 from pytest_rlperf.measure.passes import count, learn  # noqa: E402
 from pytest_rlperf.model.measured import (  # noqa: E402

@@ -356,22 +356,3 @@ def test_ppo_clips_by_hand() -> None:
     losses = agent._update_minibatch(obs, actions, log_probs - np.log(2.0), advantages, values + 3.0)
     expected = torch.tensor([(2.0 - 1.2) / 2 * np.sqrt(3) / 2, 0.5 * 9.0, float(entropies.mean())])
     torch.testing.assert_close(losses, expected, check_dtype=False)
-
-
-@pytest.mark.torch
-def test_ppo_errors(wording: Wording) -> None:
-    """No steps, too few rows to split, spaces of another kind and another autoreset mode each have their message."""
-    import gymnasium
-
-    agent = cartpole_ppo(n_envs=1)
-    with pytest.raises(ValueError, match="5 valid rows"):
-        agent.update(agent.collect(5))
-    box, discrete = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)
-    with wording.raises(ValueError):
-        ppo.ActorCritic(discrete, discrete)
-    with wording.raises(ValueError):
-        ppo.ActorCritic(box, gymnasium.spaces.MultiBinary(2))
-    same_step = counting_envs([2], truncates=False)
-    same_step.metadata = {"autoreset_mode": "SameStep"}
-    with pytest.raises(ValueError, match="got SameStep"):
-        ppo.PPO(same_step)

@@ -18,12 +18,11 @@ from builders import ONE_CALL
 from virtual_gpu import VirtualGPU
 from wording import Wording
 
+from pytest_rlperf.components.calls import thunk_workload
 from pytest_rlperf.components.checks import finished
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.replay import replay_workload
-from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.components.thunk import thunk_workload
+from pytest_rlperf.components.updates import replay_workload, sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.errors import ComponentError

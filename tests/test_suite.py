@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 ROOT = Path(__file__).parents[1]
 SUITE = "pytest_rlperf.suite.libraries"
-LIBRARIES = [library for library in libraries() if (library_checks.SUITE / f"test_{library.name}.py").exists()]
+LIBRARIES = [library_checks.REFERENCE, *(each for each in libraries() if each.starter.startswith("test_"))]
 
 
 def is_there(library: Library) -> bool:

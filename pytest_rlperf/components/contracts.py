@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from typing import Any
 
-from pytest_rlperf.components.checks import attribute, check_device, leaves, to_numpy
+import numpy as np
+
+from pytest_rlperf.components.checks import attribute, finished, leaves, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.timers import Timer, hierarchical_timer
 
+_CHECKED_STEPS = 100  # at most, until an episode has ended
 ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 ACTION = hierarchical_timer("action")
 ENV_STEP = hierarchical_timer("env_step")
@@ -38,10 +41,8 @@ def timed_call(timer: Timer, function: Callable[[], object]) -> Callable[[], obj
 class Stepper(ABC):
     """Steps every env of a vector env in each call, by actions drawn beforehand; made with the env and a seed.
 
-    It does not count calls that only reset an env.
-
-    Where an env spends a call on a reset, as under gymnasium's NEXT_STEP, the subclass appends to ``_ended``, once a
-    call, a value for ``_n_ended``.
+    It does not count calls that only reset an env: where an env spends a call on a reset, as under gymnasium's
+    NEXT_STEP, the subclass appends to ``_ended``, once a call, a value for ``_n_ended``.
     """
 
     def __init__(self, env: Any, num_envs: int, actions: Iterable[Any]) -> None:
@@ -50,11 +51,34 @@ class Stepper(ABC):
         self._actions = cycle(actions)
         self._calls = 0
         self._ended: list[Any] = []
+        self._before: Any = None  # which episodes the step before ended, within a check
         self._due = 0  # resets that the next call makes, which may belong to another slice
 
     @abstractmethod
+    def reset(self) -> object:
+        """Reset every env before a check, by the seed."""
+
+    @abstractmethod
+    def check_step(self, results: Any) -> bool:
+        """Check what a step returned, and return whether enough has been seen; ComponentError names what is wrong."""
+
     def check(self) -> object:
-        """Reset and step, and check what comes back; ComponentError names what is wrong."""
+        """Reset, step until an episode has ended, and check what comes back.
+
+        Returned is what the last step did, but for its infos.
+        """
+        __tracebackhide__ = True
+        self.reset()
+        self._ended, self._due, self._before = [], 0, None
+        for _ in range(_CHECKED_STEPS):
+            self.count()
+            results = finished(self.step(next(self._actions)), "step(actions)")
+            is_enough = self.check_step(results)
+            self._calls = 1
+            self.finish(results)
+            if is_enough:
+                break
+        return results[:-1] if isinstance(results, tuple) else None
 
     def call(self) -> object:
         """Step every env once."""
@@ -63,11 +87,15 @@ class Stepper(ABC):
         with ENV_STEP:
             results = self.step(actions)
         self._calls += 1
+        self.finish(results)
         return results
 
-    def step(self, actions: Any) -> object:
+    def step(self, actions: Any) -> Any:
         """Step every env once with these actions."""
         return self.env.step(actions)
+
+    def finish(self, results: Any) -> None:  # noqa: B027 - most envs reset within the step
+        """Do what a step leaves to be done: note the ends of episodes, or reset."""
 
     def count(self) -> float:
         """Return the env steps since the last count, resets left out; of a check's, those of its last call."""
@@ -79,6 +107,66 @@ class Stepper(ABC):
     def _n_ended(self, ended: Any) -> int:
         """Return how many episodes ended with a call, by its entry in ``_ended``."""
         return int(ended.sum())
+
+
+class AutoresetStepper(Stepper):
+    """Steps an env that resets by one of gymnasium's autoreset modes; a step returns flags as arrays or tensors.
+
+    Under ``NextStep`` the call after an episode's end resets that env and ignores its action: no step. Under
+    ``SameStep`` the step that ends an episode does, and under ``Disabled`` ``reset_ended`` does, part of stepping on.
+    """
+
+    def __init__(self, env: Any, num_envs: int, actions: Iterable[Any], mode: str) -> None:
+        super().__init__(env, num_envs, actions)
+        self.mode = mode
+
+    def reset(self) -> None:
+        """Reset every env before a check."""
+        self.env.reset()
+
+    def reset_ended(self, ended: Any) -> None:
+        """Reset the envs whose episodes have ended."""
+        self.env.reset()
+
+    def check_step(self, results: Any) -> bool:
+        """Check the rows, and that no env ended twice in a row without the reset that its mode has in between.
+
+        An episode of one step may end twice in a row under ``SameStep``, where the info has the observation it ended
+        with.
+        """
+        __tracebackhide__ = True
+        obs, rewards, terminated, truncated, info = results
+        check_observations(obs, self.num_envs)
+        check_rows(self.num_envs, {"reward": rewards, "terminated": terminated, "truncated": truncated})
+        ended = terminated | truncated
+        before, self._before = self._before, ended
+        if before is None:
+            return False
+        again = np.flatnonzero(to_numpy(before & ended))
+        has_reset = self.mode == "SameStep" and ("final_obs" in info or "final_observation" in info)
+        if again.size and self.mode != "Disabled" and not has_reset:
+            raise ComponentError(
+                f"env {again[0]} ended its episode in two steps in a row: under autoreset mode {self.mode} it has to "
+                f"be reset by {'the second' if self.mode == 'NextStep' else 'the first'} of them"
+            )
+        return bool(before.any())
+
+    def finish(self, results: Any) -> None:
+        """Keep which episodes ended, for the count, or reset them where the env does not do so itself."""
+        if self.mode == "SameStep":
+            return
+        ended = results[2] | results[3]
+        if self.mode == "NextStep":
+            self._ended.append(ended)
+        elif ended.any():
+            with RESET:
+                self.reset_ended(ended)
+
+
+def draw_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
+    """Return batches of actions, each with one of a space for every env."""
+    space.seed(seed)
+    return [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(ACTIONS)]
 
 
 def autoreset_mode(env: Any) -> str | None:
@@ -101,121 +189,48 @@ def check_observations(observations: Any, num_envs: int) -> None:
             )
 
 
-def check_rows(num_envs: int, shapes: Mapping[str, Sequence[int]], columns: tuple[int, ...] = ()) -> None:
-    """Raise ComponentError unless every array of a step, named with its shape, has a row of ``columns`` an env."""
+def check_rows(num_envs: int, arrays: Mapping[str, Any]) -> None:
+    """Raise ComponentError unless every array of a step, by its name, has one value an env."""
     __tracebackhide__ = True
-    for name, shape in shapes.items():
-        if tuple(shape) != (num_envs, *columns):
+    for name, array in arrays.items():
+        shape = tuple(np.shape(array))
+        if shape not in ((num_envs,), (num_envs, 1)):
             raise ComponentError(
-                f"step() returned {name} of shape {tuple(shape)}; a vector env of {num_envs} envs returns "
-                f"{(num_envs, *columns)}"
+                f"step() returned {name} of shape {shape}; a vector env of {num_envs} envs returns {(num_envs,)}"
             )
 
 
-# --------------------------------------------------------------------------- replay buffers
+# --------------------------------------------------------------------------- what is one function
+# The adapter of a replay buffer takes the buffer and a batch size, and returns a function that draws a batch.
 
 
-class Sampler:
-    """Draws batches of a replay buffer; made with the buffer and a batch size.
+@dataclass(frozen=True)
+class GaeCall:
+    """A library's GAE; made of what the user gave, a random rollout (see ``gae``), and the backend.
 
-    Where ``device`` is known, every array of a batch has to be on it.
+    ``call`` computes advantages from arguments that are made ready beforehand, in the library's own layout;
+    ``advantages`` returns those of its output, an array of shape (n_steps, n_envs). They are compared with the
+    rollout's, standardised where ``is_normalised``; where not ``is_compared``, shape and finiteness are checked.
     """
 
-    device: Any = None
-
-    def __init__(self, buffer: Any, batch_size: int) -> None:
-        self.buffer = buffer
-        self.batch_size = batch_size
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self.buffer.sample(self.batch_size)
-
-    def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
-        """Yield the arrays of a batch, each with its name; their first dimension is transitions."""
-        return leaves(batch)
-
-    def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the shapes of a batch's arrays by name; ComponentError where one is not on the device."""
-        __tracebackhide__ = True
-        for name, array in self.arrays(batch):
-            if self.device is not None:
-                check_device(f"the batch's {name}", array, self.device)
-            yield name, tuple(array.shape)
-
-
-# --------------------------------------------------------------------------- generalized advantage estimation
-
-
-class GaeCall(ABC):
-    """Calls a library's GAE; made with what the user gave, a random rollout (see ``gae``), and the backend.
-
-    ``call`` computes advantages from arguments that are made ready beforehand, in the library's own layout.
-    ``convention`` is the meaning of ``dones[t] = 1``, None where the rollout is not the one given and only shapes can
-    be checked.
-    """
-
-    is_normalised: bool = False
-    convention: str | None = "the episode ended with step t"
     call: Callable[[], Any]
-
-    @abstractmethod
-    def advantages(self, output: Any) -> Any:
-        """Return the advantages of a call's output as an array of shape (n_steps, n_envs), raw or normalised."""
-
-
-# --------------------------------------------------------------------------- SAC updates
+    advantages: Callable[[Any], Any]
+    is_normalised: bool = False
+    is_compared: bool = True
 
 
-class Updater(ABC):
-    """Does a library's SAC step; made with the agent and a batch size.
+@dataclass(frozen=True)
+class Updater:
+    """A library's SAC step, one gradient step of every part; made of the agent and a batch size.
 
     ``owner`` holds the modules and optimizers; ``steps`` is how many optimizer steps one update takes, None where that
-    is not known. ``buffers`` are those that an update samples once, to ``device`` where that is known.
+    is not known. ``buffers`` are those that an update samples once.
     """
 
     owner: object
+    update: Callable[[], object]
     steps: int | None = None
-    batch_size: int
     buffers: tuple[Any, ...] = ()
-    device: Any = None
-
-    @abstractmethod
-    def update(self) -> object:
-        """Do one gradient step of every part."""
-
-    def check(self) -> None:
-        """Where its buffers are known, do one update, and check the batch that it draws."""
-        __tracebackhide__ = True
-        if not self.buffers:
-            return
-        with drawn(self.owner, self.buffers) as batches:
-            self.update()
-        sizes = [next((len(array) for _, array in leaves(batch)), 0) for batch in batches]
-        if sizes != [self.batch_size]:
-            raise ComponentError(f"one update drew batches of {sizes} transitions, expected one of {self.batch_size}")
-        if self.device is not None:
-            for name, array in leaves(batches[0]):
-                check_device(f"the batch's {name}", array, self.device)
-
-
-@contextmanager
-def drawn(owner: object, buffers: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield a list that gets every batch drawn from ``buffers``, which ``owner`` holds, while the body runs."""
-    batches: list[Any] = []
-
-    def noting(sample: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            batch = sample(*args, **kwargs)
-            batches.append(batch)
-            return batch
-
-        return noted
-
-    with ExitStack() as stack:
-        for buffer in buffers:
-            stack.callback(replace_method(owner, buffer, "sample", noting))
-        yield batches
 
 
 # --------------------------------------------------------------------------- PPO rollouts
@@ -252,18 +267,22 @@ class Roller(ABC):
 class Learner(ABC):
     """Does a library's PPO updates, and whole iterations of its training; made with the agent and a rollout's steps.
 
-    ``owner`` holds the modules and optimizers. ``probes`` time parts of an update from outside: ``forward``,
-    ``backward`` and ``step``; where there are none, modules, backward passes and optimizers are timed.
+    ``owner`` holds the modules and optimizers, ``roller`` collects. ``probes`` time parts of an update from outside:
+    ``forward``, ``backward`` and ``step``; where there are none, modules, backward passes and optimizers are timed.
     ``iteration_probes`` time the two parts of an iteration, ``collect`` and ``update``.
     """
 
-    owner: object
+    owner: Any
+    roller: Roller
     probes: tuple[Probe, ...] = ()
     iteration_probes: tuple[Probe, ...] = ()
 
-    @abstractmethod
-    def collect(self) -> None:
-        """Have the full rollout that every update is of; ComponentError where it is not full."""
+    def collect(self) -> Any:
+        """Have the rollout that every update is of, and return it; ComponentError where it is not full."""
+        __tracebackhide__ = True
+        rollout = self.roller.collect()
+        self.roller.check(rollout)
+        return rollout
 
     @abstractmethod
     def update(self) -> object:
@@ -276,9 +295,9 @@ class Learner(ABC):
     def iterate(self) -> object:
         """Collect a rollout and update, as the agent's own training does."""
 
-    @abstractmethod
     def env_steps(self) -> Any:
         """Return how many env steps the last iteration took."""
+        return float(self.roller.n_steps * self.roller.num_envs)
 
 
 # --------------------------------------------------------------------------- what rollouts are checked by
@@ -287,8 +306,6 @@ class Learner(ABC):
 def check_finite(arrays: Iterable[tuple[str, Any]]) -> None:
     """Raise ComponentError where an array of a rollout, each with its name, holds NaN or infinity."""
     __tracebackhide__ = True
-    import numpy as np
-
     for name, array in arrays:
         values = to_numpy(array)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -308,8 +325,6 @@ def check_of_policy(
     Up to the share ``exceptions`` of each array may differ.
     """
     __tracebackhide__ = True
-    import numpy as np
-
     for name, array in stored.items():
         kept, now = to_numpy(array).ravel(), to_numpy(again[name]).ravel()
         differs = ~np.isclose(kept, now, rtol=tolerance, atol=tolerance)

@@ -67,7 +67,7 @@ def gae_workload(
     if device != "cpu":
         _check_takes_tensors(function, backend, device)
     rollouts = [_rollout(n_steps, n_envs) for _ in range(1 if device == "cpu" else _DEVICE_ROLLOUTS)]
-    make = make or partial(_AnyGae, device=device)
+    make = make or partial(_any_gae, device=device)
     gaes = [make(function, rollout, backend) for rollout in rollouts]
     expected = [_expected(rollout) for rollout in rollouts]
     in_turn = cycle([gae.call for gae in gaes])
@@ -95,23 +95,21 @@ def _check_takes_tensors(function: Any, backend: str, device: str) -> None:
         )
 
 
-class _AnyGae(GaeCall):
-    """Calls a function of one's own, with the arguments that its signature names, or a thunk."""
+def _any_gae(function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str) -> GaeCall:
+    """Return the call of a function of one's own, with the arguments that its signature names, or of a thunk."""
+    __tracebackhide__ = True
+    if _takes_nothing(function):
+        return GaeCall(function, _first_array, is_compared=False)
+    args, kwargs = _arguments(function, rollout, backend, device)
+    return GaeCall(partial(function, *args, **kwargs), _first_array)
 
-    def __init__(self, function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str) -> None:
-        __tracebackhide__ = True
-        is_thunk = _takes_nothing(function)
-        args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend, device)
-        self.call = partial(function, *args, **kwargs)
-        self.convention = None if is_thunk else _convention(kwargs)
 
-    def advantages(self, output: Any) -> Any:
-        """Return the first array."""
-        __tracebackhide__ = True
-        found = [array for _, array in leaves(output)]
-        if not found:
-            raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
-        return found[0]
+def _first_array(output: Any) -> Any:
+    """Return the first array within an output."""
+    __tracebackhide__ = True
+    for _, array in leaves(output):
+        return array
+    raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
 
 
 def _expected(rollout: dict[str, Any]) -> Any:
@@ -120,14 +118,6 @@ def _expected(rollout: dict[str, Any]) -> Any:
         rollout["rewards"], rollout["values"], rollout["ends"], rollout["last_values"], GAMMA, LAMBDA
     )
     return advantages
-
-
-def _convention(kwargs: dict[str, Any]) -> str:
-    """Return the meaning of ``dones[t] = 1`` for a function that is called with these names, and how to change it."""
-    firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
-    if firsts:
-        return "step t is an episode's first, as the function takes next_done; without that, the episode ended with it"
-    return "the episode ended with step t; for a function that also takes next_done, that it is an episode's first"
 
 
 def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
@@ -217,16 +207,17 @@ def _checked(gae: GaeCall, advantages: Any) -> Any:
     bad = int(np.count_nonzero(~np.isfinite(result)))
     if bad:
         raise ComponentError(f"{bad} of {result.size} advantages are NaN or infinite")
-    if gae.convention is None:
+    if not gae.is_compared:
         return output
     if gae.is_normalised:
-        advantages = (advantages - advantages.mean()) / advantages.std()
+        advantages = (advantages - advantages.mean()) / advantages.std(ddof=1)  # as PyTorch has it
     error = np.abs(result - advantages)
     worst = np.unravel_index(int(error.argmax()), error.shape)
     if error[worst] > _TOLERANCE * np.abs(advantages).max():
         raise ComponentError(
             f"advantages differ from the float64 reference: {result[worst]:.6g} at {tuple(map(int, worst))}, expected "
             f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 marks that "
-            f"{gae.convention}{see('writing-tests.md#fixtures')}"
+            "the episode ended with step t; for a function that also takes next_done, that step t is an episode's "
+            f"first{see('writing-tests.md#fixtures')}"
         )
     return output

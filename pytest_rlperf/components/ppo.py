@@ -1,8 +1,9 @@
-"""One PPO rollout."""
+"""PPO rollouts, updates on one that was collected before, and whole iterations of training."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,17 +16,64 @@ from pytest_rlperf.components.checks import (
     check_items,
     check_takes,
     finished,
+    takes,
     to_numpy,
 )
-from pytest_rlperf.components.contracts import Roller, timed_call
+from pytest_rlperf.components.contracts import Learner, Roller, timed_call
 from pytest_rlperf.components.libraries import adapter_for
+from pytest_rlperf.components.updates import Kept, Training
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model.measured import Workload
-from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.model.device import Pace
+from pytest_rlperf.model.measured import Harvest, Probe, Workload
+from pytest_rlperf.probes.objects import find_parts
+from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps
+from pytest_rlperf.timers import Timer, hierarchical_timer
 
 _AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row a step
 _THUNK = "rlperf_ppo_collect(lambda: agent.collect(…), items=…)"
+_METHODS = ("update", "learn", "train")
+_IDLE_UPDATE = "is there a rollout to learn from, and does the update take gradient steps?"
+_IDLE_TRAINING = "does an iteration take gradient steps, and is the learning rate above 0?"
 _PPO_COLLECT = hierarchical_timer("ppo_collect")
+_PPO_UPDATE = hierarchical_timer("ppo_update")
+_TRAIN = hierarchical_timer("train")
+_COLLECT = hierarchical_timer("collect")
+_UPDATE = hierarchical_timer("update")
+
+
+def _of_env_steps(
+    component: str,
+    timer: Timer,
+    take: Callable[[], Any],
+    env_steps: Callable[[Any], Any],
+    check: Callable[[], Any],
+    **more: Any,
+) -> Workload:
+    """Return the workload of calls that say by what they return how many env steps they took."""
+    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
+    counted: list[Any] = []
+
+    def call() -> object:
+        with timer:
+            output = take()
+        counted.append(env_steps(output))
+        return output
+
+    def run_check() -> object:
+        __tracebackhide__ = True
+        output = check()
+        counted[:] = [env_steps(output)]
+        return output
+
+    def count() -> float:
+        steps = sum(float(value) for value in counted)
+        counted.clear()
+        return steps
+
+    return Workload(component, call=call, unit="env step", check=run_check, count=count, **more)
+
+
+# --------------------------------------------------------------------------- rollouts
 
 
 def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
@@ -37,66 +85,53 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
     (n_steps × num_envs, …) or (num_envs, n_steps, …), needs ``items``, its env steps.
     """
     __tracebackhide__ = True
-    make = adapter_for(lambda library: library.ppo, agent)
-    collect = attribute(agent, "collect")
-    if make is None and not callable(collect):
-        return _thunk_workload(agent, items)
-    if n_steps is None:
-        raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
-    check_count("n_steps", n_steps)
-    if make is not None:
-        roller = make(agent, n_steps)
-        return _roller_workload(roller, float(roller.n_steps * roller.num_envs))
-    if items is not None:
-        check_items(items)
-    thunk = f"a thunk collects any rollout: {_THUNK}"
-    check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
-    return _roller_workload(_AnyRoller(collect, n_steps, items), float(n_steps if items is None else items))
-
-
-def _roller_workload(roller: Roller, items: float) -> Workload:
-    """Return the workload of a collector."""
-    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
-    counted: list[Any] = []
-
-    def call() -> object:
-        with _PPO_COLLECT:
-            rollout = roller.collect()
-        counted.append(roller.env_steps(rollout))
-        return rollout
+    roller = _roller(agent, n_steps, items)
 
     def check() -> object:
         __tracebackhide__ = True
         if roller.setup is not None:
             roller.setup()
-        rollout = finished(roller.collect(), f"collect({roller.n_steps})")
+        rollout = finished(roller.collect(), f"collect({roller.n_steps})" if roller.n_steps else "the thunk")
         roller.check(rollout)
-        counted[:] = [roller.env_steps(rollout)]
         return rollout
 
-    return Workload(
-        component="ppo_collect",
-        call=call,
-        items=items,
-        unit="env step",
-        check=check,
+    return _of_env_steps(
+        "ppo_collect",
+        _PPO_COLLECT,
+        roller.collect,
+        roller.env_steps,
+        check,
+        items=float(roller.n_steps * roller.num_envs if items is None else items),
         setup=roller.setup,
-        count=partial(counted_since, counted),
         # Also where the library has ranges of its own: those are other phases, or the same under other names.
         probes=roller.probes,
-        holds=(roller.collect,),
+        holds=(agent,),
     )
 
 
-def counted_since(counted: list[Any]) -> float:
-    """Return the sum of what calls have counted, and forget it."""
-    steps = sum(float(value) for value in counted)
-    counted.clear()
-    return steps
+def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
+    """Return what collects: a library's adapter, an agent by ``collect(n_steps)``, or a thunk."""
+    __tracebackhide__ = True
+    make = adapter_for(lambda library: library.ppo, agent)
+    collect = attribute(agent, "collect")
+    if make is None and not callable(collect):
+        return _AnyRoller(_checked_thunk(agent, items), 0, items)
+    if n_steps is None:
+        raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
+    check_count("n_steps", n_steps)
+    if make is not None:
+        made: Roller = make(agent, n_steps)
+        return made
+    assert callable(collect)
+    if items is not None:
+        check_items(items)
+    thunk = f"a thunk collects any rollout: {_THUNK}"
+    check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
+    return _AnyRoller(partial(collect, n_steps), n_steps, items)
 
 
-def _thunk_workload(collect: Any, items: float | None) -> Workload:
-    """Return the workload of a function that collects, of which nothing more is known."""
+def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
+    """Return a function that collects ``items`` env steps, of which nothing more is known."""
     __tracebackhide__ = True
     if not callable(collect):
         raise ComponentError(
@@ -110,58 +145,60 @@ def _thunk_workload(collect: Any, items: float | None) -> Workload:
         )
     check_items(items)
     check_takes("rlperf_ppo_collect calls a thunk without arguments", collect, (), _THUNK)
-    call = timed_call(_PPO_COLLECT, collect)
-
-    def check() -> object:
-        __tracebackhide__ = True
-        return finished(collect(), "the thunk")
-
-    return Workload("ppo_collect", call=call, items=float(items), unit="env step", check=check, holds=(collect,))
+    thunk: Callable[[], Any] = collect
+    return thunk
 
 
 class _AnyRoller(Roller):
-    """Collects by ``collect(n_steps)``; ``items`` are the env steps of a rollout that does not show them."""
+    """Collects by a function; ``n_steps`` is 0 for a thunk. ``items`` are env steps that a rollout does not show."""
 
-    def __init__(self, collect: Callable[[int], Any], n_steps: int, items: float | None) -> None:
+    num_envs = 1
+
+    def __init__(self, collect: Callable[[], Any], n_steps: int, items: float | None) -> None:
         self.n_steps = n_steps
         self._collect = collect
         self._items = items
 
     def collect(self) -> Any:
         """Collect a rollout."""
-        return self._collect(self.n_steps)
+        return self._collect()
 
     def check(self, rollout: Any) -> None:
-        """Check that a rollout is full and finite."""
+        """Check that a rollout is full and finite; a thunk's is not looked at."""
         __tracebackhide__ = True
-        import numpy as np
-
-        n_steps, items = self.n_steps, self._items
-        found = [(path, to_numpy(array)) for path, array in arrays_in(rollout) if array.shape]
-        if not found:
-            raise ComponentError(
-                f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the "
-                f"rollout, or give a thunk: {_THUNK}"
-            )
-        for path, array in found:
-            if path.startswith(_AFTER_THE_LAST):
-                continue
-            if not _is_full(array.shape, n_steps, items):
-                raise ComponentError(
-                    f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                    f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
-                    f"env steps; for any other, give a thunk: {_THUNK}"
-                )
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
+        if self.n_steps:
+            _check_rollout(rollout, self.n_steps, self._items)
 
     def env_steps(self, rollout: Any) -> Any:
         """Return how many env steps a rollout has, as a number of the library that made its mask."""
         __tracebackhide__ = True
-        return env_steps(rollout, self._items)
+        return _env_steps(rollout, self._items)
 
 
-def env_steps(rollout: Any, items: float | None) -> Any:
+def _check_rollout(rollout: Any, n_steps: int, items: float | None) -> None:
+    __tracebackhide__ = True
+    import numpy as np
+
+    found = [(path, to_numpy(array)) for path, array in arrays_in(rollout) if array.shape]
+    if not found:
+        raise ComponentError(
+            f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the "
+            f"rollout, or give a thunk: {_THUNK}"
+        )
+    for path, array in found:
+        if path.startswith(_AFTER_THE_LAST):
+            continue
+        if not _is_full(array.shape, n_steps, items):
+            raise ComponentError(
+                f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
+                f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
+                f"env steps; for any other, give a thunk: {_THUNK}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
+
+
+def _env_steps(rollout: Any, items: float | None) -> Any:
     """Return how many env steps a rollout holds, as a number of the library that made its mask."""
     __tracebackhide__ = True
     if items is not None:
@@ -186,3 +223,184 @@ def _is_full(shape: tuple[int, ...], n_steps: int, items: float | None) -> bool:
     if shape[0] in (n_steps, n_steps + 1):
         return True
     return items is not None and (shape[0] == items or (shape[1:2] == (n_steps,) and shape[0] * n_steps == items))
+
+
+# --------------------------------------------------------------------------- updates and iterations
+
+
+def ppo_update_workload(agent: Any, n_steps: int | None, setup: Callable[[], object] | None) -> Workload:
+    """Return the workload of one PPO update of ``agent``, or of a thunk that does one.
+
+    The check collects the rollout, does one update on it, and has ``Training`` look at what it trains. Every call
+    begins with the same rollout and the same parameters, those that collected it: they are put back, untimed.
+    ``setup`` is the user's part of that.
+    """
+    __tracebackhide__ = True
+    if setup is not None and not callable(setup):
+        raise ComponentError(f"setup={setup!r}: a callable, not {type(setup).__qualname__}")
+    learner = _learner_of(agent, n_steps)
+    if learner is None:
+        if not callable(agent) or any(callable(attribute(agent, name)) for name in _METHODS):
+            raise ComponentError(_nothing_to_call(agent))
+        thunk = "rlperf_ppo_update(lambda: agent.update(rollout))"
+        check_takes("rlperf_ppo_update calls a thunk without arguments", agent, (), thunk)
+        learner = _AnyLearner(agent, lambda _: agent())
+    return _update_workload(learner, setup)
+
+
+def _update_workload(learner: Learner, setup: Callable[[], object] | None) -> Workload:
+    """Return the workload of an update."""
+    call = timed_call(_PPO_UPDATE, learner.update)
+    kept: list[Kept] = []
+
+    def restore() -> None:
+        for values in kept:
+            values.restore()
+        learner.restore()
+        if setup is not None:
+            setup()
+
+    def check() -> object:
+        __tracebackhide__ = True
+        kept.clear()
+        learner.collect()
+        restore()
+        kept[:] = [Kept(learner.owner)]
+        return Training(learner.owner).do(learner.update, _IDLE_UPDATE)
+
+    return Workload(
+        component="ppo_update",
+        call=call,
+        items=1.0,
+        unit="update",
+        check=check,
+        setup=restore,
+        harvest=Harvest(call, (*learner.probes, *_passes(learner))),
+        holds=(learner.owner,),
+        pace=Pace.STEADY,
+    )
+
+
+def _passes(learner: Learner) -> list[Probe]:
+    """Return what times forward passes, where the adapter does not, backward passes and optimizer steps."""
+    parts = find_parts(learner.owner)
+    modules = [] if learner.probes else [Forward({"forward": module}) for module, _ in parts.modules]
+    return [*modules, Backward(), OptimizerSteps()] if "torch" in sys.modules else []
+
+
+def train_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
+    """Return the workload of one iteration of ``agent``'s training, or of a thunk that trains on ``items`` env steps.
+
+    The check does one iteration, and has ``Training`` look at what it trains.
+    """
+    __tracebackhide__ = True
+    learner = _learner_of(agent, n_steps, items)
+    if learner is None:
+        if not callable(agent) or items is None:
+            raise ComponentError(
+                "rlperf_train needs an agent with collect(n_steps) and update(rollout), and n_steps=…; or a thunk of "
+                "one iteration and its env steps, rlperf_train(lambda: agent.learn(1024), items=1024), not "
+                f"{type(agent).__qualname__} with items={items!r}"
+            )
+        check_items(items)
+        check_takes("rlperf_train calls a thunk without arguments", agent, (), "rlperf_train(lambda: …, items=…)")
+        learner = _AnyLearner(agent, lambda _: agent(), items=items)
+    return _of_env_steps(
+        "train",
+        _TRAIN,
+        learner.iterate,
+        lambda _: learner.env_steps(),
+        lambda: Training(learner.owner).do(learner.iterate, _IDLE_TRAINING),
+        items=float(n_steps or 1) if items is None else float(items),
+        probes=learner.iteration_probes,
+        holds=(learner.owner,),
+        whole_machine=True,
+    )
+
+
+def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> Learner | None:
+    """Return what collects rollouts of ``n_steps`` and updates on them; None of what has no rollouts of its own.
+
+    A library's agent is known by its class, another by ``collect(n_steps)`` and an update.
+    """
+    __tracebackhide__ = True
+    make = adapter_for(lambda library: library.learn, agent)
+    collect = attribute(agent, "collect")
+    if make is None and not callable(collect):
+        return None
+    if n_steps is None:
+        raise ComponentError("the agent also needs n_steps=…, the steps of each env in the rollout that it learns from")
+    check_count("n_steps", n_steps)
+    if make is not None:
+        made: Learner = make(agent, n_steps)
+        return made
+    assert callable(collect)
+    check_takes(f"the fixture calls agent.collect({n_steps})", collect, (n_steps,), "give a thunk, lambda: …")
+    if items is not None:
+        check_items(items)
+    return _AnyLearner(agent, _update_of(agent), partial(collect, n_steps), items)
+
+
+class _AnyLearner(Learner):
+    """Collects by a function, and updates by one that takes the rollout; ``items`` are the env steps of a rollout.
+
+    Without ``collect`` the update is a thunk, which needs no rollout or is the whole iteration.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        update: Callable[[Any], object],
+        collect: Callable[[], Any] | None = None,
+        items: float | None = None,
+    ) -> None:
+        self.owner = owner
+        self._update, self._collect, self._items = update, collect, items
+        self._rollout: Any = None
+
+    def collect(self) -> None:
+        """Collect the rollout, where that is not the test's."""
+        if self._collect is not None:
+            self._rollout = self._collect()
+
+    def update(self) -> object:
+        """Do one update."""
+        return self._update(self._rollout)
+
+    def iterate(self) -> object:
+        """Collect and update."""
+        if self._collect is None:
+            return self.update()
+        with _COLLECT:
+            self.collect()
+        with _UPDATE:
+            return self.update()
+
+    def env_steps(self) -> Any:
+        """Return the env steps of the last rollout."""
+        __tracebackhide__ = True
+        return _env_steps(self._rollout, self._items)
+
+
+def _update_of(agent: Any) -> Callable[[Any], object]:
+    """Return the first method of an agent that updates, as a function of the rollout.
+
+    One without parameters has the agent's own rollout.
+    """
+    __tracebackhide__ = True
+    methods: list[Callable[..., object]] = [method for name in _METHODS if callable(method := attribute(agent, name))]
+    for method in methods:
+        if takes(method, None):
+            return method
+    for method in methods:
+        if takes(method):
+            return lambda _, update=method: update()  # type: ignore[misc]
+    raise ComponentError(_nothing_to_call(agent))
+
+
+def _nothing_to_call(agent: Any) -> str:
+    return (
+        f"{type(agent).__qualname__} has no PPO update that can be called: it needs collect(n_steps), and "
+        "update(rollout), learn(rollout) or train(rollout), or one of these without a rollout where the agent keeps "
+        "it; or give the fixture a thunk, lambda: agent.update(rollout)"
+    )

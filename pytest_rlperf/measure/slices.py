@@ -15,7 +15,7 @@ from itertools import repeat
 
 import psutil
 
-from pytest_rlperf.components.outputs import output_parts
+from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device import Accelerator, find_accelerator

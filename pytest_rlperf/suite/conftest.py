@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pytest_rlperf.components.libraries import BASIS, libraries
 from pytest_rlperf.suite.work import ACT_DIM, OBS_DIM, random_transitions
 
 
@@ -20,6 +21,18 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _installed(request: pytest.FixtureRequest) -> None:
+    """Skip the tests of a library that is not installed."""
+    package, _, name = request.module.__name__.rpartition(".test_")
+    if not package.endswith(".libraries"):
+        return
+    needed = [("gymnasium", BASIS), ("torch", BASIS)]
+    needed += [(library.module, library.requirement) for library in libraries() if library.name == name]
+    for module, requirement in needed:
+        pytest.importorskip(module, reason=f"{module} is not installed: pip install '{requirement}'")
 
 
 @pytest.fixture(scope="session")

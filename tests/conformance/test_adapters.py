@@ -19,12 +19,8 @@ from pytest_rlperf.components.checks import arrays_in
 from pytest_rlperf.components.contracts import Roller, Updater
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import adapter_for
-from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.components.ppo_update import ppo_update_workload
-from pytest_rlperf.components.replay import replay_workload
-from pytest_rlperf.components.sac import sac_workload
-from pytest_rlperf.components.train import train_workload
-from pytest_rlperf.components.training import counted_steps, trainable
+from pytest_rlperf.components.ppo import ppo_update_workload, ppo_workload, train_workload
+from pytest_rlperf.components.updates import counted_steps, replay_workload, sac_workload, trainable
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
@@ -163,7 +159,8 @@ def updater_of(agent: Any) -> Updater:
     make = adapter_for(lambda library: library.sac, agent)
     if make is None:
         pytest.skip("has no adapter")
-    return make(agent, BATCH_SIZE)
+    made: Updater = make(agent, BATCH_SIZE)
+    return made
 
 
 @built("sac")
@@ -245,10 +242,11 @@ def test_env_steps_of_a_rollout(build: Build, envs: SimpleNamespace) -> None:
 @built("ppo", "native_ppo")
 def test_phases_of_a_rollout(build: Build) -> None:
     """Policy, envs, storing and GAE are seen from outside, by the steps that they are of."""
-    workload = collecting(build(N_ENVS, N_STEPS))
-    workload.check()
-    if workload.count is None:
+    agent = build(N_ENVS, N_STEPS)
+    if inspect.isfunction(agent):
         pytest.skip("a function collects, of which no phases are known")
+    workload = collecting(agent)
+    workload.check()
     phases = harvested(workload, 3)
     assert {"policy", "env_step", "store", "gae"} <= {path.split("/")[1] for path in phases if "/" in path}
     assert (phases["ppo_collect/env_step"].count, phases["ppo_collect/gae"].count) == (N_STEPS, 1)
@@ -259,7 +257,8 @@ def roller_of(agent: Any) -> Roller:
     make = adapter_for(lambda library: library.ppo, agent)
     if make is None:
         pytest.skip("has no adapter")
-    return make(agent, N_STEPS)
+    made: Roller = make(agent, N_STEPS)
+    return made
 
 
 @built("ppo")
@@ -274,7 +273,7 @@ def test_a_rollout_of_another_policy(build: Build, wording: Wording) -> None:
     with torch.no_grad():
         for policy in policies_of(agent):
             for parameter in policy.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+                parameter.add_(torch.randn_like(parameter))
     with wording.raises(ComponentError):
         roller.check(rollout)
 

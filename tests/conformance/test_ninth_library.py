@@ -16,7 +16,7 @@ from pytest_rlperf.cli import main
 from pytest_rlperf.components import libraries as package
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import libraries, libraries_known
-from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.updates import replay_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.measure.passes import count
 

@@ -16,18 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
-
-if TYPE_CHECKING:
-    from pytest_rlperf.components.contracts import GaeCall, Learner, Roller, Sampler, Stepper, Updater
-
-Make = TypeVar("Make", bound=Callable[..., object])
-MakeStepper: TypeAlias = "Callable[[Any, int], Stepper]"
-MakeSampler: TypeAlias = "Callable[[Any, int], Sampler]"
-MakeGae: TypeAlias = "Callable[[Any, dict[str, Any], str], GaeCall]"
-MakeUpdater: TypeAlias = "Callable[[Any, int], Updater]"
-MakeRoller: TypeAlias = "Callable[[Any, int], Roller]"
-MakeLearner: TypeAlias = "Callable[[Any, int], Learner]"
+from typing import Any
 
 _SUITE = Path(__file__).parents[2] / "suite" / "libraries"
 BASIS = "pytest-rlperf[rl]"
@@ -35,11 +24,11 @@ BASIS = "pytest-rlperf[rl]"
 
 
 @dataclass(frozen=True)
-class Adapter(Generic[Make]):
-    """A class, method or function of a library, ``"module:Class.method"``, and the class that measures it."""
+class Adapter:
+    """A class, method or function of a library, ``"module:Class.method"``, and what makes its component's contract."""
 
     of: str
-    make: Make
+    make: Callable[..., Any]
 
     def distance(self, value: object) -> int | None:
         """Return how far the class of ``value`` is derived from this one, 0 for a function; None for another's value.
@@ -81,12 +70,12 @@ class Library:
     name: str
     module: str
     requirement: str
-    vecenv: tuple[Adapter[MakeStepper], ...] = ()
-    replay: tuple[Adapter[MakeSampler], ...] = ()
-    gae: tuple[Adapter[MakeGae], ...] = ()
-    sac: tuple[Adapter[MakeUpdater], ...] = ()
-    ppo: tuple[Adapter[MakeRoller], ...] = ()
-    learn: tuple[Adapter[MakeLearner], ...] = ()
+    vecenv: tuple[Adapter, ...] = ()
+    replay: tuple[Adapter, ...] = ()
+    gae: tuple[Adapter, ...] = ()
+    sac: tuple[Adapter, ...] = ()
+    ppo: tuple[Adapter, ...] = ()
+    learn: tuple[Adapter, ...] = ()
     environments: tuple[str, ...] = ()
     starter: str = ""
 
@@ -107,7 +96,7 @@ def _libraries(path: tuple[str, ...]) -> tuple[Library, ...]:
     return tuple(import_module(f"{__name__}.{name}").LIBRARY for name in names)
 
 
-def adapter_for(table: Callable[[Library], tuple[Adapter[Make], ...]], value: object) -> Make | None:
+def adapter_for(table: Callable[[Library], tuple[Adapter, ...]], value: object) -> Callable[..., Any] | None:
     """Return what makes the adapter of ``value``, by the nearest of its classes; None where no library has one.
 
     ``table`` picks the component: ``lambda library: library.vecenv``.
@@ -117,7 +106,7 @@ def adapter_for(table: Callable[[Library], tuple[Adapter[Make], ...]], value: ob
     return min(fitting, key=lambda each: each[0])[1].make if fitting else None
 
 
-def libraries_known(table: Callable[[Library], tuple[Adapter[Make], ...]]) -> str:
+def libraries_known(table: Callable[[Library], tuple[Adapter, ...]]) -> str:
     """Return the libraries that have adapters for a component, as text."""
     return ", ".join(library.module for library in libraries() if table(library))
 

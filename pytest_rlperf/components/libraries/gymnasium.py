@@ -1,15 +1,38 @@
-"""gymnasium's vector envs, which are stepped as any env that states its autoreset mode."""
+"""gymnasium's vector envs."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from pytest_rlperf.components.contracts import ACTIONS, AutoresetStepper, autoreset_mode
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.vecenv import AutoresetStepper
+from pytest_rlperf.components.vecenv import reset_first
+
+
+class GymnasiumStepper(AutoresetStepper):
+    """Steps a vector env, which states its autoreset mode."""
+
+    def __init__(self, env: Any, seed: int) -> None:
+        env.action_space.seed(seed)
+        actions = [env.action_space.sample() for _ in range(ACTIONS)]
+        super().__init__(env, env.num_envs, actions, autoreset_mode(env) or "NextStep")
+        self._seed = seed
+
+    def reset(self) -> None:
+        """Reset every env, by the seed."""
+        __tracebackhide__ = True
+        reset_first(self.env, seed=self._seed)
+
+    def reset_ended(self, ended: Any) -> None:
+        """Reset those envs."""
+        self.env.reset(options={"reset_mask": ended})
+
 
 LIBRARY = Library(
     name="gymnasium",
     module="gymnasium",
     requirement="gymnasium",
-    vecenv=(Adapter("gymnasium.vector:VectorEnv", AutoresetStepper),),
+    vecenv=(Adapter("gymnasium.vector:VectorEnv", GymnasiumStepper),),
     environments=("gymnasium:Env.step", "gymnasium.vector:VectorEnv.step"),
     starter="start_gymnasium.py",
 )

@@ -17,13 +17,13 @@ from pytest_rlperf.components.contracts import (
     GaeCall,
     Learner,
     Roller,
-    Sampler,
     Stepper,
     Updater,
     check_finite,
     check_observations,
     check_of_policy,
     check_rows,
+    draw_actions,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
@@ -31,7 +31,6 @@ from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.probes.functions import probes_for, replace_method
 from pytest_rlperf.timers import hierarchical_timer
 
-_CHECKED_STEPS = 256  # at most, until an episode has ended: Pendulum's are 200 steps long
 _POLICY = hierarchical_timer("policy")
 _ENV_STEP = hierarchical_timer("env_step")
 _STORE = hierarchical_timer("store")
@@ -46,28 +45,22 @@ class RloxStepper(Stepper):
         actions = _batches_of_actions(env.action_space, env.num_envs(), seed)
         super().__init__(env, env.num_envs(), actions)
 
-    def check(self) -> None:
-        """Reset, step until an episode ends, and check what comes back; ComponentError names what is wrong."""
-        __tracebackhide__ = True
+    def reset(self) -> None:
+        """Reset every env, by the seed."""
         self.env.reset_all(seed=self._seed)
-        for _ in range(_CHECKED_STEPS):
-            if self._check_step(self.step(next(self._actions))):
-                break
-        self._calls = 1
 
     def step(self, actions: Any) -> Any:
         """Step every env once with these actions."""
         return self.env.step_all(actions)
 
-    def _check_step(self, result: Mapping[str, Any]) -> bool:
+    def check_step(self, results: Mapping[str, Any]) -> bool:
         """Check one step, and return whether an episode ended with it."""
         __tracebackhide__ = True
-        check_observations(result["obs"], self.num_envs)
-        shapes = {name: np.shape(result[name]) for name in ("rewards", "terminated", "truncated")}
-        check_rows(self.num_envs, {**shapes, "terminal_obs": (len(result["terminal_obs"]),)})
-        ended = np.flatnonzero(np.logical_or(result["terminated"], result["truncated"]))
+        check_observations(results["obs"], self.num_envs)
+        check_rows(self.num_envs, {name: results[name] for name in ("rewards", "terminated", "truncated")})
+        ended = np.flatnonzero(np.logical_or(results["terminated"], results["truncated"]))
         for index in ended:
-            if result["terminal_obs"][index] is None:
+            if results["terminal_obs"][index] is None:
                 raise ComponentError(
                     f"env {index}'s episode ended, and step_all() gave no terminal_obs for it: the env was not reset "
                     "within the step, so the next call resets it or steps it past its end"
@@ -86,54 +79,36 @@ def _batches_of_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
         return [generator.uniform(space["low"], space["high"], shape).astype(np.float32) for _ in range(ACTIONS)]
     if not hasattr(space, "sample"):
         raise ComponentError(f"the env's action_space is {space!r:.60}, expected a space to draw actions from")
-    space.seed(seed)
-    batches = [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(ACTIONS)]
-    return [batch.tolist() if hasattr(space, "n") else batch for batch in batches]
+    return [batch.tolist() if hasattr(space, "n") else batch for batch in draw_actions(space, num_envs, seed)]
 
 
-class RloxSampler(Sampler):
-    """Draws from a replay buffer, with another seed each time: one seed is always the same batch."""
-
-    def __init__(self, buffer: Any, batch_size: int) -> None:
-        super().__init__(buffer, batch_size)
-        self._seeds = count(random.getrandbits(31))
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self.buffer.sample(self.batch_size, seed=next(self._seeds))
+def _drawing(buffer: Any, batch_size: int) -> Callable[[], Any]:
+    """Return what draws from a replay buffer, with another seed each time: one seed is always the same batch."""
+    seeds = count(random.getrandbits(31))
+    return lambda: buffer.sample(batch_size, seed=next(seeds))
 
 
-class RloxGae(GaeCall):
-    """Calls ``compute_gae`` of one env for each env in turn, on float64 rows made ready beforehand."""
-
-    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        rewards, values, ends = (_env_major(rollout[name], np.float64) for name in ("rewards", "values", "ends"))
-        discounts = rollout["gamma"], rollout["lam"]
-        last_values = map(float, rollout["last_values"])
-        calls = [(*env, *discounts) for env in zip(rewards, values, ends, last_values, strict=True)]
-        self.call = lambda: [function(*arguments) for arguments in calls]
-
-    def advantages(self, output: list[Any]) -> Any:
-        """Return the advantages."""
-        return np.stack([advantages for advantages, _ in output], axis=1)
+def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    """Return calls of ``compute_gae`` of one env for each env in turn, on float64 rows made ready beforehand."""
+    rewards, values, ends = (_env_major(rollout[name], np.float64) for name in ("rewards", "values", "ends"))
+    discounts = rollout["gamma"], rollout["lam"]
+    last_values = map(float, rollout["last_values"])
+    calls = [(*env, *discounts) for env in zip(rewards, values, ends, last_values, strict=True)]
+    return GaeCall(
+        lambda: [function(*arguments) for arguments in calls],
+        lambda output: np.stack([advantages for advantages, _ in output], axis=1),
+    )
 
 
-class RloxBatchedGae(GaeCall):
-    """Calls ``compute_gae_batched``, or its variant of float32, on flat arrays that have one env after the other."""
+def _batched_gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    """Return a call of ``compute_gae_batched``, or of float32's, on flat arrays that have one env after the other."""
+    import rlox
 
-    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        import rlox
-
-        dtype = np.float32 if function is rlox.compute_gae_batched_f32 else np.float64
-        n_steps, _ = rollout["rewards"].shape
-        arrays = [_env_major(rollout[name], dtype).ravel() for name in ("rewards", "values", "ends")]
-        arguments = (*arrays, rollout["last_values"].astype(dtype), n_steps, rollout["gamma"], rollout["lam"])
-        self.call = partial(function, *arguments)
-        self._n_steps = n_steps
-
-    def advantages(self, output: Any) -> Any:
-        """Return the advantages."""
-        return np.reshape(output[0], (-1, self._n_steps)).T
+    dtype = np.float32 if function is rlox.compute_gae_batched_f32 else np.float64
+    n_steps, _ = rollout["rewards"].shape
+    arrays = [_env_major(rollout[name], dtype).ravel() for name in ("rewards", "values", "ends")]
+    arguments = (*arrays, rollout["last_values"].astype(dtype), n_steps, rollout["gamma"], rollout["lam"])
+    return GaeCall(partial(function, *arguments), lambda output: np.reshape(output[0], (-1, n_steps)).T)
 
 
 def _env_major(array: Any, dtype: Any) -> Any:
@@ -141,29 +116,21 @@ def _env_major(array: Any, dtype: Any) -> Any:
     return np.ascontiguousarray(array.T, dtype=dtype)
 
 
-class RloxUpdater(Updater):
-    """Calls ``agent._update``, which is one gradient step; its argument is the seed to sample with."""
-
-    def __init__(self, agent: Any, batch_size: int) -> None:
-        if agent.batch_size != batch_size:
-            raise ComponentError(
-                f"the agent samples {agent.batch_size} transitions an update, not batch_size={batch_size}: "
-                f"SAC(…, batch_size={batch_size})"
-            )
-        if len(agent.buffer) < batch_size:
-            raise ComponentError(
-                f"the agent's buffer holds {len(agent.buffer)} transitions, too few for a batch of {batch_size}: "
-                "agent.buffer.push(…) or push_batch(…) more first"
-            )
-        self.owner: Any = agent
-        self.steps = 3 + bool(agent.auto_entropy)  # the actor, two critics, the temperature
-        self.batch_size = batch_size
-        self.buffers = (agent.buffer,)
-        self._seeds = count(random.getrandbits(31))
-
-    def update(self) -> object:
-        """Do one gradient step of every part."""
-        return self.owner._update(next(self._seeds))
+def _updater(agent: Any, batch_size: int) -> Updater:
+    """Return calls of ``agent._update``, which is one gradient step; its argument is the seed to sample with."""
+    if agent.batch_size != batch_size:
+        raise ComponentError(
+            f"the agent samples {agent.batch_size} transitions an update, not batch_size={batch_size}: "
+            f"SAC(…, batch_size={batch_size})"
+        )
+    if len(agent.buffer) < batch_size:
+        raise ComponentError(
+            f"the agent's buffer holds {len(agent.buffer)} transitions, too few for a batch of {batch_size}: "
+            "agent.buffer.push(…) or push_batch(…) more first"
+        )
+    seeds = count(random.getrandbits(31))
+    steps = 3 + bool(agent.auto_entropy)  # the actor, two critics, the temperature
+    return Updater(agent, lambda: agent._update(next(seeds)), steps, (agent.buffer,))
 
 
 class RloxRoller(Roller):
@@ -208,16 +175,15 @@ class RloxLearner(Learner):
                 f"the agent's rollouts are of {agent.config.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), "
                 f"or n_steps={agent.config.n_steps}"
             )
-        self.owner: Any = agent
-        self._roller = RloxRoller(agent, n_steps)
+        self.owner = agent
+        self.roller = RloxRoller(agent, n_steps)
         self._rollout: Any = None
         self.iteration_probes = tuple(probes_for({"collect": "collector.collect"}, agent))
 
     def collect(self) -> None:
         """Collect the rollout."""
         __tracebackhide__ = True
-        self._rollout = self._roller.collect()
-        self._roller.check(self._rollout)
+        self._rollout = super().collect()
 
     def update(self) -> object:
         """Do all epochs."""
@@ -230,10 +196,6 @@ class RloxLearner(Learner):
     def iterate(self) -> object:
         """Train on one more rollout."""
         return self.owner.train(int(self.env_steps()))
-
-    def env_steps(self) -> float:
-        """Return the env steps of a rollout."""
-        return float(self._roller.n_steps * self._roller.num_envs)
 
 
 class _RolloutPhases(Cuts):
@@ -274,7 +236,7 @@ LIBRARY = Library(
         Adapter("rlox:VecNormalize", RloxStepper),
     ),
     replay=tuple(
-        Adapter(f"rlox:{name}", RloxSampler)
+        Adapter(f"rlox:{name}", _drawing)
         for name in (
             "ReplayBuffer",
             "PrioritizedReplayBuffer",
@@ -285,11 +247,11 @@ LIBRARY = Library(
         )
     ),
     gae=(
-        Adapter("rlox:compute_gae", RloxGae),
-        Adapter("rlox:compute_gae_batched", RloxBatchedGae),
-        Adapter("rlox:compute_gae_batched_f32", RloxBatchedGae),
+        Adapter("rlox:compute_gae", _gae),
+        Adapter("rlox:compute_gae_batched", _batched_gae),
+        Adapter("rlox:compute_gae_batched_f32", _batched_gae),
     ),
-    sac=(Adapter("rlox.algorithms.sac:SAC", RloxUpdater),),
+    sac=(Adapter("rlox.algorithms.sac:SAC", _updater),),
     ppo=(Adapter("rlox.algorithms.ppo:PPO", RloxRoller),),
     learn=(Adapter("rlox.algorithms.ppo:PPO", RloxLearner),),
     environments=("rlox.gym_vec_env:GymVecEnv.step_all", "rlox:VecEnv.step_all"),

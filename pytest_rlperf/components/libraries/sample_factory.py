@@ -12,30 +12,25 @@ from pytest_rlperf.components.contracts import GaeCall
 from pytest_rlperf.components.libraries import Adapter, Library
 
 
-class SampleFactoryGae(GaeCall):
-    """Calls ``gae_advantages`` on tensors of shape (n_envs, n_steps), values and validity with one column more.
+def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    """Return a call of ``gae_advantages`` on tensors of shape (n_envs, n_steps), values and validity one column wider.
 
     All steps are valid. The function is TorchScript, which compiles it in its first calls: the check's and the
     warm-up's.
     """
+    import torch
 
-    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        import torch
-
-        arrays = rollout["rewards"], rollout["ends"] > 0, np.vstack([rollout["values"], rollout["last_values"]])
-        rewards, dones, values = (torch.from_numpy(np.ascontiguousarray(array.T)) for array in arrays)
-        valids = torch.ones_like(values, dtype=torch.bool)
-        self.call = partial(function, rewards, dones, values, valids, rollout["gamma"], rollout["lam"])
-
-    def advantages(self, output: Any) -> Any:
-        """Return the advantages."""
-        return output.T
+    arrays = rollout["rewards"], rollout["ends"] > 0, np.vstack([rollout["values"], rollout["last_values"]])
+    rewards, dones, values = (torch.from_numpy(np.ascontiguousarray(array.T)) for array in arrays)
+    valids = torch.ones_like(values, dtype=torch.bool)
+    arguments = rewards, dones, values, valids, rollout["gamma"], rollout["lam"]
+    return GaeCall(partial(function, *arguments), lambda output: output.T)
 
 
 LIBRARY = Library(
     name="sample-factory",
     module="sample_factory",
     requirement="sample-factory",
-    gae=(Adapter("sample_factory.algo.utils.rl_utils:gae_advantages", SampleFactoryGae),),
+    gae=(Adapter("sample_factory.algo.utils.rl_utils:gae_advantages", _gae),),
     starter="start_sample_factory.py",
 )

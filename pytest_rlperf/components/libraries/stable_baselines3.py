@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_rlperf.components.contracts import (
-    ACTIONS,
     GaeCall,
     Learner,
     Roller,
-    Sampler,
-    Stepper,
     Updater,
     check_finite,
-    check_observations,
     check_of_policy,
-    check_rows,
+    draw_actions,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
+from pytest_rlperf.components.vecenv import AnyStepper
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes import put
 from pytest_rlperf.probes.functions import probes_for
@@ -32,10 +29,9 @@ from pytest_rlperf.probes.functions import probes_for
 if TYPE_CHECKING:
     from stable_baselines3 import PPO, SAC
     from stable_baselines3.common.base_class import BaseAlgorithm
-    from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+    from stable_baselines3.common.buffers import RolloutBuffer
     from stable_baselines3.common.vec_env import VecEnv
 
-_CHECKED_STEPS = 100  # at most, until an episode ends
 _BATCHES_AT_LEAST = 4  # that an agent's empty buffer is filled with
 _ROWS_JUDGED = 1024  # of a rollout, by the agent's policy
 _TOLERANCE = 1e-3  # of advantages that are computed again
@@ -51,103 +47,47 @@ _COLLECT_PHASES = {
 }
 
 
-class VecEnvStepper(Stepper):
-    """Steps a VecEnv, which resets within the step."""
-
-    def __init__(self, env: VecEnv, seed: int) -> None:
-        self._seed = seed
-        env.action_space.seed(seed)
-        actions = [np.stack([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(ACTIONS)]
-        super().__init__(env, env.num_envs, actions)
-
-    def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
-        __tracebackhide__ = True
-        self.env.seed(self._seed)
-        self.env.reset()
-        for _ in range(_CHECKED_STEPS):
-            obs, rewards, dones, infos = self.env.step(next(self._actions))
-            check_observations(obs, self.num_envs)
-            shapes = {"rewards": np.shape(rewards), "dones": np.shape(dones), "infos": (len(infos),)}
-            check_rows(self.num_envs, shapes)
-            if self._has_reset(dones, infos):
-                break
-        self._calls = 1
-
-    def _has_reset(self, dones: Any, infos: Any) -> bool:
-        """Whether an env has ended an episode; ComponentError where it was not reset within the step."""
-        __tracebackhide__ = True
-        ended = np.flatnonzero(dones)
-        for index in ended:
-            if "terminal_observation" not in infos[index]:
-                raise ComponentError(
-                    f"env {index} is done and its info has no 'terminal_observation': a VecEnv resets within the step "
-                    "that ends an episode, and keeps its last observation there"
-                )
-        return bool(ended.size)
+def _stepper(env: VecEnv, seed: int) -> AnyStepper:
+    """Return what steps a VecEnv, which resets within the step; its action space is that of one env."""
+    return AnyStepper(env, env.num_envs, draw_actions(env.action_space, env.num_envs, seed), seed)
 
 
-class ReplaySampler(Sampler):
-    """Draws from a replay buffer that is not empty."""
-
-    def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
-        if buffer.size() == 0:
-            raise ComponentError(f"the {type(buffer).__qualname__} is empty: buffer.add(…) transitions first")
-        self.device = buffer.device
-        super().__init__(buffer, batch_size)
-
-
-class RolloutGae(GaeCall):
-    """Calls ``compute_returns_and_advantage`` of a copy of the buffer that has the rollout's size and discounts.
+def _gae(given: Any, rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    """Return a call of ``compute_returns_and_advantage`` of a copy of a buffer, with the rollout's size and discounts.
 
     ``given`` is a RolloutBuffer or that method of one, which is left as it is. The method takes tensors and NumPy
     arrays whatever the ``backend``.
     """
+    from stable_baselines3.common.buffers import RolloutBuffer
 
-    def __init__(self, given: Any, rollout: Mapping[str, Any], backend: str) -> None:
-        from stable_baselines3.common.buffers import RolloutBuffer
-
-        buffer = given.__self__ if isinstance(given, MethodType) else given
-        if not isinstance(buffer, RolloutBuffer):
-            raise ComponentError(
-                "rlperf_gae needs a RolloutBuffer, or that method of one: the method of the class has no data"
-            )
-        self._buffer = copy.copy(buffer)
-        self._buffer.buffer_size, self._buffer.n_envs = rollout["rewards"].shape
-        self._buffer.gamma, self._buffer.gae_lambda = rollout["gamma"], rollout["lam"]
-        self._buffer.reset()  # which makes arrays of its own
-        for name in ("rewards", "values", "episode_starts"):
-            getattr(self._buffer, name)[:] = rollout[name]
-        self._buffer.pos, self._buffer.full = self._buffer.buffer_size, True
-        last_values = self._buffer.to_torch(rollout["last_values"][:, None])
-        last_dones = rollout["last_dones"].astype(bool)
-        self.call = partial(self._buffer.compute_returns_and_advantage, last_values, last_dones)
-
-    def advantages(self, output: None) -> Any:
-        """Return the advantages."""
-        return self._buffer.advantages
+    buffer = given.__self__ if isinstance(given, MethodType) else given
+    if not isinstance(buffer, RolloutBuffer):
+        raise ComponentError(
+            "rlperf_gae needs a RolloutBuffer, or that method of one: the method of the class has no data"
+        )
+    buffer = copy.copy(buffer)
+    buffer.buffer_size, buffer.n_envs = rollout["rewards"].shape
+    buffer.gamma, buffer.gae_lambda = rollout["gamma"], rollout["lam"]
+    buffer.reset()  # which makes arrays of its own
+    for name in ("rewards", "values", "episode_starts"):
+        getattr(buffer, name)[:] = rollout[name]
+    buffer.pos, buffer.full = buffer.buffer_size, True
+    last_values = buffer.to_torch(rollout["last_values"][:, None])
+    call = partial(buffer.compute_returns_and_advantage, last_values, rollout["last_dones"].astype(bool))
+    return GaeCall(call, lambda _: buffer.advantages)
 
 
-class SacUpdater(Updater):
-    """Calls ``agent.train(1, batch_size)``: with the learning rates' schedule before the step, and records after it.
+def _updater(agent: SAC, batch_size: int) -> Updater:
+    """Return calls of ``agent.train(1, batch_size)``: with the schedules before the step, and records after it.
 
     An agent without a logger gets one that writes nowhere. An empty replay buffer is filled by ``agent.learn``, with
     random actions and no update.
     """
-
-    def __init__(self, agent: SAC, batch_size: int) -> None:
-        self.owner: SAC = agent
-        self.steps = 2 if agent.ent_coef_optimizer is None else 3
-        self.batch_size = batch_size
-        _have_logger(agent)
-        if agent.replay_buffer is None or agent.replay_buffer.size() == 0:
-            _fill_by_learning(agent, _BATCHES_AT_LEAST * batch_size)
-        self.buffers = (agent.replay_buffer,)
-        self.device = agent.device
-
-    def update(self) -> None:
-        """Do one gradient step of every part."""
-        self.owner.train(1, self.batch_size)
+    _have_logger(agent)
+    if agent.replay_buffer is None or agent.replay_buffer.size() == 0:
+        _fill_by_learning(agent, _BATCHES_AT_LEAST * batch_size)
+    steps = 2 if agent.ent_coef_optimizer is None else 3
+    return Updater(agent, lambda: agent.train(1, batch_size), steps, (agent.replay_buffer,))
 
 
 class PpoRoller(Roller):
@@ -223,8 +163,8 @@ class PpoLearner(Learner):
     """
 
     def __init__(self, agent: PPO, n_steps: int) -> None:
-        self.owner: PPO = agent
-        self._roller = PpoRoller(agent, n_steps)
+        self.owner = agent
+        self.roller = PpoRoller(agent, n_steps)
         self._rollout: dict[str, Any] = {}
         self.probes = tuple(probes_for({"forward": "policy.evaluate_actions"}, agent))
         self.iteration_probes = tuple(probes_for({"collect": "collect_rollouts", "update": "train"}, agent))
@@ -234,9 +174,7 @@ class PpoLearner(Learner):
     def collect(self) -> None:
         """Collect the rollout into the agent's buffer."""
         __tracebackhide__ = True
-        rollout = self._roller.collect()
-        self._roller.check(rollout)
-        self._rollout = _copied(vars(rollout))
+        self._rollout = _copied(vars(super().collect()))
 
     def restore(self) -> None:
         """Give back the arrays by step and env."""
@@ -249,10 +187,6 @@ class PpoLearner(Learner):
     def iterate(self) -> None:
         """Learn from one more rollout."""
         self.owner.learn(int(self.env_steps()), reset_num_timesteps=False)
-
-    def env_steps(self) -> float:
-        """Return the env steps of a rollout."""
-        return float(self._roller.n_steps * self._roller.num_envs)
 
 
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,13 +238,12 @@ LIBRARY = Library(
     name="sb3",
     module="stable_baselines3",
     requirement="stable-baselines3",
-    vecenv=(Adapter("stable_baselines3.common.vec_env:VecEnv", VecEnvStepper),),
-    replay=(Adapter("stable_baselines3.common.buffers:ReplayBuffer", ReplaySampler),),
+    vecenv=(Adapter("stable_baselines3.common.vec_env:VecEnv", _stepper),),
     gae=(
-        Adapter("stable_baselines3.common.buffers:RolloutBuffer", RolloutGae),
-        Adapter("stable_baselines3.common.buffers:RolloutBuffer.compute_returns_and_advantage", RolloutGae),
+        Adapter("stable_baselines3.common.buffers:RolloutBuffer", _gae),
+        Adapter("stable_baselines3.common.buffers:RolloutBuffer.compute_returns_and_advantage", _gae),
     ),
-    sac=(Adapter("stable_baselines3:SAC", SacUpdater),),
+    sac=(Adapter("stable_baselines3:SAC", _updater),),
     ppo=(Adapter("stable_baselines3:PPO", PpoRoller),),
     learn=(Adapter("stable_baselines3:PPO", PpoLearner),),
     environments=("stable_baselines3.common.vec_env:VecEnv.step",),

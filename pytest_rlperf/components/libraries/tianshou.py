@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_rlperf.components.checks import leaves, to_numpy
 from pytest_rlperf.components.contracts import (
-    ACTION,
     ACTIONS,
     ENV_STEP,
     RESET,
+    AutoresetStepper,
     Cuts,
     GaeCall,
     Learner,
     Roller,
-    Sampler,
-    Stepper,
     Updater,
     check_finite,
-    check_observations,
-    check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
@@ -34,18 +31,16 @@ from pytest_rlperf.timers import hierarchical_timer
 
 if TYPE_CHECKING:
     from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
-    from tianshou.data import ReplayBuffer
     from tianshou.env import BaseVectorEnv
     from tianshou.trainer import OffPolicyTrainer, OnPolicyTrainer
 
-_CHECKED_STEPS = 100  # at most, until an episode ends
 _NETWORKS = 3  # each with an optimizer: the actor and two critics
 _POLICY = hierarchical_timer("policy")
 _STORE = hierarchical_timer("store")
 _EPISODES = hierarchical_timer("episodes")
 
 
-class TianshouStepper(Stepper):
+class TianshouStepper(AutoresetStepper):
     """Steps ``env`` with actions drawn beforehand, and resets what has ended, which is part of stepping on."""
 
     def __init__(self, env: BaseVectorEnv, seed: int) -> None:
@@ -58,133 +53,65 @@ class TianshouStepper(Stepper):
         spaces = env.action_space
         for offset, space in enumerate(spaces):
             space.seed(seed + offset)
-        super().__init__(env, len(env), [np.stack([space.sample() for space in spaces]) for _ in range(ACTIONS)])
+        actions = [np.stack([space.sample() for space in spaces]) for _ in range(ACTIONS)]
+        super().__init__(env, len(env), actions, "Disabled")
 
-    def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
-        __tracebackhide__ = True
+    def reset(self) -> None:
+        """Reset every env, by the seed."""
         self.env.seed(self._seed)
-        check_observations(self.env.reset()[0], self.num_envs)
-        for _ in range(_CHECKED_STEPS):
-            stepped = self.env.step(next(self._actions))
-            self._check_shapes(*stepped)
-            ended = _ended(*stepped[2:4])
-            if len(ended):
-                rows = np.shape(self.env.reset(ended)[0])[:1]
-                if rows != ended.shape:
-                    raise ComponentError(f"reset({ended.tolist()}) returned {rows} rows, expected {ended.shape}")
-                break
-        self._calls = 1
+        self.env.reset()
 
-    def call(self) -> None:
-        """Step every env once."""
-        with ACTION:
-            actions = next(self._actions)
-        with ENV_STEP:
-            _, _, terminated, truncated, _ = self.env.step(actions)
-        self._calls += 1
-        ended = _ended(terminated, truncated)
-        if len(ended):
-            with RESET:
-                self.env.reset(ended)
-
-    def _check_shapes(self, obs: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> None:
-        __tracebackhide__ = True
-        check_observations(obs, self.num_envs)
-        flags = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-        shapes = {name: np.shape(array)[:1] for name, array in flags.items()}
-        check_rows(self.num_envs, {**shapes, "infos": (len(infos),)})
+    def reset_ended(self, ended: Any) -> None:
+        """Reset those envs."""
+        self.env.reset(np.flatnonzero(ended))
 
 
-def _ended(terminated: Any, truncated: Any) -> Any:
-    """Return the ids of the envs whose episode ended."""
-    return np.flatnonzero(np.logical_or(terminated, truncated))
+def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    """Return a call of ``compute_episodic_return`` on a buffer with a part an env, which holds the rollout."""
+    from tianshou.data import Batch, VectorReplayBuffer, to_torch
+
+    n_steps, n_envs = rollout["rewards"].shape
+    buffer = VectorReplayBuffer(n_steps * n_envs, n_envs)
+    none, never = np.zeros(n_envs, np.float32), np.zeros(n_envs, np.bool_)
+    for rewards, ends in zip(rollout["rewards"], rollout["ends"].astype(np.bool_), strict=True):
+        buffer.add(Batch(obs=none, act=none, rew=rewards, terminated=ends, truncated=never, obs_next=none))
+    batch, indices = buffer.sample(0)  # all there is, as PPO's update takes it
+    values = [np.ascontiguousarray(rollout[name].T).reshape(-1) for name in ("next_values", "values")]
+    if backend == "torch":
+        values = [to_torch(array) for array in values]
+    call = partial(function, batch, buffer, indices, *values, gamma=rollout["gamma"], gae_lambda=rollout["lam"])
+    call()  # Numba compiles what it has not met before
+    # Returns and advantages, one row an env after the other's.
+    return GaeCall(call, lambda output: output[1].reshape(n_envs, n_steps).T)
 
 
-class TianshouSampler(Sampler):
-    """Draws a batch, with the indices it was drawn from."""
-
-    def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
-        __tracebackhide__ = True
-        if len(buffer) == 0:
-            raise ComponentError(f"the {type(buffer).__qualname__} is empty: add transitions before it is measured")
-        super().__init__(buffer, batch_size)
-
-    def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
-        """Return the arrays of the batch, the indices last."""
-        transitions, indices = batch
-        return (*leaves(transitions, "batch"), ("indices", indices))
-
-
-class TianshouGae(GaeCall):
-    """Calls ``compute_episodic_return`` on a buffer with a part an env, which holds the rollout."""
-
-    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        from tianshou.data import Batch, VectorReplayBuffer
-
-        n_steps, n_envs = self._shape = rollout["rewards"].shape
-        buffer = VectorReplayBuffer(n_steps * n_envs, n_envs)
-        none, never = np.zeros(n_envs, np.float32), np.zeros(n_envs, np.bool_)
-        for rewards, ends in zip(rollout["rewards"], rollout["ends"].astype(np.bool_), strict=True):
-            buffer.add(Batch(obs=none, act=none, rew=rewards, terminated=ends, truncated=never, obs_next=none))
-        batch, indices = buffer.sample(0)  # all there is, as PPO's update takes it
-        data = batch, buffer, indices, *self._values(rollout, backend)
-        # Returns and advantages, one row an env after the other's.
-        self.call = partial(function, *data, gamma=rollout["gamma"], gae_lambda=rollout["lam"])
-        self.call()  # Numba compiles what it has not met before
-
-    def advantages(self, output: Any) -> Any:
-        """Return the second array, with a row a step."""
-        n_steps, n_envs = self._shape
-        return output[1].reshape(n_envs, n_steps).T
-
-    @staticmethod
-    def _values(rollout: Mapping[str, Any], backend: str) -> list[Any]:
-        from tianshou.data import to_torch
-
-        flat = [np.ascontiguousarray(rollout[name].T).reshape(-1) for name in ("next_values", "values")]
-        return [to_torch(array) for array in flat] if backend == "torch" else flat
-
-
-class TianshouUpdater(Updater):
-    """Does one SAC step of a trainer: its algorithm's update, from the buffer it collects into.
+def _updater(trainer: OffPolicyTrainer | OffPolicyAlgorithm[Any], batch_size: int) -> Updater:
+    """Return SAC steps of a trainer: its algorithm's update, from the buffer it collects into.
 
     The update is within a training step, as the trainer has it; the trainer's own statistics are left out.
     """
+    __tracebackhide__ = True
+    from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
+    from tianshou.algorithm.modelfree.discrete_sac import DiscreteSAC
+    from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha
+    from tianshou.utils.torch_utils import policy_within_training_step
 
-    def __init__(self, trainer: OffPolicyTrainer | OffPolicyAlgorithm[Any], batch_size: int) -> None:
-        __tracebackhide__ = True
-        from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
-        from tianshou.algorithm.modelfree.discrete_sac import DiscreteSAC
-        from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha
-        from tianshou.utils.torch_utils import policy_within_training_step
+    if isinstance(trainer, OffPolicyAlgorithm):
+        raise ComponentError(
+            f"a Tianshou {type(trainer).__qualname__} has no buffer of its own; give rlperf_sac_update its "
+            "trainer, algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector)), or a thunk"
+        )
+    owner: Any = SimpleNamespace(algorithm=trainer.algorithm, buffer=trainer.params.training_collector.buffer)
+    if not isinstance(owner.algorithm, SAC | DiscreteSAC):
+        raise ComponentError(f"the trainer's algorithm is {type(owner.algorithm).__qualname__}, expected SAC")
+    if len(owner.buffer) == 0:
+        raise ComponentError("the buffer of the trainer's collector is empty: collect before an update is measured")
 
-        if isinstance(trainer, OffPolicyAlgorithm):
-            raise ComponentError(
-                f"a Tianshou {type(trainer).__qualname__} has no buffer of its own; give rlperf_sac_update its "
-                "trainer, algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector)), or a thunk"
-            )
-        self.algorithm: Any = trainer.algorithm
-        self.buffer = trainer.params.training_collector.buffer
-        if not isinstance(self.algorithm, SAC | DiscreteSAC):
-            raise ComponentError(f"the trainer's algorithm is {type(self.algorithm).__qualname__}, expected SAC")
-        self.owner: object = self
-        self.steps = _NETWORKS + isinstance(self.algorithm.alpha, AutoAlpha)
-        self.batch_size = batch_size
-        self.buffers = (self.buffer,)
-        self._training_step = policy_within_training_step
+    def update() -> object:
+        with policy_within_training_step(owner.algorithm.policy):
+            return owner.algorithm.update(buffer=owner.buffer, sample_size=batch_size)
 
-    def update(self) -> object:
-        """Do one gradient step of every part."""
-        with self._training_step(self.algorithm.policy):
-            return self.algorithm.update(buffer=self.buffer, sample_size=self.batch_size)
-
-    def check(self) -> None:
-        """Do one update, and check the batch that it draws."""
-        __tracebackhide__ = True
-        if len(self.buffer) == 0:
-            raise ComponentError("the buffer of the trainer's collector is empty: collect before an update is measured")
-        super().check()
+    return Updater(owner, update, _NETWORKS + isinstance(owner.algorithm.alpha, AutoAlpha), (owner.buffer,))
 
 
 class TianshouRoller(Roller):
@@ -282,31 +209,31 @@ class TianshouLearner(Learner):
 
     def __init__(self, trainer: OnPolicyTrainer, n_steps: int) -> None:
         __tracebackhide__ = True
-        self._roller = TianshouRoller(trainer, n_steps)
-        self._steps = n_steps * self._roller.num_envs
+        self.roller: TianshouRoller = TianshouRoller(trainer, n_steps)
         collected = trainer.params.collection_step_num_env_steps
-        if collected != self._steps:
+        if collected != self.env_steps():
             raise ComponentError(
                 f"a training step of the trainer's collects {collected} env steps, not {n_steps} of each of "
-                f"{self._roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps={self._steps})"
+                f"{self.roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps="
+                f"{self.env_steps():g})"
             )
-        self.owner: Any = trainer.algorithm
+        self.owner = trainer.algorithm
         self._trainer: Any = trainer
         self.iteration_probes = tuple(
             probes_for({"collect": "_collect_training_data", "update": "_update_step"}, trainer)
         )
-        self._roller.empty()
+        self.roller.empty()
 
     def collect(self) -> None:
         """Fill the collector's buffer."""
         __tracebackhide__ = True
-        self._roller.empty()
-        self._roller.check(self._roller.collect())
+        self.roller.empty()
+        super().collect()
 
     def update(self) -> object:
         """Do all repetitions, on all that the buffer holds."""
         params = self._trainer.params
-        with self._roller.training_step(self.owner.policy):
+        with self.roller.training_step(self.owner.policy):
             return self.owner.update(
                 buffer=params.training_collector.buffer,
                 batch_size=params.batch_size,
@@ -316,10 +243,6 @@ class TianshouLearner(Learner):
     def iterate(self) -> object:
         """Do a training step."""
         return self._trainer._training_step()
-
-    def env_steps(self) -> float:
-        """Return the env steps of a rollout."""
-        return float(self._steps)
 
 
 class _RolloutPhases(Cuts):
@@ -350,11 +273,10 @@ LIBRARY = Library(
     module="tianshou",
     requirement="tianshou",
     vecenv=(Adapter("tianshou.env.venvs:BaseVectorEnv", TianshouStepper),),
-    replay=(Adapter("tianshou.data.buffer.buffer_base:ReplayBuffer", TianshouSampler),),
-    gae=(Adapter("tianshou.algorithm.algorithm_base:Algorithm.compute_episodic_return", TianshouGae),),
+    gae=(Adapter("tianshou.algorithm.algorithm_base:Algorithm.compute_episodic_return", _gae),),
     sac=(
-        Adapter("tianshou.trainer:OffPolicyTrainer", TianshouUpdater),
-        Adapter("tianshou.algorithm.algorithm_base:OffPolicyAlgorithm", TianshouUpdater),
+        Adapter("tianshou.trainer:OffPolicyTrainer", _updater),
+        Adapter("tianshou.algorithm.algorithm_base:OffPolicyAlgorithm", _updater),
     ),
     ppo=(
         Adapter("tianshou.trainer:OnPolicyTrainer", TianshouRoller),

@@ -6,20 +6,16 @@ A SAC update composed of its loss is a method of the user's, and measured as one
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_rlperf.components.checks import leaves
 from pytest_rlperf.components.contracts import (
-    ACTION,
     ACTIONS,
     ENV_STEP,
     Cuts,
     GaeCall,
     Roller,
-    Sampler,
     Stepper,
     autoreset_mode,
     check_finite,
@@ -37,7 +33,6 @@ if TYPE_CHECKING:
     from torchrl.envs import EnvBase
     from torchrl.objectives.value import GAE
 
-_STEPS_CHECKED = 100  # in which most envs come to an end, and are to go on from a reset
 _TOLERANCE = 1e-4  # of log-probabilities that are computed again, in one batch
 _MASK = ("collector", "mask")
 _POLICY = hierarchical_timer("policy")
@@ -63,27 +58,30 @@ class TorchRLStepper(Stepper):
         self._carried: Any = None  # from step to step, with what the next one starts from
         self._has_reset_calls = _has_reset_calls(env)
 
-    def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
-        __tracebackhide__ = True
+    def reset(self) -> None:
+        """Reset every env; the seed is set."""
         self._carried = self.env.reset()
-        for _ in range(_STEPS_CHECKED):
-            self._carried.update(next(self._actions))
-            stepped = self._step_on().get("next")
-            for key in (*self.env.reward_keys, *self.env.done_keys):
-                self._check_shape(key, stepped.get(key, None))
-            self._check_reset()
-            if stepped.get("done").any():
-                break
-        self._calls, self._ended, self._due = 1, self._ended[-1:], 0
 
-    def call(self) -> None:
-        """Step every env once."""
-        with ACTION:
-            self._carried.update(next(self._actions))
-        with ENV_STEP:
-            self._step_on()
-        self._calls += 1
+    def step(self, actions: Any) -> Any:
+        """Step every env once with these actions, and keep what the next step starts from."""
+        self._carried.update(actions)
+        with self._no_grad():
+            stepped, self._carried = self.env.step_and_maybe_reset(self._carried)
+        return stepped
+
+    def finish(self, results: Any) -> None:
+        """Note whose next call is a reset."""
+        if self._has_reset_calls:
+            self._ended.append(results.get(("next", "done")))
+
+    def check_step(self, results: Any) -> bool:
+        """Check one step, and return whether an episode ended with it."""
+        __tracebackhide__ = True
+        stepped = results.get("next")
+        for key in (*self.env.reward_keys, *self.env.done_keys):
+            self._check_shape(key, stepped.get(key, None))
+        self._check_reset()
+        return bool(stepped.get("done").any())
 
     def count(self) -> float:
         """Return the env steps since the last count; ComponentError where an env has been stepped past its end."""
@@ -93,14 +91,6 @@ class TorchRLStepper(Stepper):
 
     def _n_ended(self, done: Any) -> int:
         return 0 if done.all() else int(done.sum())  # where all end together TorchRL resets them itself
-
-    def _step_on(self) -> Any:
-        """Step, and keep what the next step starts from."""
-        with self._no_grad():
-            stepped, self._carried = self.env.step_and_maybe_reset(self._carried)
-            if self._has_reset_calls:
-                self._ended.append(stepped.get(("next", "done")))
-            return stepped
 
     def _check_shape(self, key: Any, tensor: Any) -> None:
         __tracebackhide__ = True
@@ -135,96 +125,8 @@ def _has_reset_calls(env: EnvBase) -> bool:
     return isinstance(env, GymWrapper) and autoreset_mode(env._env) == "NextStep"
 
 
-class TorchRLSampler(Sampler):
-    """Draws from a buffer, whatever batch size it was made with."""
-
-    def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
-        __tracebackhide__ = True
-        _check_nothing_is_prefetched(buffer)
-        super().__init__(buffer, batch_size)
-
-    def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
-        """Return the tensors of the batch, each with where it was found."""
-        from tensordict import is_tensor_collection
-
-        if not is_tensor_collection(batch):
-            return leaves(batch)
-        return [(str(key), tensor) for key, tensor in batch.items(include_nested=True, leaves_only=True)]
-
-
-class TorchRLGae(GaeCall):
-    """Calls a GAE function on tensors of shape [n_envs, n_steps, 1]; tensors, whatever the ``backend``.
-
-    It has the signature of ``generalized_advantage_estimate``. No episode is truncated.
-    """
-
-    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        arguments = {
-            "gamma": rollout["gamma"],
-            "lmbda": rollout["lam"],
-            "state_value": _envs_first(rollout["values"]),
-            "next_state_value": _envs_first(rollout["next_values"]),
-            "reward": _envs_first(rollout["rewards"]),
-            "done": _envs_first(rollout["ends"]).bool(),
-            "terminated": _envs_first(rollout["ends"]).bool(),
-        }
-        self.call = partial(function, **arguments)
-
-    def advantages(self, output: Any) -> Any:
-        """Return the advantages by step and env."""
-        return output[0].squeeze(-1).T
-
-
-class TorchRLGaeModule(GaeCall):
-    """Calls a copy of a GAE module, with the rollout's gamma and lambda, on a TensorDict that has values already.
-
-    The copy has no value network: its forward pass, no part of GAE, would be most of what is timed.
-    """
-
-    def __init__(self, module: GAE, rollout: Mapping[str, Any], backend: str) -> None:
-        import torch
-
-        self._module = copy.copy(module)
-        self._module._buffers = {  # of its own
-            **module._buffers,
-            "gamma": torch.tensor(rollout["gamma"]),
-            "lmbda": torch.tensor(rollout["lam"]),
-        }
-        self._module.__dict__["value_network"] = None  # as its own __init__ does it: a network is none of its modules
-        self.is_normalised = module.average_gae
-        self._is_time_first = module.time_dim in (0, -2)
-        self.call = partial(self._module, self._batch(rollout))
-
-    def advantages(self, output: Any) -> Any:
-        """Return the advantages by step and env."""
-        found = output.get(self._module.tensor_keys.advantage).squeeze(-1)
-        if self.is_normalised and found.numel() > 1:
-            found = found * math.sqrt(found.numel() / (found.numel() - 1))  # by Bessel's estimate of the deviation
-        return found if self._is_time_first else found.T
-
-    def _batch(self, rollout: Mapping[str, Any]) -> TensorDict:
-        """Return a rollout as collectors make it, of batch size [n_envs, n_steps]."""
-        from tensordict import TensorDict
-
-        keys = self._module.tensor_keys
-        tensors = {name: _envs_first(value) for name, value in rollout.items() if name not in ("gamma", "lam")}
-        if self._is_time_first:
-            tensors = {name: value.transpose(0, 1).contiguous() for name, value in tensors.items() if value.ndim > 2}
-        ends = tensors["ends"].bool()
-        batch = TensorDict({}, ends.shape[:2])
-        batch.set(keys.value, tensors["values"])
-        for key, tensor in (
-            (keys.value, tensors["next_values"]),
-            (keys.reward, tensors["rewards"]),
-            (keys.done, ends),
-            (keys.terminated, ends.clone()),
-            ("truncated", ends.new_zeros(ends.shape)),
-        ):
-            batch.set(("next", key), tensor)
-        return batch
-
-
-def _check_nothing_is_prefetched(buffer: ReplayBuffer) -> None:
+def _drawing(buffer: ReplayBuffer, batch_size: int) -> Callable[[], Any]:
+    """Return what draws from a buffer, whatever batch size it was made with; ComponentError where it prefetches."""
     __tracebackhide__ = True
     ahead = getattr(buffer, "_prefetch_cap", 0)
     if ahead:
@@ -232,6 +134,67 @@ def _check_nothing_is_prefetched(buffer: ReplayBuffer) -> None:
             f"the {type(buffer).__qualname__} prefetches: sample() returns batches prefetched by threads, so its "
             f"time is not the time to sample; create it without prefetch={ahead}"
         )
+    return partial(buffer.sample, batch_size)
+
+
+def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    """Return a call of a GAE function on tensors of shape [n_envs, n_steps, 1]; tensors, whatever the ``backend``.
+
+    It has the signature of ``generalized_advantage_estimate``. No episode is truncated.
+    """
+    call = partial(
+        function,
+        gamma=rollout["gamma"],
+        lmbda=rollout["lam"],
+        state_value=_envs_first(rollout["values"]),
+        next_state_value=_envs_first(rollout["next_values"]),
+        reward=_envs_first(rollout["rewards"]),
+        done=_envs_first(rollout["ends"]).bool(),
+        terminated=_envs_first(rollout["ends"]).bool(),
+    )
+    return GaeCall(call, lambda output: output[0].squeeze(-1).T)
+
+
+def _gae_module(given: GAE, rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    """Return a call of a copy of a GAE module, with the rollout's gamma and lambda, on values that are there already.
+
+    The copy has no value network: its forward pass, no part of GAE, would be most of what is timed.
+    """
+    import torch
+
+    own = {"gamma": torch.tensor(rollout["gamma"]), "lmbda": torch.tensor(rollout["lam"])}
+    module = copy.copy(given)
+    module._buffers = {**given._buffers, **own}
+    module.__dict__["value_network"] = None  # as its own __init__ does it: a network is none of its modules
+    is_time_first = module.time_dim in (0, -2)
+
+    def advantages(output: Any) -> Any:
+        found = output.get(module.tensor_keys.advantage).squeeze(-1)
+        return found if is_time_first else found.T
+
+    batch = _batch(module.tensor_keys, rollout, is_time_first)
+    return GaeCall(partial(module, batch), advantages, is_normalised=module.average_gae)
+
+
+def _batch(keys: Any, rollout: Mapping[str, Any], is_time_first: bool) -> TensorDict:
+    """Return a rollout as collectors make it, of batch size [n_envs, n_steps], under a module's keys."""
+    from tensordict import TensorDict
+
+    tensors = {name: _envs_first(value) for name, value in rollout.items() if name not in ("gamma", "lam")}
+    if is_time_first:
+        tensors = {name: value.transpose(0, 1).contiguous() for name, value in tensors.items() if value.ndim > 2}
+    ends = tensors["ends"].bool()
+    following = {
+        keys.value: tensors["next_values"],
+        keys.reward: tensors["rewards"],
+        keys.done: ends,
+        keys.terminated: ends.clone(),
+        "truncated": ends.new_zeros(ends.shape),
+    }
+    batch = TensorDict({keys.value: tensors["values"]}, ends.shape[:2])
+    for key, tensor in following.items():
+        batch.set(("next", key), tensor)
+    return batch
 
 
 def _envs_first(array: Any) -> Any:
@@ -375,11 +338,11 @@ LIBRARY = Library(
     module="torchrl",
     requirement="torchrl",
     vecenv=(Adapter("torchrl.envs:EnvBase", TorchRLStepper),),
-    replay=(Adapter("torchrl.data:ReplayBuffer", TorchRLSampler),),
+    replay=(Adapter("torchrl.data:ReplayBuffer", _drawing),),
     gae=(
-        Adapter("torchrl.objectives.value:GAE", TorchRLGaeModule),
-        Adapter("torchrl.objectives.value.functional:generalized_advantage_estimate", TorchRLGae),
-        Adapter("torchrl.objectives.value.functional:vec_generalized_advantage_estimate", TorchRLGae),
+        Adapter("torchrl.objectives.value:GAE", _gae_module),
+        Adapter("torchrl.objectives.value.functional:generalized_advantage_estimate", _gae),
+        Adapter("torchrl.objectives.value.functional:vec_generalized_advantage_estimate", _gae),
     ),
     ppo=(Adapter("torchrl.collectors:BaseCollector", TorchRLRoller),),
     environments=("torchrl.envs:EnvBase.step",),

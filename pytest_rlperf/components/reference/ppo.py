@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from pytest_rlperf.components.contracts import autoreset_mode
 from pytest_rlperf.components.reference.gae import compute_gae
 from pytest_rlperf.components.reference.sac import mlp
 from pytest_rlperf.timers import hierarchical_timer
@@ -130,7 +129,7 @@ class ActorCritic(nn.Module):
     """Separate policy and value networks: two hidden tanh layers each.
 
     A Discrete action space gets a categorical policy, a Box a diagonal Gaussian with a learned standard deviation
-    that does not depend on the state. ValueError for spaces of another kind or with more than one dimension.
+    that does not depend on the state. A Box has one dimension, that of the observations too.
     """
 
     def __init__(
@@ -141,16 +140,11 @@ class ActorCritic(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(obs_space, spaces.Box) or len(obs_space.shape) != 1:
-            raise ValueError(f"observations must be a Box of one dimension: got {obs_space}")
-        if isinstance(action_space, spaces.Discrete):
-            n_out = int(action_space.n)
-        elif isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-            n_out = action_space.shape[0]
-        else:
-            raise ValueError(f"actions must be Discrete or a Box of one dimension: got {action_space}")
-        generator = generator or torch.Generator().manual_seed(0)
+        assert obs_space.shape is not None
+        assert action_space.shape is not None
         self.discrete = isinstance(action_space, spaces.Discrete)
+        n_out = int(action_space.n) if isinstance(action_space, spaces.Discrete) else action_space.shape[0]
+        generator = generator or torch.Generator().manual_seed(0)
         self.policy = mlp((obs_space.shape[0], hidden, hidden, n_out), nn.Tanh, generator, last_gain=0.01)
         self.value = mlp((obs_space.shape[0], hidden, hidden, 1), nn.Tanh, generator)
         if not self.discrete:
@@ -181,10 +175,7 @@ class ActorCritic(nn.Module):
 
 
 class PPO:
-    """A PPO agent over a vector environment with NEXT_STEP autoreset: collect rollouts, and update on them.
-
-    ValueError for another autoreset mode: its rows are other steps.
-    """
+    """A PPO agent over a vector environment with NEXT_STEP autoreset: collect rollouts, and update on them."""
 
     def __init__(
         self,
@@ -196,9 +187,6 @@ class PPO:
         device: str | torch.device = "cpu",
         lr: float = 3e-4,
     ) -> None:
-        mode = autoreset_mode(envs) or "NextStep"
-        if mode != "NextStep":
-            raise ValueError(f"PPO needs vector environments with NEXT_STEP autoreset: got {mode}")
         self.envs = envs
         self.gamma = gamma
         self.lam = lam
@@ -259,13 +247,9 @@ class PPO:
     def update(self, rollout: Rollout, epochs: int = 4, minibatches: int = 4) -> PPOLosses:
         """Take ``epochs`` passes over the valid rows, in ``minibatches`` parts each, on the clipped objective (eq. 7).
 
-        ValueError where there are fewer than two valid rows for each minibatch: advantages are standardised in each.
+        Advantages are standardised in each, so a minibatch needs two valid rows.
         """
         rows = np.flatnonzero(rollout.valid)
-        if epochs < 1 or minibatches < 1 or len(rows) < 2 * minibatches:
-            raise ValueError(
-                f"{len(rows)} valid rows cannot be split into {minibatches} minibatches of at least 2, {epochs} times"
-            )
         with _GATHER:
             columns = [
                 self._tensor(column.reshape(-1, *column.shape[2:])[rows])
@@ -331,8 +315,7 @@ class PPO:
         if isinstance(space, spaces.Box):
             clipped: NDArray[Any] = np.clip(drawn, space.low, space.high)
             return clipped
-        start = int(getattr(space, "start", 0))
-        return drawn + start if start else drawn
+        return drawn
 
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)

@@ -9,50 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.contracts import (
-    ACTIONS,
-    GaeCall,
-    Sampler,
-    Stepper,
-    check_observations,
-    check_rows,
-)
+from pytest_rlperf.components.contracts import GaeCall, Stepper, check_observations, check_rows, draw_actions
 from pytest_rlperf.components.libraries import Adapter, Library
 
 
 class GridsStepper(Stepper):
     def __init__(self, env: Any, seed: int) -> None:
-        space = env.envs[0].action_space
-        space.seed(seed)
-        actions = [np.stack([space.sample() for _ in range(env.num_envs)]) for _ in range(ACTIONS)]
-        super().__init__(env, env.num_envs, actions)
+        super().__init__(env, env.num_envs, draw_actions(env.envs[0].action_space, env.num_envs, seed))
 
-    def check(self) -> None:
-        self.env.begin()
-        obs, rewards, over = self.step(next(self._actions))
-        check_observations(obs, self.num_envs)
-        check_rows(self.num_envs, {"rewards": rewards.shape, "over": over.shape})
-        self._calls = 1
+    def reset(self) -> Any:
+        return self.env.begin()
 
     def step(self, actions: Any) -> Any:
         return self.env.advance(actions)
 
+    def check_step(self, results: Any) -> bool:
+        obs, rewards, over = results
+        check_observations(obs, self.num_envs)
+        check_rows(self.num_envs, {"rewards": rewards, "over": over})
+        return bool(over.any())
 
-class MemorySampler(Sampler):
-    def draw(self) -> Any:
-        return self.buffer.sample(how_many=self.batch_size)
+
+def drawing(memory: Any, batch_size: int) -> Callable[[], Any]:
+    return lambda: memory.sample(how_many=batch_size)
 
 
-class Credit(GaeCall):
-    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        worth = np.vstack([rollout["values"], rollout["last_values"]])
-        self._call = partial(function, rollout["rewards"], worth, rollout["ends"], rollout["gamma"], rollout["lam"])
-
-    def call(self) -> Any:
-        return self._call()
-
-    def advantages(self, output: Any) -> Any:
-        return output
+def credit(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
+    worth = np.vstack([rollout["values"], rollout["last_values"]])
+    call = partial(function, rollout["rewards"], worth, rollout["ends"], rollout["gamma"], rollout["lam"])
+    return GaeCall(call, lambda output: output)
 
 
 LIBRARY = Library(
@@ -60,8 +45,8 @@ LIBRARY = Library(
     module="gridlab",
     requirement="gridlab",
     vecenv=(Adapter("gridlab:Grids", GridsStepper),),
-    replay=(Adapter("gridlab:Memory", MemorySampler),),
-    gae=(Adapter("gridlab:credit", Credit),),
+    replay=(Adapter("gridlab:Memory", drawing),),
+    gae=(Adapter("gridlab:credit", credit),),
     environments=("gridlab:Grids.advance",),
     starter=str(Path(__file__).parents[1] / "gridlab_tests.py"),
 )

@@ -1,4 +1,4 @@
-"""The import of a module, each time in a new interpreter."""
+"""Any callable as a workload, and the import of a module, each time in a new interpreter."""
 
 from __future__ import annotations
 
@@ -8,14 +8,62 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+from pytest_rlperf.components.checks import check_items, check_takes, finished, has_run
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Harvest, Workload
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.scope import PROCESS
+
+# --------------------------------------------------------------------------- any callable
+
+
+def thunk_workload(
+    fn: Callable[[], Any],
+    *,
+    items: float,
+    unit: str,
+    setup: Callable[[], Any] | None,
+    check: Callable[[Any], Any] | None,
+) -> Workload:
+    """Return ``fn`` as a workload; ComponentError where it cannot be called or counted."""
+    __tracebackhide__ = True
+    if not callable(fn):
+        raise ComponentError(f"rlperf(fn) measures a callable, not {type(fn).__qualname__}: rlperf(lambda: …)")
+    for name, function in (("setup", setup), ("check", check)):
+        if function is not None and not callable(function):
+            raise ComponentError(f"{name}={function!r}: a callable, not {type(function).__qualname__}")
+    check_takes("rlperf calls fn without arguments", fn, (), "rlperf(lambda: fn(…))")
+    if check is not None:
+        check_takes("check is called with what fn returned", check, (None,), "check=lambda output: …")
+    if not isinstance(unit, str):
+        raise ComponentError(f"unit={unit!r}: what is counted, as text")
+    check_items(items)
+
+    def run_check() -> object:
+        __tracebackhide__ = True
+        if setup is not None:
+            has_run(setup(), "setup()")
+        output = finished(fn(), "fn()")
+        if check is not None:
+            has_run(check(output), "check(output)")
+        return output
+
+    return Workload(
+        component="callable",
+        call=fn,
+        items=float(items),
+        unit=unit,
+        check=run_check,
+        setup=setup,
+        holds=(fn,) if setup is None else (fn, setup),
+    )
+
+
+# --------------------------------------------------------------------------- imports
 
 _IMPORT = hierarchical_timer("import")
 _LINE = re.compile(r"import time:\s*\d+ \|\s*(\d+) \| ( *)(\S+)")  # of -X importtime, a module after those it imports
