@@ -61,10 +61,14 @@ def file_url(path: Path, *, editable: bool = True) -> str:
     return f'{{"url": "{path.as_uri()}", "dir_info": {{"editable": {str(editable).lower()}}}}}'
 
 
-def install(site_directory: Path, name: str, files: Mapping[str, str], direct_url: str | None = None) -> None:
+def install(
+    site_directory: Path, name: str, files: Mapping[str, str], direct_url: str | None = None, names: str = ""
+) -> None:
     """Put a distribution into a directory of installed packages, as pip leaves it."""
     metadata = f"{name}-1.0.dist-info"
     notes = {f"{metadata}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    if names:
+        notes[f"{metadata}/top_level.txt"] = names
     if direct_url is not None:
         notes[f"{metadata}/direct_url.json"] = direct_url
     notes[f"{metadata}/RECORD"] = "".join(f"{file},,\n" for file in [*files, *notes])
@@ -138,25 +142,26 @@ def test_packages_on_the_path_are_under_test(tree: Path) -> None:
 
 def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> None:
     """A package that is installed from the tree is known by its import name."""
-    write(tree, {f"{name}/lib_{name}/__init__.py": "" for name in ("plain", "finder", "hook", "copy")})
+    write(tree, {f"{name}/lib_{name}/__init__.py": "" for name in ("plain", "finder", "moved", "hook", "copy")})
     install(parent, "lib-plain", {"_plain.pth": f"{tree / 'plain'}\n"}, file_url(tree / "plain"))
-    mapping = f"MAPPING: dict[str, str] = {{'lib_finder': {str(tree / 'finder/lib_finder')!r}}}\n"
-    line = "import __editable___lib_finder; __editable___lib_finder.install()"
-    files = {"__editable__.lib.pth": line.replace("lib_finder", "lib_finder_1_finder")}
-    files["__editable___lib_finder_1_finder.py"] = mapping + "raise SystemExit('imported')\n"
-    install(parent, "lib-finder", files, file_url(tree / "finder"))
+    for name, packages in (("lib-finder", "lib_finder"), ("lib-moved", "lib_moved\nelsewhere")):
+        files = {f"__editable__.{name}.pth": "import __editable___lib_1_finder; __editable___lib_1_finder.install()"}
+        files["__editable___lib_1_finder.py"] = "raise SystemExit('imported')\n"
+        install(parent, name, files, file_url(tree / name.removeprefix("lib-")), packages)
     files = {"_hook.pth": "import _hook; _hook.go()", "_hook.py": "raise SystemExit('imported')\n"}
     install(parent, "lib-hook", files, file_url(tree / "hook"))
     install(parent, "lib-copy", {"lib_copy/__init__.py": ""}, file_url(tree / "copy", editable=False))
 
     packages = found(make_project(tree))
     assert {name: package.how for name, package in packages.items()} == {
+        "elsewhere": "hook",
         "lib_copy": "installed",
         "lib_finder": "path",
         "lib_hook": "hook",
+        "lib_moved": "hook",
         "lib_plain": "path",
     }
-    for name in ("plain", "finder", "hook", "copy"):
+    for name in ("plain", "finder", "moved", "hook", "copy"):
         assert packages[f"lib_{name}"].location == tree / name / f"lib_{name}"
         assert packages[f"lib_{name}"].distribution == f"lib-{name}"
         assert packages[f"lib_{name}"].project_dir == tree / name
@@ -193,7 +198,6 @@ ModuleNotFoundError: No module named 'elsewhere'
         "mylib/notes.txt",
         pytest.param(f"mylib/_core{SO}", id="an extension module"),
         "mylib/generated.py",
-        "mylib/_version.py",
         "mylib/__pycache__/core.cpython-311.pyc",
     ],
 )
@@ -203,15 +207,6 @@ def test_files_that_only_a_build_makes(tree: Path, file: str, wording: Wording) 
     git(tree, "init", "-q")
     git(tree, "add", "mylib/__init__.py", "setup.py")
     assert why_build(packages_under_test(make_project(tree), tree), tree) == wording
-
-
-def test_without_git_extension_modules_tell(tree: Path, wording: Wording) -> None:
-    """Of a directory that is no repository, only extension modules are known to be built."""
-    write(tree, {"mylib/__init__.py": "", "mylib/_version.py": "", "setup.py": ""})
-    packages = packages_under_test(make_project(tree), tree)
-    assert why_build(packages, tree) is None
-    write(tree, {f"mylib/_core{SO}": ""})
-    assert why_build(packages, tree) == wording
 
 
 def test_path_keeps_the_parents_order(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
@@ -388,10 +383,9 @@ def test_files_in_the_cache_are_as_they_were_made(
     ours = replace(sides, base=make_side("v1.0", made))
     assert check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
     for place in (base, made):
-        write(place, {"src/mylib/core.py": "x = 1", "src/mylib/new.py": ""})
+        write(place, {"src/mylib/core.py": "x = 1"})
     users = replace(sides, base=make_side("v1.0", base))
     assert check_loaded(users, loaded(base, "core"), loaded(tree, "core"))
-    assert check_loaded(ours, loaded(made, "new"), loaded(tree, "core"))
     with wording.raises(SideError):
         check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
 
@@ -551,12 +545,7 @@ def test_other_interpreter_needs_the_plugin_and_is_another(tree: Path, tmp_path:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "missing/python",
-        "program",
-        "venv",
-        "venv/bin",
-    ],
+    ["missing/python", "program", "venv/bin"],
 )
 def test_no_interpreter_is_an_error(tree: Path, text: str, wording: Wording) -> None:
     """A missing file, a directory and a program that is no Python are errors in words."""

@@ -20,7 +20,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import sources
 from pytest_rlperf.sides.command import run
-from pytest_rlperf.sides.git import Commit, find_repository, read_allowances, untracked_files
+from pytest_rlperf.sides.git import Commit, find_repository, ignored_files, read_allowances
 from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
 from pytest_rlperf.sides.spec import parse_spec
 
@@ -133,7 +133,7 @@ def run_tests(side: Side) -> None:
         ("pip:a >= 1, < 2 , b[x,y]==1", ("pip", "a >= 1, < 2", "b[x,y]==1")),
         ("pip:a (>=1,<2),b", ("pip", "a (>=1,<2)", "b")),
         ("pip:a; python_version in '3.10,3.11',b", ("pip", "a; python_version in '3.10,3.11'", "b")),
-        ("pip:a @ file:///x.whl", ("pip", "a @ file:///x.whl")),
+        ("pip:a @ https://example.org/x.whl", ("pip", "a @ https://example.org/x.whl")),
     ],
 )
 def test_spec_is_read(text: str, spec: tuple[str, ...]) -> None:
@@ -157,7 +157,7 @@ def test_spec_is_read(text: str, spec: tuple[str, ...]) -> None:
         "pip:a==1,",
         "pip:--index-url=x",
         "pip:a,-e .",
-        "pip:./here",
+        "pip:a @ file:///x.whl",
         "pip:git+https://example.org/a",
     ],
 )
@@ -201,7 +201,7 @@ def test_no_program_of_the_users_settings_runs(tree: Tree, tmp_path: Path) -> No
     find_repository(tree.top).differing(sha)
     read_tree(tree.top, tree.top / "baselines")
     read_allowances(tree.top, sha)
-    untracked_files(tree.top, ["."])
+    ignored_files(tree.top, tree.top)
     assert not (tmp_path / "monitor-ran").exists()
 
 
@@ -690,24 +690,18 @@ def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, wording: W
         prepare(spec, make_project(tmp_path / "tree", "test_x.py"))
 
 
-@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
-@pytest.mark.parametrize("kind", ["plain", "git"])
 def test_directory_of_more_than_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, kind: str, wording: Wording
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """A directory with data in it is not copied; the error has its size and the ways out. What git ignores is fine."""
-    monkeypatch.setattr(sources, limit, 3 if limit == "MOST_FILES" else 3_000)
+    """A directory with data in it is not copied; the error has the limit and the ways out. What git ignores is fine."""
+    monkeypatch.setattr(sources, "MOST_BYTES", 3_000)
     Tree(tmp_path / "tree").commit(**{"mylib.py": "", "test_x.py": ""})
-    data = {f"data/{number}": "x" * 1_000 for number in range(5)}
-    if kind == "git":
-        Tree(tmp_path / "other").commit(**{"mylib.py": "", "test_x.py": ""})
-    write(tmp_path / "other", data)
+    write(tmp_path / "other", {f"data/{number}": "x" * 1_000 for number in range(5)})
     project = make_project(tmp_path / "tree", "test_x.py")
     with wording.raises(SideError):
         prepare(f"dir:{tmp_path}/other", project)
-    if kind == "git":
-        write(tmp_path / "other", {".gitignore": "data/\n"})
-        assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
+    Tree(tmp_path / "other").commit(**{"mylib.py": "", "test_x.py": "", ".gitignore": "data/\n"})
+    assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
 
 
 def test_second_preparation_builds_nothing_and_compiles_alike(tree: Tree) -> None:

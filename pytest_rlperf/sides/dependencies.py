@@ -7,7 +7,6 @@ import json
 import platform
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from packaging.requirements import Requirement
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Sides
-from pytest_rlperf.sides.build import is_satisfied, last_lines, run_pip
+from pytest_rlperf.sides.build import last_lines, run_pip
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.environment import (
@@ -31,7 +30,7 @@ from pytest_rlperf.sides.environment import (
     start_entries,
     start_path,
 )
-from pytest_rlperf.sides.packages import import_packages, local_path, normalized, packages_under_test
+from pytest_rlperf.sides.packages import import_packages, normalized, packages_under_test
 from pytest_rlperf.sides.spec import user_path
 
 _LIMIT_S = 120.0
@@ -57,30 +56,27 @@ def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache:
     """Return today's tree with other versions of its dependencies, in an environment of its own, beside itself."""
     wanted = [Requirement(text) for text in requirements]
     _check_not_own(wanted, project, top)
-    _check_not_installed(wanted)
-    local = any(local_path(requirement.url or "") is not None for requirement in wanted)
     listed = ", ".join(requirements)
 
     def install(directory: Path) -> None:
         on_step(f"installing {listed}, for this comparison alone")
         python = make_environment(directory / _ENVIRONMENT, (), None, built=False)
-        # pip caches its builds of local files by file name, whatever the content is now.
-        options = ["--no-cache-dir"] if local else []
-        completed = run_pip(python, ["install", *options, *map(str, wanted)], f"install {listed}")
+        completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}")
         if completed.code:
             raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
 
-    # What files of this machine hold may be another thing every time.
-    now = str(time.time_ns()) if local else ""
-    key = " ".join(["pip", *sorted(map(str, wanted)), now, parent_state()])
+    key = " ".join(["pip", *sorted(map(str, wanted)), parent_state()])
     environment = cache.entry(key, install, on_step) / _ENVIRONMENT
     own = site_packages(environment)
     base, head = installed_versions([own]), installed_versions()
     base = {name: version for name, version in base.items() if head.get(name) != version}
     names = [normalized(requirement.name) for requirement in wanted]
     if not base:
-        raise SideError(f"installing {listed} changed nothing: both sides would be the same")
-    packages = import_packages(own)
+        raise SideError(
+            f"installing {listed} changes nothing here ({_label(names, head)}): both sides would be the same. Name "
+            "another version"
+        )
+    packages = tuple(import_packages(own))
     python = python_in(environment)
     variables = side_variables(project, (top, top), environment)
     path = start_path(python, project, None, variables)
@@ -144,13 +140,6 @@ def _check_not_own(wanted: Iterable[Requirement], project: Project, top: Path) -
             )
 
 
-def _check_not_installed(wanted: list[Requirement]) -> None:
-    if all(is_satisfied(str(requirement)) for requirement in wanted):
-        names = [normalized(requirement.name) for requirement in wanted]
-        have = _label(names, installed_versions())
-        raise SideError(f"{have} is already installed; both sides would be the same. Name another version")
-
-
 def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions[name]}" if name in versions else f"no {name}" for name in names)
 
@@ -185,10 +174,8 @@ def find_interpreter(python: str, directory: Path) -> Path:
     named = user_path(python)
     found = shutil.which(python) if len(named.parts) == 1 else None
     path = Path(found) if found else directory / named
-    if path.is_dir():
-        raise SideError(f"python:{python} names no interpreter: {path} is a directory; name python:PATH/bin/python")
     if not path.is_file():
-        raise SideError(f"python:{python} names no interpreter: there is no {path}")
+        raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
     return path.absolute()
 
 

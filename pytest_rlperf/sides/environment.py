@@ -241,18 +241,14 @@ def _mapped_value(text: str, project: Project, mapping: tuple[Path, Path], *, gu
     """Return a value, mapped where it is a path, a node id or a setting; with ``guess`` a relative path counts as one.
 
     Workers start in the counterpart of the run's own directory. So a relative path is mapped only where that directory
-    is outside today's tree, or where the path leads out of the tree.
+    is outside today's tree.
     """
     path, colons, test = text.partition("::")
     name, equals, value = path.partition("=")
     if equals and not Path(path).is_absolute():  # --override-ini=NAME=VALUE
         return f"{name}={_mapped_value(value, project, mapping, guess=False)}{colons}{test}"
-    head, _ = mapping
-    whole = project.directory / path
-    if not path or not (Path(path).is_absolute() or (guess and whole.exists())):
+    guess = guess and mapped(project.directory, mapping) == project.directory
+    place = project.directory / path
+    if not path or not (Path(path).is_absolute() or (guess and place.exists() and in_tree(place, mapping[0]))):
         return text
-    started_inside = in_tree(project.directory, head)
-    if Path(path).is_absolute() or in_tree(whole, head) != started_inside:
-        place = mapped(whole, mapping)
-        return text if place == Path(path) else f"{place}{colons}{test}"
-    return text
+    return f"{mapped(place, mapping)}{colons}{test}"

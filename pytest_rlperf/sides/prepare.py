@@ -37,7 +37,6 @@ from pytest_rlperf.sides.sources import (
     Today,
     WorkingSource,
     check_size,
-    listing,
     make_overlay,
     make_tree,
 )
@@ -99,21 +98,18 @@ def _today(project: Project) -> Today:
 
 
 def _directory_source(path: Path, today: Today, project: Project) -> Source:
-    """Return another directory as a source: a whole tree, or a replacement for the rootdir alone."""
-    if not path.is_dir():
-        raise SideError(f"dir:{path} names no directory to compare with")
-    place = path.resolve()
-    rootdir = project.rootdir.resolve()
+    """Return another directory as a source, laid out like today's tree."""
+    place, rootdir = path.resolve(), project.rootdir.resolve()
     if place in (today.top, rootdir):
         raise SideError(f"dir:{path} is today's own tree; both sides would be the same")
+    if not (place / (below := rootdir.relative_to(today.top))).is_dir():
+        raise SideError(f"dir:{path} names no directory laid out like {today.top}: there is no {place / below}")
     repository = repository_around(place)
     # A copy within today's tree has the repository of today's tree.
     if repository is not None and repository.top.resolve() != today.top:
-        check_size(repository.top, repository.differing(repository.head))
         return WorkingSource(repository)
-    check_size(place, listing(place))
-    below = rootdir.relative_to(today.top)
-    return PlainSource(place, "" if (place / below).is_dir() else below.as_posix())
+    check_size(place)
+    return PlainSource(place)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import TypeAlias
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import ANCHOR_FILE
-from pytest_rlperf.sides.cache import sha256
 from pytest_rlperf.sides.git import Commit, Repository
 from pytest_rlperf.sides.packages import Package, is_environment
 
@@ -24,9 +23,7 @@ _LEFT_OUT = {
     *(".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".eggs"),
     *("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".cache"),
 }
-# Far more than anybody's code has: beyond it there is data, or other projects.
-MOST_BYTES = 2 * 10**9
-MOST_FILES = 100_000
+MOST_BYTES = 2 * 10**9  # far more than anybody's code has: beyond it there is data, or other projects
 _SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 _TESTS = {"test", "tests"}  # names of directories of tests within code
 
@@ -44,7 +41,7 @@ class Today:
 
     def source(self) -> Source:
         """Return the tree as the source of a side."""
-        return PlainSource(self.top, "") if self.repository is None else WorkingSource(self.repository)
+        return PlainSource(self.top) if self.repository is None else WorkingSource(self.repository)
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,8 @@ class CommitSource:
 
     @property
     def key(self) -> str:
-        """The commit, its absent submodules, how git converts contents, and the repository that lends objects."""
-        absent = ",".join(self.repository.absent_submodules(self.commit.sha))
-        return f"{self.commit.sha} {self.repository.top} {absent} {self.repository.conversions_key()}"
+        """The commit, its absent submodules, and the repository that lends objects."""
+        return f"{self.commit.sha} {self.repository.top} {','.join(self.repository.absent_submodules(self.commit.sha))}"
 
     @property
     def title(self) -> str:
@@ -117,15 +113,14 @@ class WorkingSource:
 
 @dataclass(frozen=True)
 class PlainSource:
-    """The files of a directory without git, which replace those of ``place`` in today's tree."""
+    """The files of a directory without git."""
 
     directory: Path
-    place: str
 
     @property
     def key(self) -> str:
         """The content of all files."""
-        return f"{self.place} {digest(self.directory, sorted(listing(self.directory)))}"
+        return digest(self.directory, sorted(listing(self.directory)))
 
     @property
     def title(self) -> str:
@@ -134,17 +129,12 @@ class PlainSource:
 
     def lay_out(self, target: Path) -> None:
         """Copy the files."""
-        place = target / self.place
-        place.mkdir(parents=True)
         for name in listing(self.directory):
-            copy(self.directory, place, name)
+            copy(self.directory, target, name)
 
     def differing(self, today: Today) -> list[str]:
-        """Compare with that part of today's tree file by file."""
-        prefix = f"{self.place}/" if self.place else ""
-        names = [name.removeprefix(prefix) for name in today.files() if name.startswith(prefix)]
-        changed = _differing(self.directory, listing(self.directory), today.top / self.place, names)
-        return [f"{prefix}{name}" for name in changed]
+        """Compare with today's tree file by file."""
+        return _differing(self.directory, listing(self.directory), today.top, today.files())
 
 
 # The original files of a side, before today's tests are laid over them: ``key`` is different wherever the files are,
@@ -166,17 +156,15 @@ def listing(directory: Path) -> Iterator[str]:
             yield (here / name).relative_to(directory).as_posix()
 
 
-def check_size(directory: Path, names: Iterable[str]) -> None:
-    """Raise SideError where files below a directory are too many or too large to be copied for a comparison."""
+def check_size(directory: Path) -> None:
+    """Raise SideError where the files below a directory are too large to be copied for a comparison."""
     total = 0
-    for count, name in enumerate(names, 1):
-        path = directory / name
-        total += path.lstat().st_size if is_file(path) else 0
-        if total > MOST_BYTES or count > MOST_FILES:
+    for name in listing(directory):
+        total += (directory / name).lstat().st_size
+        if total > MOST_BYTES:
             raise SideError(
-                f"{directory} has over {total / 1e9:.1f} GB in its first {count:,} files, which would all be copied "
-                f"(the limits are {MOST_BYTES / 1e9:.0f} GB and {MOST_FILES:,} files): name the directory of the code "
-                "alone, or let git leave the rest out (git init, a .gitignore, git add --all, git commit)"
+                f"{directory} has over {MOST_BYTES / 1e9:.0f} GB, which would all be copied: name the directory of the "
+                "code alone, or let git leave the rest out (git init, a .gitignore, git add --all, git commit)"
             )
 
 
@@ -197,7 +185,7 @@ def digest(root: Path, names: Iterable[str]) -> str:
         if path.is_symlink():
             content = b"link " + os.fsencode(path.readlink())
         elif path.is_file():
-            content = f"{path.stat().st_mode & 0o111:o} {sha256(path)}".encode()
+            content = f"{path.stat().st_mode & 0o111:o} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode()
         else:
             content = b"none"
         total.update(os.fsencode(name) + b"\0" + content + b"\0")

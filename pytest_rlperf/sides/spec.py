@@ -59,15 +59,14 @@ def _requirements(text: str) -> Iterator[str]:
     if not _is_requirement(begun):
         raise SideError(
             f"'pip:{text}': {begun.strip()!r} is no requirement; one begins with the name of a distribution, such "
-            "as gymnasium==1.0.0 or 'mylib @ file:///path'; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares "
-            "with the code in a directory"
+            "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in a "
+            "directory, python:PATH with an environment that has a file of yours installed"
         )
     yield begun.strip()
 
 
 def _is_requirement(text: str) -> bool:
     try:
-        Requirement(text)
+        return not (Requirement(text).url or "").startswith("file:")  # what it holds may be another thing every time
     except InvalidRequirement:
         return False
-    return True

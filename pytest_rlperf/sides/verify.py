@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.cache import changed_since_built
+from pytest_rlperf.sides.cache import check_unchanged
 from pytest_rlperf.sides.loaded import belongs_to
 from pytest_rlperf.sides.packages import in_tree
 
@@ -42,7 +42,9 @@ def check_loaded(sides: Sides, base: Loaded, head: Loaded) -> bool:
             f"the test loads no module of {', '.join(sides.packages)} on {sides.base.label}: {hint}"
         )
     for side, loaded, _ in pairs:
-        _check_bytes(side, _under_test(side, loaded, sides.packages))
+        files = _under_test(side, loaded, sides.packages)
+        for home in side.homes:
+            check_unchanged(home.resolve(), files)
     return _differs(sides, {*base.values(), *head.values()})
 
 
@@ -62,13 +64,6 @@ def _check_places(sides: Sides, side: Side, loaded: Loaded, other: Side) -> None
             f"but it should be under {' or '.join(map(str, side.homes))}; "
             "install the repository editable (pip install -e .), or name the packages under test: rlperf_packages"
         )
-
-
-def _check_bytes(side: Side, files: list[Path]) -> None:
-    """Check that files of packages under test have not changed since they were checked out or built for a side."""
-    for home in side.homes:
-        for path in changed_since_built(home.resolve(), files):
-            raise SideError(f"{path} has changed since it was made for {side.label}; remove {home} and run again")
 
 
 def _differs(sides: Sides, files: Iterable[str]) -> bool:
