@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import os
 import py_compile
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from wording import Wording
 from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.sides import sources
 from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.git import Commit, find_repository, ignored_files, read_allowances
 from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
@@ -254,7 +252,7 @@ def test_refusing_git_is_an_error_and_no_absent_repository(
 @pytest.mark.parametrize(
     ("is_repository", "spec", "advice"),
     [
-        (False, "main", "dir:PATH"),
+        (False, "main", "git init"),
         (True, "nowhere", "git fetch * nowhere"),
     ],
 )
@@ -659,49 +657,13 @@ def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path
     assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ())
 
 
-def test_directories_without_git_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither tree needs git: all files count but caches and environments, and nobody waits for a pipe."""
-    for name in ("tree", "other"):
-        write(tmp_path / name, {"mylib/__init__.py": name, "mylib/same.py": "", "tests/test_x.py": name})
-    write(tmp_path / "other", {"venv/pyvenv.cfg": "", "venv/lib/x.py": "", "mylib/__pycache__/x.pyc": ""})
-    sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
-    base = tree_of(sides.base)
-    assert files_of(base, "mylib/__init__.py", "tests/test_x.py") == {
-        "mylib/__init__.py": "other",
-        "tests/test_x.py": "tree",
-    }
-    assert not (base / "venv").exists()
-    assert sides.changed == ("mylib/__init__.py",)
-    for name in ("tree", "other"):
-        write(tmp_path / name, {"mylib/__init__.py": name, "tests/test_x.py": ""})
-    os.mkfifo(tmp_path / "other/mylib/pipe")
-    with socket.socket(socket.AF_UNIX) as server:
-        monkeypatch.chdir(tmp_path / "other")
-        server.bind("socket")  # by a short path
-        sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
-    assert sides.changed == ("mylib/__init__.py",)
-
-
-@pytest.mark.parametrize("spec", ["dir:missing", "dir:."])
+@pytest.mark.parametrize("spec", ["dir:missing", "dir:.", "dir:../plain"])
 def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, wording: Wording) -> None:
-    """A directory that is not there, or is today's tree, is no side."""
+    """A directory that is not there, is today's tree, or is no checkout, is no side."""
+    (tmp_path / "plain").mkdir()
     Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
     with wording.raises(SideError):
         prepare(spec, make_project(tmp_path / "tree", "test_x.py"))
-
-
-def test_directory_of_more_than_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """A directory with data in it is not copied; the error has the limit and the ways out. What git ignores is fine."""
-    monkeypatch.setattr(sources, "MOST_BYTES", 3_000)
-    Tree(tmp_path / "tree").commit(**{"mylib.py": "", "test_x.py": ""})
-    write(tmp_path / "other", {f"data/{number}": "x" * 1_000 for number in range(5)})
-    project = make_project(tmp_path / "tree", "test_x.py")
-    with wording.raises(SideError):
-        prepare(f"dir:{tmp_path}/other", project)
-    Tree(tmp_path / "other").commit(**{"mylib.py": "", "test_x.py": "", ".gitignore": "data/\n"})
-    assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
 
 
 def test_second_preparation_builds_nothing_and_compiles_alike(tree: Tree) -> None:

@@ -83,7 +83,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Repository:
-    """A git working tree, and the full SHA of the commit that is checked out in it."""
+    """A git working tree, its path without links, and the full SHA of the commit that is checked out in it."""
 
     top: Path
     head: str
@@ -137,11 +137,11 @@ class Repository:
 
         A directory outside of the working tree has none.
         """
-        place, top = directory.resolve(), self.top.resolve()
-        if not place.is_relative_to(top):
+        place = directory.resolve()
+        if not place.is_relative_to(self.top):
             return []
         listing = ("log", "--first-parent", "-m", "--reverse", "--raw", "--no-abbrev", "--no-renames")
-        spec = f":(top,literal){place.relative_to(top).as_posix()}"
+        spec = f":(top,literal){place.relative_to(self.top).as_posix()}"
         found = []
         for entry in _names(_checked(self.top, *listing, *_WRITTEN, "HEAD", "--", spec, settings=_LOG)):
             sha, *changes = filter(None, entry.split("\n"))
@@ -170,13 +170,12 @@ class Repository:
         ``outputs`` are left out.
         """
         specs = [":(top)", *(f":(top,exclude,glob)**/{name}/**" for name in ("__pycache__", "*.egg-info"))]
-        top = self.top.resolve()
-        if (place := baseline_dir.resolve()).is_relative_to(top):
-            kept = (place.relative_to(top) / "*" / name for name in ("*.json", ANCHOR_FILE))
+        if (place := baseline_dir.resolve()).is_relative_to(self.top):
+            kept = (place.relative_to(self.top) / "*" / name for name in ("*.json", ANCHOR_FILE))
             specs += [f":(top,exclude,glob){path.as_posix()}" for path in kept]
         for path in outputs:
-            if (place := path.resolve()).is_relative_to(top):
-                specs.append(f":(top,exclude,literal){place.relative_to(top).as_posix()}")
+            if (place := path.resolve()).is_relative_to(self.top):
+                specs.append(f":(top,exclude,literal){place.relative_to(self.top).as_posix()}")
         command = ("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
         with self._scratch_index() as variables:
             return bool(_checked(self.top, *command, settings=_SPARSE, variables=variables))
@@ -347,12 +346,11 @@ def find_repository(directory: Path) -> Repository:
     if any(text in done.err for text in _NO_TREE):
         raise NoRepositoryError(
             f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}): make "
-            "one (git init) and commit, or compare with the code in another directory (dir:PATH)"
-            f"{see('comparing.md#live-comparisons')}"
+            f"one (git init) and commit{see('comparing.md#live-comparisons')}"
         )
     if done.code:
         raise SideError(f"git cannot read the repository around {directory}: {_last_line(done)}")
-    top = Path(done.out.rstrip("\n"))
+    top = Path(done.out.rstrip("\n")).resolve()
     head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head.code:
         raise NoRepositoryError(

@@ -29,17 +29,7 @@ from pytest_rlperf.sides.environment import (
 )
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
 from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
-from pytest_rlperf.sides.sources import (
-    CommitSource,
-    Overlay,
-    PlainSource,
-    Source,
-    Today,
-    WorkingSource,
-    check_size,
-    make_overlay,
-    make_tree,
-)
+from pytest_rlperf.sides.sources import Overlay, Source, make_overlay, make_tree
 from pytest_rlperf.sides.spec import parse_spec, user_path
 
 
@@ -49,16 +39,18 @@ def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
     Their files are in the cache, which keeps them at least until this process ends.
     """
     kind, parts = parse_spec(spec_text)
-    if kind == "git":
-        repository = find_repository(project.rootdir)
-        return _commit_comparison(repository, repository.resolve(parts[0]), project, on_step).sides()
-    today = _today(project)
-    if kind == "dir":
-        source = _directory_source(project.directory / user_path(parts[0]), today, project)
+    if kind in {"git", "dir"}:
+        today = find_repository(project.rootdir)
+        if kind == "git":
+            source = Source(today, today.resolve(parts[0]))
+        else:
+            source = _checkout(project.directory / user_path(parts[0]), today)
         return _Comparison.of(source, today, project, on_step).sides()
+    repository = repository_around(project.rootdir)
+    top = project.rootdir.resolve() if repository is None else repository.top
     if kind == "pip":
-        return pip_sides(parts, project, today.top, open_cache(today.top), on_step)
-    return python_sides(parts[0], project, today.top, on_step)
+        return pip_sides(parts, project, top, open_cache(top), on_step)
+    return python_sides(parts[0], project, top, on_step)
 
 
 def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "commit") -> Sides:
@@ -72,7 +64,8 @@ def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "comm
             f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
             "git fetch may bring it (in CI: fetch-depth: 0)"
         )
-    return _commit_comparison(repository, Commit(sha, f"{title} {short(sha)}"), project, on_step).sides()
+    source = Source(repository, Commit(sha, f"{title} {short(sha)}"))
+    return _Comparison.of(source, repository, project, on_step).sides()
 
 
 def uncommitted(project: Project, on_step: OnStep) -> list[str]:
@@ -81,35 +74,20 @@ def uncommitted(project: Project, on_step: OnStep) -> list[str]:
     Of new files these are modules alone: others, such as the output of a run, are hardly loaded.
     """
     repository = find_repository(project.rootdir)
-    changed = _commit_comparison(repository, Commit(repository.head, "HEAD"), project, on_step)._changed(built=False)
+    source = Source(repository, Commit(repository.head, "HEAD"))
+    changed = _Comparison.of(source, repository, project, on_step).changed(built=False)
     new = repository.new_files()
     return [name for name in changed if name.endswith(".py") or name not in new]
 
 
-def _commit_comparison(repository: Repository, commit: Commit, project: Project, on_step: OnStep) -> _Comparison:
-    today = Today(repository.top.resolve(), repository)
-    return _Comparison.of(CommitSource(repository, commit), today, project, on_step)
-
-
-def _today(project: Project) -> Today:
-    """Return today's tree: the git working tree around the rootdir, or else the rootdir."""
-    repository = repository_around(project.rootdir)
-    return Today((project.rootdir if repository is None else repository.top).resolve(), repository)
-
-
-def _directory_source(path: Path, today: Today, project: Project) -> Source:
-    """Return another directory as a source, laid out like today's tree."""
-    place, rootdir = path.resolve(), project.rootdir.resolve()
-    if place in (today.top, rootdir):
-        raise SideError(f"dir:{path} is today's own tree; both sides would be the same")
-    if not (place / (below := rootdir.relative_to(today.top))).is_dir():
-        raise SideError(f"dir:{path} names no directory laid out like {today.top}: there is no {place / below}")
-    repository = repository_around(place)
-    # A copy within today's tree has the repository of today's tree.
-    if repository is not None and repository.top.resolve() != today.top:
-        return WorkingSource(repository)
-    check_size(place)
-    return PlainSource(place)
+def _checkout(path: Path, today: Repository) -> Source:
+    """Return another checkout as it is."""
+    if not path.is_dir():
+        raise SideError(f"dir:{path} names no directory to compare with")
+    other = find_repository(path)
+    if other.top == today.top:
+        raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
+    return Source.working(other)
 
 
 @dataclass(frozen=True)
@@ -117,7 +95,7 @@ class _Comparison:
     """One source beside today's tree."""
 
     source: Source
-    today: Today
+    today: Repository
     project: Project
     packages: tuple[Package, ...]
     overlay: Overlay
@@ -126,17 +104,17 @@ class _Comparison:
     dirty: bool  # whether today's tree has uncommitted changes
 
     @classmethod
-    def of(cls, source: Source, today: Today, project: Project, on_step: OnStep) -> _Comparison:
+    def of(cls, source: Source, today: Repository, project: Project, on_step: OnStep) -> _Comparison:
         """Return the comparison of a source with today's tree."""
         packages = packages_under_test(project, today.top)
         overlay = make_overlay(project, today.top, packages)
-        dirty = today.repository is not None and today.repository.is_dirty(project.baseline_dir)
+        dirty = today.is_dirty(project.baseline_dir)
         return cls(source, today, project, packages, overlay, open_cache(today.top), on_step, dirty)
 
     def sides(self) -> Sides:
         """Prepare both sides."""
         reason = why_build(self.packages, self.today.top)
-        changed = self._changed(built=reason is not None)
+        changed = self.changed(built=reason is not None)
         base, head = self._base_and_head(reason, same=not changed)
         return Sides(
             base=base,
@@ -147,20 +125,20 @@ class _Comparison:
                 *(["today's tree has uncommitted changes"] if self.dirty else []),
                 *([] if reason is None else [f"built on both sides: {reason}"]),
             ),
-            commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
+            commit=None if self.source.is_working else self.source.commit.sha,
         )
 
     def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:
         if reason is None:
             return self._mapped_side(), self._own_side(self._head_label())
         if same:  # equal trees are not measured, so they need no build
-            return self._own_side(self.source.title), self._own_side(self._head_label())
+            return self._own_side(self.source.commit.title), self._own_side(self._head_label())
         self._check_tests_are_outside(reason)
-        sources = (self.source, self.today.source())
+        sources = (self.source, Source.working(self.today))
         originals = [self._original(source) for source in sources]
         below = self._project_dirs(reason)
         isolated = needs_isolation(sys.executable, [original / path for original in originals for path in below])
-        labels = (self.source.title, self._head_label())
+        labels = (self.source.commit.title, self._head_label())
         base, head = (
             self._built_side(source, original, below, label, isolated=isolated)
             for source, original, label in zip(sources, originals, labels, strict=True)
@@ -175,7 +153,7 @@ class _Comparison:
         """Return the source's tree in an environment like this process's, had it been started there."""
 
         def build(directory: Path) -> None:
-            self.on_step(f"checking out {self.source.title}")
+            self.on_step(f"checking out {self.source.commit.title}")
             tree = directory / "tree"
             make_tree(self.source, self.overlay, self.today, tree, ())
             mapping = (self.today.top, tree)
@@ -185,13 +163,13 @@ class _Comparison:
         entry = self.cache.entry(key, build, self.on_step)
         tree = entry / "tree"
         compile_as_today(self.today.top, self.today.files(), tree)
-        return self._side(self.source.title, tree, entry / "environment", (tree,))
+        return self._side(self.source.commit.title, tree, entry / "environment", (tree,))
 
     def _original(self, source: Source) -> Path:
         """Return a copy of a source's original files, which its build starts from."""
 
         def build(directory: Path) -> None:
-            self.on_step(f"checking out {source.title}")
+            self.on_step(f"checking out {source.commit.title}")
             source.lay_out(directory / "tree")
 
         return self.cache.entry(self._key("original", source.key), build, self.on_step) / "tree"
@@ -247,7 +225,7 @@ class _Comparison:
             return mapped(self.project.rootdir, mapping) / path.relative_to(self.project.rootdir)
         return mapped(path, mapping)
 
-    def _changed(self, *, built: bool) -> tuple[str, ...]:
+    def changed(self, *, built: bool) -> tuple[str, ...]:
         """Return the files by which the sides differ, less the overlay's, but a build has its own."""
         alike = self.overlay.is_test if built else self.overlay.covers
         names = self.source.differing(self.today)
@@ -286,8 +264,7 @@ class _Comparison:
                     )
 
     def _head_label(self) -> str:
-        repository = self.today.repository
-        return "working tree" if repository is None or self.dirty else f"HEAD {short(repository.head)}"
+        return "working tree" if self.dirty else f"HEAD {short(self.today.head)}"
 
     def _key(self, kind: str, *parts: object) -> str:
         return "\0".join([kind, *map(str, parts), repr(self.packages)])
