@@ -94,9 +94,6 @@ def test_several_files_are_told_apart(save: Save, capsys: pytest.CaptureFixture[
     assert traces.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12), sac(14)]
     assert main(["tree", one, "missing", "--format", "json"]) == 4
     assert capsys.readouterr().out == ""
-    two = save("c.json", sac(10), TimerTree(Timing("actor", 1, MS)))
-    assert main(["tree", two, "--tree", "actor"]) == 0
-    assert "learner" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", traces.WRITERS)

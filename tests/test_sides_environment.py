@@ -239,9 +239,9 @@ def test_finder_becomes_entries(tree: Path, base: Path, tmp_path: Path) -> None:
     write(tree, {"mylib/__init__.py": "", "code/space/deep.py": "", "gone/__init__.py": ""})
     write(base, {"mylib/__init__.py": "", "code/space/deep.py": ""})
     packages = (
-        Package("mylib", tree / "mylib", tree, "path", "mylib", tree),
-        Package("gone", tree / "gone", tree, "path", "mylib", tree),
-        Package("space.deep", tree / "code/space/deep.py", tree / "code", "path", "mylib", tree),
+        Package("mylib", tree / "mylib", "path", "mylib", tree),
+        Package("gone", tree / "gone", "path", "mylib", tree),
+        Package("space.deep", tree / "code/space/deep.py", "path", "mylib", tree),
     )
     python = make_environment(tmp_path / "thin", packages, (tree, base), built=False)
     code = "import mylib, space.deep as deep; print(mylib.__file__); print(deep.__file__)"

@@ -130,7 +130,6 @@ def run_tests(side: Side) -> None:
         ("pip:gymnasium==1.0.0,numpy==2.1", ("pip", "gymnasium==1.0.0", "numpy==2.1")),
         ("pip:a >= 1, < 2 , b[x,y]==1", ("pip", "a >= 1, < 2", "b[x,y]==1")),
         ("pip:a (>=1,<2),b", ("pip", "a (>=1,<2)", "b")),
-        ("pip:a; python_version in '3.10,3.11',b", ("pip", "a; python_version in '3.10,3.11'", "b")),
         ("pip:a @ https://example.org/x.whl", ("pip", "a @ https://example.org/x.whl")),
     ],
 )

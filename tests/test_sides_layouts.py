@@ -11,15 +11,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import git, source
+from packaging.requirements import Requirement
 
 import pytest_rlperf
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.build import is_satisfied, run_pip
+from pytest_rlperf.sides.build import run_pip
 from pytest_rlperf.sides.environment import make_environment, site_packages
 from pytest_rlperf.sides.loaded import belongs_to
 from pytest_rlperf.sides.verify import check_loaded
@@ -283,6 +285,14 @@ def answer(python: str, code: str, argument: str, directory: Path, **changes: st
     )
     assert not completed.returncode, completed.stdout + completed.stderr
     return completed.stdout
+
+
+def is_satisfied(need: str) -> bool:
+    wanted = Requirement(need)
+    try:
+        return version(wanted.name) in wanted.specifier
+    except PackageNotFoundError:
+        return False
 
 
 def read_sides(text: str) -> Sides:

@@ -21,12 +21,16 @@ _STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tests", nargs="*", metavar="TEST", help=CHOICE)
+    _add_baseline(parser)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
+    parser.epilog = "For example: rlperf history test_gae --html history.html"
+
+
+def _add_baseline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
     parser.add_argument(
         "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
-    parser.epilog = "For example: rlperf history test_gae --html history.html"
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -99,10 +103,7 @@ HISTORY = Command("history", "Show the course of tests over commits, and the cha
 def _add_anchor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ref", nargs="?", metavar="REF", help="the commit to keep; without it, the anchor is shown")
     parser.add_argument("--reason", metavar="TEXT", help="why it is this commit: a release, an accepted slowdown")
-    parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
-    parser.add_argument(
-        "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
-    )
+    _add_baseline(parser)
     parser.epilog = 'For example: rlperf anchor v1.2.0 --reason "the release"; then pytest --rlperf-against=anchor'
 
 

@@ -15,7 +15,6 @@ _FORMATS = ("json", "chrome")  # those that traces writes
 
 def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a file of timer trees, or - for standard input")
-    parser.add_argument("--tree", metavar="NAME", help="only trees of this name, where a file holds several")
     parser.add_argument(
         "--format",
         choices=[_TEXT, *_FORMATS],
@@ -29,7 +28,7 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     from pytest_rlperf import traces
 
     try:
-        read = [(path, _chosen(_read(path), path, arguments)) for path in arguments.files]
+        read = [(path, _read(path)) for path in arguments.files]
     except TimerFileError as error:
         raise UsageError(str(error)) from None
     if arguments.format == _TEXT:
@@ -43,15 +42,6 @@ def _read(path: str) -> list[TimerTree]:
     from pytest_rlperf import traces
 
     return traces.parse(content_of(path, traces.LARGEST_FILE, "keep a shorter part of the run"), source_of(path))
-
-
-def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) -> list[TimerTree]:
-    """Return the trees that the arguments ask for."""
-    chosen = [tree for tree in trees if arguments.tree in {None, tree.name}]
-    if not chosen:
-        names = ", ".join(repr(tree.name) for tree in trees)
-        raise TimerFileError(f"{path} has no tree {arguments.tree or ''!r}; it has: {names or 'none'}")
-    return chosen
 
 
 def _print_trees(read: Sequence[tuple[str, list[TimerTree]]]) -> None:

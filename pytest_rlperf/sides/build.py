@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-from packaging.requirements import InvalidRequirement, Requirement
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
@@ -84,21 +81,6 @@ def last_lines(completed: Completed) -> str:
     """Return the end of a command's output, errors last."""
     lines = [line for line in (completed.out + "\n" + completed.err).splitlines() if line.strip()]
     return "\n".join(lines[-_LAST_LINES:])
-
-
-def is_satisfied(requirement: str) -> bool:
-    """Whether the running environment satisfies a requirement."""
-    try:
-        wanted = Requirement(requirement)
-    except InvalidRequirement:
-        return False
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-        return True
-    try:
-        version = importlib.metadata.version(wanted.name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return wanted.url is None and wanted.specifier.contains(version, prereleases=True)
 
 
 def read_settings(project_dir: Path) -> dict[str, Any]:

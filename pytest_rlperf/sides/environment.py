@@ -41,12 +41,9 @@ def mapped(path: Path, mapping: tuple[Path, Path] | None) -> Path:
 
     ``mapping`` is the top of today's tree and of the tree that replaces it; None leaves today's where it is.
     """
-    if mapping is None:
+    if mapping is None or not in_tree(path, mapping[0]):
         return path
-    head, other = mapping
-    if path.resolve().is_relative_to(other.resolve()) or not in_tree(path, head):
-        return path
-    return other / path.resolve().relative_to(head.resolve())
+    return mapping[1] / path.resolve().relative_to(mapping[0].resolve())
 
 
 def mapped_search_path(value: str, directory: Path, mapping: tuple[Path, Path] | None) -> str:

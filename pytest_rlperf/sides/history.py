@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
-from pytest_rlperf.sides.build import is_satisfied, last_lines, run_pip
+from pytest_rlperf.sides.build import last_lines, run_pip
 from pytest_rlperf.sides.environment import installed_versions
 from pytest_rlperf.sides.git import find_repository, short
 from pytest_rlperf.sides.packages import normalized
@@ -64,7 +64,8 @@ def compared(base: Candidate, head: Candidate, project: Project, on_step: OnStep
 
 def _side(wanted: Candidate, other: Candidate, project: Project, on_step: OnStep) -> tuple[Side, tuple[str, ...]]:
     """Return the side of a candidate, and the packages under test; a release that is installed is today's side."""
-    is_here = wanted.spec.startswith("pip:") and is_satisfied(wanted.spec.removeprefix("pip:"))
+    name, _, version = wanted.spec.removeprefix("pip:").partition("==")
+    is_here = bool(version) and installed_versions().get(normalized(name)) == version
     sides = prepare_sides((other if is_here else wanted).spec, project, on_step)
     return sides.head if is_here else sides.base, sides.packages
 

@@ -45,17 +45,21 @@ _BESIDE_PACKAGES = {
 class Package:
     """An import package under test, or a module outside packages.
 
-    ``location`` is its directory or file in the tree; ``entry`` is the directory that must be on sys.path for it.
+    ``location`` is its directory or file in the tree.
     ``how`` is the way in which it is imported today: from the tree ("path"), by an import hook that may load it from
     elsewhere ("hook"), or as a copy in the environment ("installed").
     """
 
     name: str
     location: Path
-    entry: Path
     how: How
     distribution: str | None
     project_dir: Path | None
+
+    @property
+    def entry(self) -> Path:
+        """The directory that must be on sys.path for it."""
+        return self.location.parents[self.name.count(".")]
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ def _installed(installs: Iterable[Install], scan: _Scan) -> Iterator[Package]:
             places = {name: _place(name, sources) or install.project_dir / name for name in names}
         for name, place in places.items():
             if scan.may_be(name) and place.is_relative_to(scan.top):
-                yield Package(name, place, _entry(name, place), install.how, install.name, install.project_dir)
+                yield Package(name, place, install.how, install.name, install.project_dir)
 
 
 def _loose(scan: _Scan) -> Iterator[Package]:
@@ -232,8 +236,7 @@ def _is_hidden(name: str, place: Path, elsewhere: list[str]) -> bool:
 
 
 def _loose_package(name: str, place: Path, scan: _Scan) -> Package:
-    entry = _entry(name, place)
-    return Package(name, place, entry, "path", None, _project_above(entry, scan.top))
+    return Package(name, place, "path", None, _project_above(place.parent, scan.top))
 
 
 def _named(name: str, found: dict[str, Package], scan: _Scan) -> list[Package]:
@@ -262,11 +265,6 @@ def _importable_at(place: Path) -> Path | None:
         return place
     files = (place.with_name(place.name + suffix) for suffix in _SOURCE_SUFFIXES)
     return next((file for file in files if file.is_file()), None)
-
-
-def _entry(name: str, place: Path) -> Path:
-    """Return the directory that must be on sys.path for a package of that dotted name."""
-    return place.parents[name.count(".")]
 
 
 def _sources(project_dir: Path) -> tuple[Path, Path]:

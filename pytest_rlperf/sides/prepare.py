@@ -193,7 +193,8 @@ class _Comparison:
         environment = self.cache.entry(key, build, self.on_step) / "environment"
         home = site_packages(environment)
         loose = [package for package in self.packages if not _is_installed(package.name, home)]
-        without = self._places([package for package in self.packages if package not in loose])
+        built = [package.location for package in self.packages if package not in loose]
+        without = sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in built)
 
         def lay_out(directory: Path) -> None:
             make_tree(source, self.overlay, self.today, directory / "tree", without)
@@ -243,16 +244,6 @@ class _Comparison:
         if not places:
             raise SideError(f"{reason}; but no project contains it: add a pyproject.toml or setup.py above it")
         return sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in places)
-
-    def _places(self, packages: Iterable[Package]) -> list[PurePosixPath]:
-        """Return the places of packages in the tree of either side, which may have another layout."""
-        places = set()
-        for package in packages:
-            places.add(package.location)
-            if package.project_dir is not None:
-                tail = package.location.relative_to(package.entry)
-                places |= {package.project_dir / tail, package.project_dir / "src" / tail}
-        return sorted(PurePosixPath(place.resolve().relative_to(self.today.top).as_posix()) for place in places)
 
     def _check_tests_are_outside(self, reason: str) -> None:
         for file in self.project.files:

@@ -48,21 +48,15 @@ def _path(text: str, rest: str) -> str:
 
 
 def _requirements(text: str) -> Iterator[str]:
-    """Yield the requirements in a list; a comma that ends none is a part of one."""
-    begun = ""
-    for piece in re.split(r"(,(?!\s*[<>=!~]))", text):  # not before an operator of versions
-        if piece == "," and _is_requirement(begun):
-            yield begun.strip()
-            begun = ""
-        else:
-            begun += piece
-    if not _is_requirement(begun):
-        raise SideError(
-            f"'pip:{text}': {begun.strip()!r} is no requirement; one begins with the name of a distribution, such "
-            "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in a "
-            "directory, python:PATH with an environment that has a file of yours installed"
-        )
-    yield begun.strip()
+    """Yield the requirements in a list; a comma before an operator of versions or within brackets ends none."""
+    for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
+        if not _is_requirement(piece):
+            raise SideError(
+                f"'pip:{text}': {piece.strip()!r} is no requirement; one begins with the name of a distribution, such "
+                "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in "
+                "another checkout, python:PATH with an environment that has a file of yours installed"
+            )
+        yield piece.strip()
 
 
 def _is_requirement(text: str) -> bool:
