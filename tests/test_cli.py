@@ -158,14 +158,6 @@ def test_narrow_terminal_shows_what_matters_most(
     assert capsys.readouterr().out.split("\n")[0].split()[-3:] == ["min", "max", "share"]
 
 
-WORK: dict[str, Callable[[TimerTree], object]] = {
-    "table": partial(render_tree, width=None),
-    "table in a terminal": partial(render_tree, width=60),
-    "our JSON": lambda tree: traces.parse(traces.write([tree], "json").encode(), "x"),
-    "chrome": lambda tree: traces.write([tree], "chrome"),
-}
-
-
 # --------------------------------------------------------------------------- runs, baselines, self-checks
 
 SLOWER = builders.compared(UPDATE, Status.SLOWER, 1.2, 1.2e-3, message="because")

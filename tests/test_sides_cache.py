@@ -68,26 +68,7 @@ def test_place_in_which_no_side_can_be_kept_is_refused(
     assert sorted(path.name for path in (*top.iterdir(), *tmp_path.iterdir())) == ["file", "tree"]
 
 
-@pytest.mark.parametrize("which", ["tree", "entry", "attempt"])
-@pytest.mark.parametrize("mode", [0o770, 0o707])
-def test_directory_that_others_can_write_to_is_not_loaded_from(
-    cache: Cache, which: str, mode: int, wording: Wording
-) -> None:
-    """Every directory down to the code must be closed to other users; the error names the one that is not."""
-    attempt = cache.entry("key", filled_with("1"), never)
-    place = {"tree": cache.directory, "entry": attempt.parent, "attempt": attempt}[which]
-    place.chmod(mode)
-    with wording.raises(SideError):
-        cache.entry("key", never, never)
-
-
-@pytest.mark.parametrize("which", ["tree", "entry", "attempt"])
-def test_directory_of_another_user_is_not_loaded_from(
-    cache: Cache, which: str, monkeypatch: pytest.MonkeyPatch, wording: Wording
-) -> None:
-    """A directory that belongs to somebody else is refused though nobody else can write to it now."""
-    attempt = cache.entry("key", filled_with("1"), never)
-    place = {"tree": cache.directory, "entry": attempt.parent, "attempt": attempt}[which]
+def of_another_user(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lstat = Path.lstat
 
     def of_another(path: Path) -> os.stat_result:
@@ -95,21 +76,36 @@ def test_directory_of_another_user_is_not_loaded_from(
         return os.stat_result((*found[:4], found.st_uid + 1, *found[5:])) if path == place else found
 
     monkeypatch.setattr(Path, "lstat", of_another)
-    with wording.raises(SideError):
-        cache.entry("key", never, never)
 
 
-@pytest.mark.parametrize("which", ["tree", "entry", "attempt", "lock"])
-def test_link_in_the_cache_is_not_followed(cache: Cache, which: str, tmp_path: Path, wording: Wording) -> None:
-    """A link in the place of a directory or of the lock is refused, wherever it leads."""
+def a_link(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = place.with_name("elsewhere")
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+
+
+FAULTS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
+    "its group can write to it": lambda place, _: place.chmod(0o770),
+    "everybody can write to it": lambda place, _: place.chmod(0o707),
+    "it is another user's": of_another_user,
+    "it is a link": a_link,
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "fault"),
+    [*((which, fault) for which in ("tree", "entry", "attempt") for fault in FAULTS), ("lock", "it is a link")],
+)
+def test_code_is_not_loaded_from_what_others_may_have_written(
+    cache: Cache, which: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every directory down to the code must be this user's, closed to others and no link; the error names it."""
     attempt = cache.entry("key", filled_with("1"), never)
     cache.close()
-    place = {"tree": cache.directory, "entry": attempt.parent, "attempt": attempt, "lock": attempt.parent / "lock"}[
-        which
-    ]
-    place.rename(tmp_path / "elsewhere")
-    place.symlink_to(tmp_path / "elsewhere")
-    with wording.raises(SideError):
+    entry = attempt.parent
+    place = {"tree": cache.directory, "entry": entry, "attempt": attempt, "lock": entry / "lock"}[which]
+    FAULTS[fault](place, monkeypatch)
+    with pytest.raises(SideError, match=rf"{place.name}\b.* [Ss]et XDG_CACHE_HOME"):
         cache.entry("key", never, never)
 
 

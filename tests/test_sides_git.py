@@ -17,10 +17,9 @@ from wording import Wording
 from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.git import Commit, find_repository, ignored_files, read_allowances
-from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
-from pytest_rlperf.sides.spec import parse_spec
+from pytest_rlperf.sides.prepare import commit_sides, parse_spec, prepare_sides
+from pytest_rlperf.sides.programs import run
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +147,6 @@ def test_spec_is_read(text: str, spec: tuple[str, ...]) -> None:
         "git:-x",
         "dir:",
         "python: ",
-        "dir:a\0b",
         "pip:",
         "pip:a==1,,b",
         "pip:a==1,",
@@ -603,9 +601,7 @@ def filtered(tree: Tree, smudge: str, *settings: str) -> None:
 CONVERSIONS: dict[str, Callable[[Tree], object]] = {
     "a filter": lambda tree: filtered(tree, "sed s/BEFORE/AFTER/"),
     "autocrlf": lambda tree: tree.git("config", "core.autocrlf", "true"),
-    "eol": lambda tree: tree.git("config", "core.eol", "crlf"),
     "attributes of the repository": lambda tree: (tree.top / ".git/info/attributes").write_text("*.py text eol=crlf\n"),
-    "a file of attributes": lambda tree: tree.git("config", "core.attributesFile", str(tree.top / ".git/more")),
 }
 
 
@@ -613,8 +609,7 @@ CONVERSIONS: dict[str, Callable[[Tree], object]] = {
 def test_contents_are_converted_alike_on_both_sides(tree: Tree, how: str) -> None:
     """Base's files are what git would check out in the user's tree, changed ones too; equal code is equal."""
     (tree.top / ".git/info").mkdir(exist_ok=True)
-    (tree.top / ".git/more").write_text("*.py text eol=crlf\n", encoding="utf-8")
-    attributes = "*.py filter=made-up\n" if how == "a filter" else "*.py text\n" if how == "eol" else ""
+    attributes = "*.py filter=made-up\n" if how == "a filter" else ""
     files = {"mylib/__init__.py": "BEFORE\n", "mylib/same.py": "BEFORE\n", "test_x.py": ""}
     tree.commit(**files, **{".gitattributes": attributes})
     tree.commit(**{"mylib/__init__.py": "BEFORE\nnew\n"})

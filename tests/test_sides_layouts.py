@@ -21,10 +21,9 @@ from packaging.requirements import Requirement
 
 import pytest_rlperf
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.build import run_pip
 from pytest_rlperf.sides.environment import make_environment, site_packages
-from pytest_rlperf.sides.loaded import belongs_to
-from pytest_rlperf.sides.verify import check_loaded
+from pytest_rlperf.sides.loaded import belongs_to, check_loaded
+from pytest_rlperf.sides.programs import run_pip
 
 CONFTEST = """
 import pytest

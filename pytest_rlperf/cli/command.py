@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Baseline
+from pytest_rlperf.report.printable import shown_lines
 
 _PIPE_COLUMNS = 120  # where there is no terminal to ask, tables are as wide as a log viewer shows
 
@@ -106,8 +107,6 @@ def discard_output() -> None:
 
 def complain(error: Exception) -> None:
     """Write an error on standard error, with what is not printable written out."""
-    from pytest_rlperf.report.printable import shown_lines
-
     encoding = sys.stderr.encoding or "utf-8"
     text = f"rlperf: error: {shown_lines(str(error))}\n"
     sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))

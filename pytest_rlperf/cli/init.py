@@ -20,7 +20,12 @@ from xml.etree import ElementTree
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
 from pytest_rlperf.cli.search import KINDS, Search, search
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.report.printable import shown
+from pytest_rlperf.sides.packages import installs_from, is_project
+from pytest_rlperf.sides.programs import read_settings, run
 from pytest_rlperf.units import counted
+from pytest_rlperf.writing import write_whole
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.libraries import Library
@@ -87,7 +92,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="DIRECTORY|MODULE:NAME",
-        help="projects to search (default: this directory), or components to measure, such as my_module:SACAgent",
+        help="the project to search (default: this directory), or components to measure, such as my_module:SACAgent",
     )
     parser.add_argument("--output", type=Path, metavar="PATH", help=f"the file to write (default: tests/{_FILE})")
     parser.add_argument(
@@ -100,31 +105,32 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.errors import SideError
 
     names = [each for each in arguments.what if ":" in each]
-    roots = [Path(each) for each in arguments.what if ":" not in each] or [Path()]
+    root, *others = [Path(each) for each in arguments.what if ":" not in each] or [Path()]
     try:
-        for root in roots:
-            if not root.is_dir():
-                raise UsageError(f"{root} is no directory; a component is MODULE:NAME, such as my_module:SACAgent")
-        return _init(roots, names, arguments.output, github=arguments.github)
+        if others or not root.is_dir():
+            found = ", ".join(map(str, (root, *others)))
+            raise UsageError(f"{found} is not one directory; a component is MODULE:NAME, such as my_module:SACAgent")
+        return _init(root, names, arguments.output, github=arguments.github)
     except (SideError, OSError, LookupError, RecursionError) as error:
         raise UsageError(str(error)) from None
 
 
-def _init(roots: list[Path], names: list[str], output: Path | None, *, github: bool) -> int:
+def _init(root: Path, names: list[str], output: Path | None, *, github: bool) -> int:
     from pytest_rlperf.components.libraries import libraries
 
     known = [library for library in libraries() if library.starter]
-    own = search(roots, names, [library.module for library in known])
-    declared = _declared(roots)
+    own = search(root, names, [library.module for library in known])
+    declared = _declared(root)
     used = [] if names else _used(known, own, declared)
     tested = used if own.known or not own.found else []
     reason = "its tests would load none of your code: rlperf suite measures it"
     own.skipped += [(library.module, reason) for library in used if library not in tested]
-    output = output or _place(roots, names, own)
-    top = _repository_top(roots[0])
+    output = output or _place(root, names, own)
+    here = root.resolve()
+    # Where GitHub reads workflows; the root outside of a repository.
+    top = next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
     if github and not output.resolve().is_relative_to(top):
         raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
     kept = output.exists() or output.is_symlink()
@@ -138,7 +144,7 @@ def _init(roots: list[Path], names: list[str], output: Path | None, *, github: b
         return Exit.NOTHING_MEASURED
     if github:
         needed = [*declared, *(each.requirement.partition("[")[0] for each in used if each.module not in own.known)]
-        _write_workflows(roots, top, output, used, sorted(set(needed)))
+        _write_workflows(root, top, output, used, sorted(set(needed)))
     print_text(_next_steps(str(output)))
     return Exit.NOTHING_SLOWER
 
@@ -146,21 +152,18 @@ def _init(roots: list[Path], names: list[str], output: Path | None, *, github: b
 # --------------------------------------------------------------------------- the project
 
 
-def _declared(roots: Iterable[Path]) -> list[str]:
-    """Return the distributions that projects declare as their dependencies."""
+def _declared(root: Path) -> list[str]:
+    """Return the distributions that a project declares as its dependencies."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    from pytest_rlperf.sides.build import read_settings
-
+    requirements = root / "requirements.txt"
+    pinned = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
     found = []
-    for root in roots:
-        requirements = root / "requirements.txt"
-        pinned = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
-        for line in [*read_settings(root).get("project", {}).get("dependencies", []), *pinned.splitlines()]:
-            try:
-                found.append(Requirement(line.partition(" #")[0].strip()).name.lower())
-            except InvalidRequirement:
-                continue  # an option of pip's, a comment, a path
+    for line in [*read_settings(root).get("project", {}).get("dependencies", []), *pinned.splitlines()]:
+        try:
+            found.append(Requirement(line.partition(" #")[0].strip()).name.lower())
+        except InvalidRequirement:
+            continue  # an option of pip's, a comment, a path
     return list(dict.fromkeys(found))
 
 
@@ -179,12 +182,8 @@ def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> l
     return used
 
 
-def _place(roots: list[Path], names: list[str], own: Search) -> Path:
+def _place(root: Path, names: list[str], own: Search) -> Path:
     """Return the file to write: among the project's tests, or beside code that can be imported from there alone."""
-    from pytest_rlperf.sides.build import read_settings
-    from pytest_rlperf.sides.packages import installs_from
-
-    root = roots[0]
     name = "".join(f"_{each.partition(':')[2].lower()}" for each in names)
     entries = {each.module.entry for each in own.found}
     if root.resolve() in entries and not installs_from(root.resolve()):
@@ -193,12 +192,6 @@ def _place(roots: list[Path], names: list[str], own: Search) -> Path:
     places = places.split() if isinstance(places, str) else places
     found = (root / each for each in [*places, "tests", "test"] if (root / each).is_dir())
     return next(found, root / "tests") / f"test_perf{name}.py"
-
-
-def _repository_top(root: Path) -> Path:
-    """Return the top of the git repository around the project, where GitHub reads workflows; the root outside one."""
-    here = root.resolve()
-    return next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
 
 
 # --------------------------------------------------------------------------- the file of tests
@@ -214,7 +207,7 @@ def _write_tests(output: Path, own: Search, used: Iterable[Library]) -> list[str
         while sources:
             text = _joined([*one_thread, *sources])
             names = _tests(text)
-            _write(output, text)
+            write_whole(output, text.encode())
             print_text(f"trying {counted(len(names), 'test')}…\n")
             errors = _tried(output, names)
             if not errors:
@@ -250,9 +243,6 @@ def first_tests(library: Library) -> str:
 
 def _tried(output: Path, names: list[str]) -> dict[str, str]:
     """Run a file's tests once, as `pytest` does, and return the error of each that does not pass."""
-    from pytest_rlperf.errors import SideError
-    from pytest_rlperf.sides.command import run
-
     with TemporaryDirectory() as scratch:
         report = Path(scratch, "junit.xml")
         options = ["-p", "rlperf", "-p", "no:cacheprovider", "-v", f"--junitxml={report}"]
@@ -285,12 +275,8 @@ def _errors(report: ElementTree.ElementTree[Any], names: list[str]) -> dict[str,
 def _joined(sources: Iterable[str]) -> str:
     """Return the module that has the tests of several, with the imports of all at its top."""
     imports, bodies = zip(*map(_divided, sources), strict=True)
-    lines = sorted({line for each in imports for line in each}, key=_import_order)
+    lines = sorted({line for each in imports for line in each}, key=lambda line: (line[0] == "f", line.lower()))
     return f"{_HEAD}\n" + "\n".join(lines) + "\n\n\n" * bool(lines) + "\n\n\n".join(filter(None, bodies)) + "\n"
-
-
-def _import_order(line: str) -> tuple[bool, str, str]:
-    return line.startswith("from"), line.split()[1].lower(), line
 
 
 def _divided(source: str) -> tuple[list[str], str]:
@@ -308,7 +294,7 @@ def _without(text: str, dropped: Collection[str]) -> str:
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
         if isinstance(node, ast.FunctionDef) and node.name in dropped:
-            del lines[min(each.lineno for each in (node, *node.decorator_list)) - 1 : node.end_lineno]
+            del lines[min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1 : node.end_lineno]
     return re.sub(r"\n{4,}", "\n\n\n", "".join(lines))
 
 
@@ -321,31 +307,19 @@ def _tests(text: str) -> list[str]:
     ]
 
 
-def _write(path: Path, text: str) -> None:
-    from pytest_rlperf.writing import write_whole
-
-    write_whole(path, text.encode("utf-8"))
-
-
 # --------------------------------------------------------------------------- the workflows
 
 
-def _write_workflows(
-    roots: Iterable[Path], top: Path, output: Path, used: Iterable[Library], dependencies: Iterable[str]
-) -> None:
-    """Write the workflows that are not there, which install the projects and what the tests import, and run them."""
-    from pytest_rlperf.sides.packages import is_project
-
-    here = {root: Path(os.path.relpath(root.resolve(), top)).as_posix() for root in roots}
-    projects = [
-        word for root, place in here.items() if is_project(root) for word in ("-e", f"./{place}".removesuffix("/."))
-    ]
-    listed_in = [f"{place}/requirements.txt" for root, place in here.items() if (root / "requirements.txt").is_file()]
-    others = [] if projects else [word for path in listed_in for word in ("-r", path.removeprefix("./"))]
+def _write_workflows(root: Path, top: Path, output: Path, used: Iterable[Library], dependencies: Iterable[str]) -> None:
+    """Write the workflows that are not there, which install the project and what the tests import, and run them."""
+    here = Path(os.path.relpath(root.resolve(), top)).as_posix()
+    projects = ["-e", f"./{here}".removesuffix("/.")] if is_project(root) else []
+    if not projects and (root / "requirements.txt").is_file():
+        projects = ["-r", f"{here}/requirements.txt".removeprefix("./")]
     extra = "[rl]" if "torch" in output.read_text(encoding="utf-8") else ""
     needed = [f"pytest-rlperf{extra} @ {_REPOSITORY}", *(library.requirement for library in used)]
     values = {
-        "install": shlex.join([*projects, *others, *dict.fromkeys(needed)]),
+        "install": shlex.join([*projects, *dict.fromkeys(needed)]),
         "tests": shlex.quote(Path(os.path.relpath(output.resolve(), top)).as_posix()),
         "dependencies": shlex.join(dependencies),
     }
@@ -358,7 +332,7 @@ def _write_workflows(
             print_text(f"kept {path}\n")
         elif name == _GATE or values["dependencies"]:
             template = Path(__file__).with_name(name).read_text(encoding="utf-8")
-            _write(path, _Template(template).substitute(values))
+            write_whole(path, _Template(template).substitute(values).encode())
             print_text(f"wrote {path}: {effect}\n")
 
 
@@ -367,8 +341,6 @@ def _write_workflows(
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
     """Return rows in columns, with what a terminal would take for a command written out."""
-    from pytest_rlperf.report.printable import shown
-
     texts = [[cell and shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in texts)
@@ -408,7 +380,6 @@ def _missing(error: str) -> str:
 
 
 def _next_steps(output: str) -> str:
-    from pytest_rlperf.report.printable import shown
 
     commands = {
         f"pytest {output}": "runs each component once and checks it; commit then",

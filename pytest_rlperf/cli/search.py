@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_rlperf.errors import see
+from pytest_rlperf.sides.packages import TESTS_AND_DOCS, is_environment, is_project
 
 _Definition: TypeAlias = "ast.FunctionDef | ast.ClassDef"
 
@@ -155,9 +156,9 @@ class Found:
 
 @dataclass
 class Search:
-    """A search of projects: what was found, what was skipped and why, and the modules that the code imports.
+    """A search of a project: what was found, what was skipped and why, and the modules that the code imports.
 
-    ``known`` are the libraries with tests already that the projects themselves are.
+    ``known`` are the libraries with tests already that the project itself is.
     """
 
     modules: list[Module] = field(default_factory=list)
@@ -172,19 +173,19 @@ class Search:
         return self.known | {each.module.top for each in self.found}
 
 
-def search(roots: Iterable[Path], names: Iterable[str], known: Iterable[str]) -> Search:
-    """Search projects for components; of those named ``module:name`` alone, where any are.
+def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
+    """Search a project for components; of those named ``module:name`` alone, where any are.
 
     ``known`` are libraries, whose components have tests already. LookupError where a name is not in the code.
     """
     result = Search()
-    for path, root in _files(roots):
+    for path in _files(root.resolve()):
         try:
             tree = ast.parse(path.read_bytes(), path.name)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             result.skipped.append((os.path.relpath(path), f"Python cannot read it: {error or type(error).__name__}"))
             continue
-        module = _module(path, root, tree)
+        module = _module(path, root.resolve(), tree)
         result.modules.append(module)
         result.imported |= _imported(tree)
     result.known = {module.top for module in result.modules} & set(known)
@@ -221,28 +222,23 @@ def _obstacle(each: Found, result: Search, *, named: bool) -> str:
     return ""
 
 
-def _files(roots: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield the files of Python in projects, each with its project, but for tests, documentation and environments."""
-    from pytest_rlperf.sides.packages import TESTS_AND_DOCS, is_environment
-
-    for root in map(Path.resolve, roots):
-        for directory, names, files in os.walk(root):
-            place = Path(directory)
-            names[:] = sorted(
-                name
-                for name in names
-                if name[0] not in "._" and name not in TESTS_AND_DOCS | _BUILT and not is_environment(place / name)
-            )
-            for name in sorted(files):
-                is_code = name.endswith(".py") and (name[0] != "_" or name == "__init__.py")
-                if is_code and not any(fnmatch(name, pattern) for pattern in _NO_CODE):
-                    yield place / name, root
+def _files(root: Path) -> Iterator[Path]:
+    """Yield the files of Python in a project, but for tests, documentation and environments."""
+    for directory, names, files in os.walk(root):
+        place = Path(directory)
+        names[:] = sorted(
+            name
+            for name in names
+            if name[0] not in "._" and name not in TESTS_AND_DOCS | _BUILT and not is_environment(place / name)
+        )
+        for name in sorted(files):
+            is_code = name.endswith(".py") and (name[0] != "_" or name == "__init__.py")
+            if is_code and not any(fnmatch(name, pattern) for pattern in _NO_CODE):
+                yield place / name
 
 
 def _module(path: Path, root: Path, tree: ast.Module) -> Module:
     """Return a module with the name to import it by: from beside its package, from ``src``, or from its project."""
-    from pytest_rlperf.sides.packages import is_project
-
     entry = path.parent
     while (entry / "__init__.py").is_file():
         entry = entry.parent

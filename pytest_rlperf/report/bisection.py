@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_rlperf import units
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.report.printable import harmless, shown
-from pytest_rlperf.sides.history import Candidate
+from pytest_rlperf.sides.prepare import Candidate
 
 _MOST = 10  # commits named of a range
 

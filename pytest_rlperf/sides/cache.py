@@ -210,7 +210,7 @@ def check_unchanged(home: Path, files: Iterable[Path]) -> None:
         if _named(attempt.parent) == attempt.name:
             built_ns = (attempt.parent / _COMPLETE).stat().st_mtime_ns
             for path in files:
-                if path.stat().st_mtime_ns > built_ns:
+                if not path.is_file() or path.stat().st_mtime_ns > built_ns:
                     raise SideError(f"{path} has changed since it was made: remove {attempt.parent} and run again")
 
 

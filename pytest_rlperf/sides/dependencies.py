@@ -16,9 +16,7 @@ from packaging.requirements import Requirement
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Sides
-from pytest_rlperf.sides.build import last_lines, run_pip
 from pytest_rlperf.sides.cache import Cache
-from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.environment import (
     installed_versions,
     interpreter_path,
@@ -31,7 +29,7 @@ from pytest_rlperf.sides.environment import (
     start_path,
 )
 from pytest_rlperf.sides.packages import import_packages, normalized, packages_under_test
-from pytest_rlperf.sides.spec import user_path
+from pytest_rlperf.sides.programs import last_lines, run, run_pip
 
 _LIMIT_S = 120.0
 _ENVIRONMENT = "environment"
@@ -55,7 +53,6 @@ print(json.dumps(answer))
 def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache: Cache, on_step: OnStep) -> Sides:
     """Return today's tree with other versions of its dependencies, in an environment of its own, beside itself."""
     wanted = [Requirement(text) for text in requirements]
-    _check_not_own(wanted, project, top)
     listed = ", ".join(requirements)
 
     def install(directory: Path) -> None:
@@ -82,12 +79,13 @@ def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache:
     path = start_path(python, project, None, variables)
     side = project.side(_label(names, {**head, **base}), python, path, (own,))
     homes = tuple(_homes_today(packages))
+    others = [f"{name}: {base[name]}, today {head.get(name, 'none')}" for name in sorted(base.keys() - set(names))]
     return Sides(
         base=replace(side, environment=variables),
         head=project.side(_label(names, head), sys.executable, _own_path(project), homes),
         packages=packages,
         changed=None,
-        notes=tuple(_also_changed(names, base, head)),
+        notes=(f"the resolver also changed {'; '.join(others)}",) if others else (),
     )
 
 
@@ -127,29 +125,8 @@ def _own_path(project: Project) -> tuple[str, ...]:
     return tuple(entry for entry in project.path if entry)
 
 
-def _check_not_own(wanted: Iterable[Requirement], project: Project, top: Path) -> None:
-    """Check that no requirement is this repository itself: the tests would import today's code on both sides."""
-    found = packages_under_test(project, top)
-    own = {normalized(package.distribution or package.name) for package in found}
-    for requirement in wanted:
-        if normalized(requirement.name) in own:
-            exact = [pin.version for pin in requirement.specifier if pin.operator == "=="]
-            raise SideError(
-                f"pip:{requirement} is this repository's own distribution, and today's code would be imported before "
-                f"it; compare with the commit it was made from, by its tag: --rlperf-against=v{(exact or ['1.0'])[0]}"
-            )
-
-
 def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions[name]}" if name in versions else f"no {name}" for name in names)
-
-
-def _also_changed(names: list[str], base: Mapping[str, str], head: Mapping[str, str]) -> Iterator[str]:
-    """Yield a note where the resolver changed more than the required distributions."""
-    others = sorted(base.keys() - set(names))
-    if others:
-        changes = (f"{name}: {base[name]}, today {head.get(name, 'none')}" for name in others)
-        yield f"the resolver also changed {'; '.join(changes)}"
 
 
 def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
@@ -171,9 +148,7 @@ def find_interpreter(python: str, directory: Path) -> Path:
 
     SideError where there is none.
     """
-    named = user_path(python)
-    found = shutil.which(python) if len(named.parts) == 1 else None
-    path = Path(found) if found else directory / named
+    path = directory / (shutil.which(python) or python)
     if not path.is_file():
         raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
     return path.absolute()

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.packages import Install, Package, in_tree, installs_from, is_import_line, normalized, pth_lines
+from pytest_rlperf.sides.programs import changed_environment, run
 
 _LIMIT_S = 60.0
 _PARENT = "rlperf_parent.pth"
@@ -44,11 +44,6 @@ def mapped(path: Path, mapping: tuple[Path, Path] | None) -> Path:
     if mapping is None or not in_tree(path, mapping[0]):
         return path
     return mapping[1] / path.resolve().relative_to(mapping[0].resolve())
-
-
-def mapped_search_path(value: str, directory: Path, mapping: tuple[Path, Path] | None) -> str:
-    """Return the value of PYTHONPATH for a side, entries relative to ``directory`` made absolute."""
-    return os.pathsep.join(str(mapped(directory / entry, mapping)) for entry in value.split(os.pathsep) if entry)
 
 
 # ------------------------------------------------------------------ thin virtual environments
@@ -203,7 +198,8 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
     """
     variables: dict[str, str | None] = {}
     if (value := os.environ.get("PYTHONPATH")) is not None:
-        variables["PYTHONPATH"] = mapped_search_path(value, project.directory, mapping)
+        places = (mapped(project.directory / entry, mapping) for entry in value.split(os.pathsep) if entry)
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, places))
     if value := os.environ.get("PYTEST_ADDOPTS"):
         variables["PYTEST_ADDOPTS"] = shlex.join(mapped_args(shlex.split(value), project, mapping))
     if "VIRTUAL_ENV" in os.environ:
@@ -212,12 +208,6 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
     if str(Path(sys.executable).parent) in places:
         variables["PATH"] = os.pathsep.join([str(environment / "bin"), *places])
     return variables
-
-
-def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return this process's variables with changes made to them; None removes one."""
-    merged: dict[str, str | None] = {**os.environ, **changes}
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 def mapped_args(args: Iterable[str], project: Project, mapping: tuple[Path, Path]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from pytest_rlperf.errors import SideError, did_you_mean, see
 from pytest_rlperf.model.judged import TRAILER, Allowance
 from pytest_rlperf.model.stored import ANCHOR_FILE
-from pytest_rlperf.sides.command import Completed, run
+from pytest_rlperf.sides.programs import Completed, run
 
 _LIMIT_S = 120.0
 _CHECKOUT_LIMIT_S = 900.0

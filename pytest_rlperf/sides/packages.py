@@ -255,16 +255,12 @@ def _named(name: str, found: dict[str, Package], scan: _Scan) -> list[Package]:
 
 def _place(name: str, directories: Iterable[Path]) -> Path | None:
     """Return the place of a package or module in the first of the directories that has it."""
-    found = (_importable_at(directory.joinpath(*name.split("."))) for directory in directories)
-    return next((place.resolve() for place in found if place is not None), None)
-
-
-def _importable_at(place: Path) -> Path | None:
-    """Return the directory of that path, or the module's file of that path less its suffix; None without either."""
-    if place.is_dir():
-        return place
-    files = (place.with_name(place.name + suffix) for suffix in _SOURCE_SUFFIXES)
-    return next((file for file in files if file.is_file()), None)
+    for place in (directory.joinpath(*name.split(".")) for directory in directories):
+        files = (place.with_name(place.name + suffix) for suffix in _SOURCE_SUFFIXES)
+        found = place if place.is_dir() else next((file for file in files if file.is_file()), None)
+        if found is not None:
+            return found.resolve()
+    return None
 
 
 def _sources(project_dir: Path) -> tuple[Path, Path]:

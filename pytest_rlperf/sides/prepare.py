@@ -1,23 +1,28 @@
-"""Both sides of a comparison, from the value of ``--rlperf-against`` to the start of workers."""
+"""The sides of comparisons, from the values of ``--rlperf-against`` and ``--rlperf-bisect`` to the start of workers."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import py_compile
+import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
-from pytest_rlperf.sides.build import build_into, needs_isolation
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
     hide,
+    installed_versions,
     make_environment,
     mapped,
     parent_state,
@@ -28,9 +33,9 @@ from pytest_rlperf.sides.environment import (
     start_path,
 )
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
-from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
+from pytest_rlperf.sides.packages import Package, normalized, packages_under_test, why_build
+from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip
 from pytest_rlperf.sides.sources import Overlay, Source, make_overlay, make_tree
-from pytest_rlperf.sides.spec import parse_spec, user_path
 
 
 def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
@@ -44,7 +49,7 @@ def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
         if kind == "git":
             source = Source(today, today.resolve(parts[0]))
         else:
-            source = _checkout(project.directory / user_path(parts[0]), today)
+            source = _checkout(project.directory / parts[0], today)
         return _Comparison.of(source, today, project, on_step).sides()
     repository = repository_around(project.rootdir)
     top = project.rootdir.resolve() if repository is None else repository.top
@@ -287,3 +292,131 @@ def compile_as_today(top: Path, names: Iterable[str], tree: Path) -> None:
 
 def _compiled(source: Path) -> Path:
     return Path(importlib.util.cache_from_source(str(source)))
+
+
+# --------------------------------------------------------------------------- --rlperf-against
+
+
+_KINDS = "a git ref, pip:REQUIREMENT[,REQUIREMENT…], dir:PATH or python:PATH"
+
+
+def parse_spec(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of base that a value names, and its parts; SideError with the possible forms where it names none.
+
+    The kinds are ``git`` with a ref, ``pip`` with requirements, ``dir`` with the path of a directory, and ``python``
+    with an interpreter's path, or its name on the PATH.
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in {"git", "pip", "dir", "python"}:
+        kind, rest = "git", text
+    named = rest.strip()
+    if not named or named.startswith("-"):  # which git or pip would take for an option
+        raise SideError(f"{text!r} names nothing to compare with: name {_KINDS}")
+    if kind == "pip":
+        return kind, tuple(_requirements(named))
+    # Unlike this function, Path.expanduser raises where there is no such user.
+    return kind, (named if kind == "git" else os.path.expanduser(named),)  # noqa: PTH111
+
+
+def _requirements(text: str) -> Iterator[str]:
+    """Yield the requirements in a list; a comma before an operator of versions or within brackets ends none."""
+    for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
+        if not _is_requirement(piece):
+            raise SideError(
+                f"'pip:{text}': {piece.strip()!r} is no requirement; one begins with the name of a distribution, such "
+                "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in "
+                "another checkout, python:PATH with an environment that has a file of yours installed"
+            )
+        yield piece.strip()
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        return not (Requirement(text).url or "").startswith("file:")  # what it holds may be another thing every time
+    except InvalidRequirement:
+        return False
+
+
+# --------------------------------------------------------------------------- --rlperf-bisect
+
+
+_RELEASES = re.compile(r"pip:\s*(?P<name>[A-Za-z0-9][\w.-]*?)\s*==\s*(?P<good>.+?)(?:\.\.(?P<bad>.+))?")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A commit or a release: ``spec`` is its name for --rlperf-against; ``about`` is a commit in one line."""
+
+    spec: str
+    title: str
+    about: str = ""
+
+    def range_to(self, last: Candidate) -> str:
+        """Return the range from here to another one, as --rlperf-bisect takes it."""
+        return f"{self.spec}..{last.spec.rpartition('=')[2]}"
+
+
+def find_candidates(spec: str, project: Project, on_step: OnStep) -> list[Candidate]:
+    """Return the candidates of ``--rlperf-bisect`` in order, behind the good one; SideError where there are none."""
+    if spec.startswith("pip:"):
+        return _releases(spec, on_step)
+    repository = find_repository(project.rootdir)
+    good, _, bad = spec.partition("..")
+    if not good:
+        raise SideError("no good commit is named: give GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases")
+    first, last = repository.exactly(good), repository.exactly(bad or "HEAD")
+    logged = repository.first_parents(first.sha, last.sha)
+    if not logged:
+        raise SideError(f"there is no commit after {good} ({short(first.sha)}) up to {last.title} ({short(last.sha)})")
+    changed = uncommitted(project, on_step)
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise SideError(
+            f"the working tree has uncommitted changes ({', '.join(changed[:3])}{more}), which are in no commit of the "
+            "search: commit them, or git stash -u"
+        )
+    found = [(first.sha, ""), *((sha, f"{day} {author}: {subject}") for sha, author, day, subject in logged)]
+    return [Candidate(short(sha), f"commit {short(sha)}", about) for sha, about in found]
+
+
+def compared(base: Candidate, head: Candidate, project: Project, on_step: OnStep) -> Sides:
+    """Return the comparison of two candidates, both with today's tests; SideError where one of them cannot be had."""
+    before, packages = _side(base, head, project, on_step)
+    after, others = _side(head, base, project, on_step)
+    return Sides(before, after, tuple(dict.fromkeys((*packages, *others))), None, ())
+
+
+def _side(wanted: Candidate, other: Candidate, project: Project, on_step: OnStep) -> tuple[Side, tuple[str, ...]]:
+    """Return the side of a candidate, and the packages under test; a release that is installed is today's side."""
+    name, _, version = wanted.spec.removeprefix("pip:").partition("==")
+    is_here = bool(version) and installed_versions().get(normalized(name)) == version
+    sides = prepare_sides((other if is_here else wanted).spec, project, on_step)
+    return sides.head if is_here else sides.base, sides.packages
+
+
+def _releases(spec: str, on_step: OnStep) -> list[Candidate]:
+    found = _RELEASES.fullmatch(spec.strip())
+    if found is None:
+        raise SideError(f"{spec!r} names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD")
+    name = found["name"]
+    bad = found["bad"] or installed_versions().get(normalized(name))
+    if bad is None:
+        raise SideError(f"{name} is not installed, so name the last release too: pip:{name}=={found['good']}..BAD")
+    try:
+        first, last = Version(found["good"]), Version(bad)
+        if first >= last:
+            raise SideError(f"{name} {first} is no earlier release than {last}: give pip:{name}==GOOD..BAD")
+        on_step(f"listing the releases of {name}")
+        between = {version for version in map(Version, _listed(name)) if first < version < last}
+    except InvalidVersion as error:
+        raise SideError(f"{spec!r}: {error}") from None
+    return [Candidate(f"pip:{name}=={version}", f"{name} {version}") for version in (first, *sorted(between), last)]
+
+
+def _listed(name: str) -> list[str]:
+    """Return the final releases of a distribution that pip finds."""
+    completed = run_pip(sys.executable, ["index", "versions", name], f"list the releases of {name}")
+    found = re.search(r"^Available versions:(.*)$", completed.out, re.MULTILINE)
+    if completed.code or found is None:
+        raise SideError(f"pip cannot list the releases of {name}:\n{last_lines(completed)}")
+    return found[1].split(",")
