@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import builders
 import pytest
@@ -31,21 +32,10 @@ needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="
 SO = EXTENSION_SUFFIXES[0]
 
 
-def make_project(root: Path, **changes: object) -> Project:
+def make_project(root: Path, **changes: Any) -> Project:
     """Return a project at ``root``: its tests and conftests are those that lie there."""
-    project = Project(
-        rootdir=root,
-        directory=root,
-        inipath=None,
-        args=(),
-        path=tuple(sys.path),
-        files=tuple(sorted(root.rglob("test_*.py"))),
-        conftests=tuple(sorted(root.rglob("conftest.py"))),
-        test_patterns=("test_*.py", "*_test.py"),
-        packages=(),
-        baseline_dir=root / "baselines",
-    )
-    return replace(project, **changes)  # type: ignore[arg-type]  # what a test wants to change
+    tests, conftests = (tuple(sorted(root.rglob(pattern))) for pattern in ("test_*.py", "conftest.py"))
+    return builders.project(root, **{"path": tuple(sys.path), "files": tests, "conftests": conftests, **changes})
 
 
 def ask(python: str, code: str, **variables: str) -> str:
@@ -231,34 +221,6 @@ def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tm
         install(parent, name, files, file_url(place))
     python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
-
-
-def test_finder_becomes_entries(tree: Path, base: Path, tmp_path: Path) -> None:
-    """The packages of setuptools' finder are found in base's tree, and those that base lacks are not found."""
-    write(tree, {"mylib/__init__.py": "", "code/space/deep.py": "", "gone/__init__.py": ""})
-    write(base, {"mylib/__init__.py": "", "code/space/deep.py": ""})
-    packages = (
-        Package("mylib", tree / "mylib", "path", "mylib", tree),
-        Package("gone", tree / "gone", "path", "mylib", tree),
-        Package("space.deep", tree / "code/space/deep.py", "path", "mylib", tree),
-    )
-    python = make_environment(tmp_path / "thin", packages, (tree, base), built=False)
-    code = "import mylib, space.deep as deep; print(mylib.__file__); print(deep.__file__)"
-    assert ask(python, code).splitlines() == [str(base / "mylib/__init__.py"), str(base / "code/space/deep.py")]
-    with pytest.raises(subprocess.CalledProcessError) as failure:
-        ask(python, "import gone")
-    assert failure.value.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'gone'"
-
-
-def test_built_packages_are_left_to_the_build(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
-    """Where code is to be built, neither tree's files are on the path."""
-    write(tree, {"src/mylib.py": ""})
-    write(base, {"src/mylib.py": ""})
-    install(parent, "mylib", {"_mylib.pth": f"{tree / 'src'}\n"}, file_url(tree))
-    python = make_environment(tmp_path / "thin", (), (tree, base), built=True)
-    with pytest.raises(subprocess.CalledProcessError) as failure:
-        ask(python, "import mylib")
-    assert "ModuleNotFoundError" in failure.value.stderr
 
 
 def test_start_up_entries_are_mapped(tree: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
@@ -95,12 +96,9 @@ def parent_state() -> str:
     return hashlib.sha256(repr((sys.prefix, sys.version, versions, lines)).encode("utf-8", "replace")).hexdigest()
 
 
-def installed_versions(directories: Iterable[Path] | None = None) -> dict[str, str]:
+def installed_versions(directories: Iterable[Path] = ()) -> dict[str, str]:
     """Return the version of every distribution in ``directories`` by name; without them, of all that imports find."""
-    if directories is None:
-        found = importlib.metadata.distributions()
-    else:
-        found = importlib.metadata.distributions(path=[str(directory) for directory in directories])
+    found = importlib.metadata.distributions(path=[*map(str, directories)] or sys.path)
     versions: dict[str, str] = {}
     for distribution in found:
         name = distribution.metadata["Name"]
@@ -151,15 +149,8 @@ def start_entries(project: Project) -> list[str]:
     """Return the entries before the standard library on today's path: the start-up directory and PYTHONPATH."""
     library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     library |= {f"{Path(entry).parent / 'python'}{sys.version_info[0]}{sys.version_info[1]}.zip" for entry in library}
-    entries = []
-    for entry in project.path:
-        if entry in library:
-            break
-        if entry:
-            entries.append(str(project.directory / entry))
-    else:
-        return []  # no interpreter starts with a path without the standard library
-    return entries
+    before = takewhile(lambda entry: entry not in library, project.path)
+    return [str(project.directory / entry) for entry in before if entry]
 
 
 def interpreter_path(python: str, environment: Mapping[str, str | None], directory: Path) -> tuple[str, ...]:
@@ -198,8 +189,8 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
     """
     variables: dict[str, str | None] = {}
     if (value := os.environ.get("PYTHONPATH")) is not None:
-        places = (mapped(project.directory / entry, mapping) for entry in value.split(os.pathsep) if entry)
-        variables["PYTHONPATH"] = os.pathsep.join(map(str, places))
+        entries = (mapped(project.directory / entry, mapping) for entry in value.split(os.pathsep) if entry)
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, entries))
     if value := os.environ.get("PYTEST_ADDOPTS"):
         variables["PYTEST_ADDOPTS"] = shlex.join(mapped_args(shlex.split(value), project, mapping))
     if "VIRTUAL_ENV" in os.environ:
