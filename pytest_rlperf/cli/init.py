@@ -105,7 +105,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-
     names = [each for each in arguments.what if ":" in each]
     root, *others = [Path(each) for each in arguments.what if ":" not in each] or [Path()]
     try:
@@ -380,7 +379,6 @@ def _missing(error: str) -> str:
 
 
 def _next_steps(output: str) -> str:
-
     commands = {
         f"pytest {output}": "runs each component once and checks it; commit then",
         f"pytest {output} --rlperf-against=HEAD": "after each change: fails what is slower than the last commit",

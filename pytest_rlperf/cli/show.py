@@ -76,7 +76,6 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-
     test = arguments.file if arguments.file is not None and _names_test(arguments.file) else None
     path, recorded = read(_latest(test) if arguments.file is None or test is not None else arguments.file)
     keys = chosen(results_of(recorded), [*(arguments.patterns or ()), *([] if test is None else [test])])
@@ -351,7 +350,6 @@ def _history_of(arguments: argparse.Namespace, directory: Path) -> HistoryReport
 
 
 def _notes(repository: Repository, commits: Sequence[LoggedCommit], sessions: Sessions) -> tuple[str, ...]:
-
     notes = []
     if repository.is_shallow():
         notes.append(f"this clone is shallow: history begins at {short(commits[0].sha)}; {DEEPEN}")

@@ -127,8 +127,9 @@ def why_build(packages: Iterable[Package], top: Path) -> str | None:
             return f"the import hook of its build tool loads {package.name} from that tool's build"
         if package.how == "installed":
             return f"{package.name} is installed as a copy, not editable"
-    for package, path in built_files(packages, top):
-        return f"{package.name} has files that only a build makes, such as {path.relative_to(top.resolve()).as_posix()}"
+    for package in packages:
+        for path in _built_files(package, top):
+            return f"{package.name} has files that only a build makes, such as {path.relative_to(top).as_posix()}"
     return None
 
 
@@ -267,15 +268,14 @@ def _sources(project_dir: Path) -> tuple[Path, Path]:
     return project_dir / "src", project_dir
 
 
-def built_files(packages: Iterable[Package], top: Path) -> Iterator[tuple[Package, Path]]:
-    """Yield the importable files of the packages that only a build makes: extension modules, and code git ignores."""
-    for package in packages:
-        if package.project_dir is None:  # cannot be built; where its files are missing, its import fails
-            continue
-        ignored = ignored_files(top, package.location)
-        for path in sorted(package.location.rglob("*")) if package.location.is_dir() else [package.location]:
-            if path.name.endswith(tuple(EXTENSION_SUFFIXES)) or (path.suffix == ".py" and path in ignored):
-                yield package, path
+def _built_files(package: Package, top: Path) -> Iterator[Path]:
+    """Yield the importable files of a package that only a build makes: extension modules, and code git ignores."""
+    if package.project_dir is None:  # it cannot be built; where its files are missing, its import fails
+        return
+    ignored = ignored_files(top, package.location)
+    for path in sorted(package.location.rglob("*")) if package.location.is_dir() else [package.location]:
+        if path.name.endswith(tuple(EXTENSION_SUFFIXES)) or (path.suffix == ".py" and path in ignored):
+            yield path
 
 
 # ------------------------------------------------------------------ projects and installations
