@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pytest_rlperf.model.judged import Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord
 from pytest_rlperf.model.measured import Figures, Phase, Result, WorkerRecord
 from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import Machine, Provenance, StoredResult
 from pytest_rlperf.report.run_json import RunFile, document_of
 
@@ -273,3 +275,20 @@ def run_document(
 ) -> dict[str, Any]:
     """Return the JSON of a run."""
     return document_of(RunFile(machine, tuple(compared), tuple(notes), tests, **others))
+
+
+def project(root: Path, *files: str, **changes: Any) -> Project:
+    """Return a project with these files of tests, as a run that was started in its root sees it."""
+    found = Project(
+        rootdir=root,
+        directory=root,
+        inipath=None,
+        args=(),
+        path=(str(root), *(entry for entry in sys.path if entry and not entry.endswith("tests"))),
+        files=tuple(root / file for file in files),
+        conftests=(),
+        test_patterns=("test_*.py", "*_test.py"),
+        packages=(),
+        baseline_dir=root / "baselines",
+    )
+    return replace(found, **changes)

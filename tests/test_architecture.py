@@ -60,7 +60,7 @@ LONGEST_FUNCTION = 40  # lines
 LONGER_FUNCTIONS = {"_bracket"}
 # What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts.
 PLACES = {
-    "msgspec": ("baseline", "workers.messages", "report", "sides.cache", "timers.files"),
+    "msgspec": ("baseline", "workers.messages", "report", "timers.files"),
     "pytest": (*HOSTS, "suite"),
     "_pytest": (*HOSTS, "suite"),
     "scipy": ("judge.stats",),

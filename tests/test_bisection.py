@@ -24,7 +24,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
-from pytest_rlperf.sides.history import Candidate, compared, find_candidates
+from pytest_rlperf.sides.prepare import Candidate, compared, find_candidates
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 LAST = "last, with 'quotes', a\\0, a\x0b and a \u2028"

@@ -93,9 +93,6 @@ def test_several_files_are_told_apart(save: Save, capsys: pytest.CaptureFixture[
     assert files.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12), sac(14)]
     assert main(["tree", one, "missing", "--format", "json"]) == 4
     assert capsys.readouterr().out == ""
-    two = save("c.json", sac(10), TimerTree(Timing("actor", 1, MS)))
-    assert main(["tree", two, "--tree", "actor"]) == 0
-    assert "learner" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", files.WRITERS)
@@ -157,14 +154,6 @@ def test_narrow_terminal_shows_what_matters_most(
     monkeypatch.setenv("COLUMNS", "60")
     main(["tree", save("a.json", sac(10))])
     assert capsys.readouterr().out.split("\n")[0].split()[-3:] == ["min", "max", "share"]
-
-
-WORK: dict[str, Callable[[TimerTree], object]] = {
-    "table": partial(render_tree, width=None),
-    "table in a terminal": partial(render_tree, width=60),
-    "our JSON": lambda tree: files.parse(files.write([tree], "json").encode(), "x"),
-    "chrome": lambda tree: files.write([tree], "chrome"),
-}
 
 
 # --------------------------------------------------------------------------- runs, baselines, self-checks

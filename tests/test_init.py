@@ -14,7 +14,7 @@ from example import Example
 from test_workflows import PACKAGE, check, load
 from wording import Wording
 
-from pytest_rlperf.cli import init, main, search
+from pytest_rlperf.cli import init, main
 from pytest_rlperf.components.libraries import libraries
 
 GATE = Path(".github", "workflows", "gate.yml")
@@ -98,8 +98,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `rlperf init` see every module as installed, and leave out the trial."""
-    for module in (init, search):
-        monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(init, "find_spec", lambda name: name)
     monkeypatch.setattr(init, "_tried", lambda *arguments: {})
 
 
@@ -123,11 +122,11 @@ LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
         "tests/test_perf.py",
         ["test_gae", "test_memory_sample"],
     ),
-    "projects that are named": (
-        {"py/a/a.py": PPO, "py/b/b.py": BUFFER, "py/c/c.py": GAE},
-        ["py/a", "py/b"],
+    "a project that is named": (
+        {"py/a/a.py": PPO, "py/c/c.py": GAE},
+        ["py/a"],
         "py/a/test_perf.py",
-        ["test_runner_collect", "test_ppo_collect", "test_memory_sample"],
+        ["test_runner_collect", "test_ppo_collect"],
     ),
     "an agent that takes a buffer": (
         {"agent.py": SAC, "memory.py": BUFFER},
@@ -177,7 +176,6 @@ def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wordin
             "broken.py": "def (",
             "_hidden.py": GAE,
             "tests/test_it.py": GAE,
-            "notebook.ipynb": "{}",
             "none.py": NONE,
             "requirements.txt": "sample-factory  # or another\n-r other.txt\n",
         }
@@ -198,7 +196,6 @@ def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wordin
         pytest.param({"mine.py": NONE}, ["mine:Actor"], 5, id="a named class of other arguments"),
         pytest.param({"mine.py": "class A: ..."}, ["mine:A"], 4, id="a named class of no component"),
         pytest.param({"mine.py": NONE}, ["mine:Other"], 4, id="no such name"),
-        pytest.param({"mine.py": NONE}, ["other:Actor"], 4, id="no such module"),
         pytest.param({}, ["nowhere"], 4, id="no such directory"),
         pytest.param({"pyproject.toml": "["}, [], 4, id="settings that are no TOML"),
     ],
@@ -218,24 +215,6 @@ def test_nothing_is_left(
     out, error = capsys.readouterr()
     assert (out + error).splitlines() == wording
     assert files_of(project) == before
-
-
-def test_code_from_elsewhere_is_not_measured(
-    project: Example,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    wording: Wording,
-) -> None:
-    """A package that is installed as a copy would be measured in place of the project's code."""
-    project.write({"src/mine/__init__.py": GAE})
-    other = tmp_path / "mine" / "__init__.py"
-    other.parent.mkdir()
-    other.write_text(GAE, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert main(["init"]) == 4
-    assert capsys.readouterr().err == wording
-    assert not Path("tests").exists()
 
 
 @pytest.mark.usefixtures("untried")
@@ -277,7 +256,6 @@ def test_of_all_that_is_there(project: Example, code: str, expected: set[str]) -
         ({"mine.py": "def later():\n    import skrl.agents"}, ["skrl"]),
         ({"requirements.txt": "gymnasium[all]>=1 ; python_version > '3'\n# stable-baselines3\n"}, ["gymnasium"]),
         ({"pyproject.toml": '[project]\ndependencies = ["stable-baselines3>2"]'}, ["sb3"]),
-        ({"setup.py": "from setuptools import setup\nsetup(install_requires=['torchrl>=0.3'])"}, ["torchrl"]),
         ({"tests/test_it.py": "import gymnasium", "setup.cfg": "[flake8"}, []),
         ({"tianshou/__init__.py": "import gymnasium, stable_baselines3", "x.py": GAE}, ["tianshou"]),
     ],
@@ -336,28 +314,12 @@ def test_what_tests_are_made_of(project: Example, code: str, line: str) -> None:
 
 
 @pytest.mark.usefixtures("untried")
-def test_code_with_a_very_long_expression(project: Example) -> None:
-    """A module that Python's parser refuses is left out; in one that it takes, the other components are found."""
-    envs = "class Envs:\n    def reset(self): ...\n    def step(self, num_envs):\n        return "
-    long = {"mine/a.py": "A = " + "1 + " * 20_000 + "1\n", "mine/b.py": envs + "1 + " * 600 + "1\n"}
-    project.write({"mine/__init__.py": "", **long, "mine/code.py": GAE})
-    assert main(["init"]) == 0
-    assert "from mine.code import" in Path("test_perf.py").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("settings", "directory"),
     [
         ('[tool.pytest.ini_options]\ntestpaths = ["missing", "checks"]', "checks"),
-        ('[tool.pytest]\ntestpaths = ["checks"]', "checks"),
         ('[tool.pytest.ini_options]\ntestpaths = "checks"', "checks"),
         ('[tool.pytest.ini_options]\ntestpaths = ["missing"]', "test"),
-        ('[tool.pytest.ini_options]\ntestpaths = [1, "checks"]', "checks"),
-        ("[tool.pytest.ini_options]\ntestpaths = 3", "test"),
-        ("[tool.pytest]\nini_options = 1", "test"),
-        ("[tool]\npytest = 1", "test"),
-        ("tool = 1", "test"),
         ("", "test"),
     ],
 )
@@ -396,10 +358,7 @@ def commands(path: Path) -> tuple[str, str]:
     [
         ({"setup.py": ""}, f"-e . {PACKAGE}"),
         ({"pyproject.toml": "[build-system]"}, f"-e . {PACKAGE}"),
-        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[metadata]\nname = mine\n"}, f"-e . {PACKAGE}"),
         ({"pyproject.toml": "[tool.ruff]"}, PACKAGE),
-        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[flake8]"}, PACKAGE),
-        ({"setup.cfg": "[metadata]\nname = mine\n"}, PACKAGE),
         ({"requirements.txt": "scipy"}, f"-r requirements.txt {PACKAGE}"),
         ({"other.py": "import torch"}, PACKAGE.replace(" @", "[rl] @")),
         ({"other.py": "import envpool"}, f"{PACKAGE} envpool"),

@@ -90,7 +90,7 @@ MISTAKES = {
     "no git": Mistake(
         LIBRARY,
         ("--rlperf-against=main",),
-        ("--rlperf-against=main: ", "is in no git working tree", "git init", "dir:PATH"),
+        ("--rlperf-against=main: ", "is in no git working tree", "git init"),
         "comparing.md#live-comparisons",
         USAGE,
     ),

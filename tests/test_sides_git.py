@@ -3,13 +3,13 @@ from __future__ import annotations
 import contextlib
 import os
 import py_compile
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import builders
 import psutil
 import pytest
 from builders import git, write
@@ -18,11 +18,9 @@ from wording import Wording
 from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.sides import sources
-from pytest_rlperf.sides.command import run
-from pytest_rlperf.sides.git import Commit, find_repository, read_allowances, untracked_files
-from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
-from pytest_rlperf.sides.spec import parse_spec
+from pytest_rlperf.sides.git import Commit, find_repository, ignored_files, read_allowances
+from pytest_rlperf.sides.prepare import commit_sides, parse_spec, prepare_sides
+from pytest_rlperf.sides.programs import run
 
 
 @pytest.fixture(autouse=True)
@@ -67,32 +65,6 @@ def files_of(top: Path, *names: str) -> dict[str, str]:
     return {name: (top / name).read_text(encoding="utf-8") for name in names if (top / name).is_file()}
 
 
-def make_project(
-    rootdir: Path,
-    *files: str,
-    conftests: tuple[str, ...] = (),
-    path: tuple[str, ...] = ("",),
-    args: tuple[str, ...] = (),
-    ini: str | None = None,
-    directory: Path | None = None,
-    packages: tuple[str, ...] = (),
-) -> Project:
-    """Return a project; all paths are relative to its rootdir."""
-    start = tuple(str(rootdir / entry) for entry in path)
-    return Project(
-        rootdir=rootdir,
-        directory=directory or rootdir,
-        inipath=None if ini is None else rootdir / ini,
-        args=args,
-        path=(*start, *(entry for entry in sys.path if entry and not entry.endswith("tests"))),
-        files=tuple(rootdir / file for file in files),
-        conftests=tuple(rootdir / file for file in conftests),
-        test_patterns=("test_*.py", "*_test.py"),
-        packages=packages,
-        baseline_dir=rootdir / "baselines",
-    )
-
-
 def quiet(text: str) -> None:
     """Show no progress."""
 
@@ -132,8 +104,7 @@ def run_tests(side: Side) -> None:
         ("pip:gymnasium==1.0.0,numpy==2.1", ("pip", "gymnasium==1.0.0", "numpy==2.1")),
         ("pip:a >= 1, < 2 , b[x,y]==1", ("pip", "a >= 1, < 2", "b[x,y]==1")),
         ("pip:a (>=1,<2),b", ("pip", "a (>=1,<2)", "b")),
-        ("pip:a; python_version in '3.10,3.11',b", ("pip", "a; python_version in '3.10,3.11'", "b")),
-        ("pip:a @ file:///x.whl", ("pip", "a @ file:///x.whl")),
+        ("pip:a @ https://example.org/x.whl", ("pip", "a @ https://example.org/x.whl")),
     ],
 )
 def test_spec_is_read(text: str, spec: tuple[str, ...]) -> None:
@@ -151,13 +122,12 @@ def test_spec_is_read(text: str, spec: tuple[str, ...]) -> None:
         "git:-x",
         "dir:",
         "python: ",
-        "dir:a\0b",
         "pip:",
         "pip:a==1,,b",
         "pip:a==1,",
         "pip:--index-url=x",
         "pip:a,-e .",
-        "pip:./here",
+        "pip:a @ file:///x.whl",
         "pip:git+https://example.org/a",
     ],
 )
@@ -201,7 +171,7 @@ def test_no_program_of_the_users_settings_runs(tree: Tree, tmp_path: Path) -> No
     find_repository(tree.top).differing(sha)
     read_tree(tree.top, tree.top / "baselines")
     read_allowances(tree.top, sha)
-    untracked_files(tree.top, ["."])
+    ignored_files(tree.top, tree.top)
     assert not (tmp_path / "monitor-ran").exists()
 
 
@@ -216,7 +186,7 @@ def test_without_git_a_repository_or_a_commit_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """Without git, outside a repository and in one that has just been made there is nothing to compare with."""
-    project = make_project(tmp_path / "tree", "test_x.py")
+    project = builders.project(tmp_path / "tree", "test_x.py")
     project.rootdir.mkdir()
     with monkeypatch.context() as patched, wording.raises(SideError):
         patched.setenv("PATH", str(tmp_path))
@@ -243,43 +213,12 @@ def test_refusing_git_is_an_error_and_no_absent_repository(
         (tree.top / ".git").rename(tmp_path / "elsewhere")
         (tree.top / ".git").write_text(f"gitdir: {tmp_path}/nowhere\n", encoding="utf-8")
     words = "git cannot read the repository" + ".*safe.directory" * (refusal == "another owner")
-    project = make_project(tree.top, "test_x.py")
+    project = builders.project(tree.top, "test_x.py")
     for spec in ("HEAD", f"dir:{tmp_path}/other", "pip:nothing==1", "python:nothing"):
         with pytest.raises(SideError, match=words):
             prepare(spec, project)
     with pytest.raises(SideError, match=words):
         read_tree(tree.top, tree.top / "baselines")
-
-
-@pytest.mark.parametrize(
-    ("is_repository", "spec", "advice"),
-    [
-        (False, "main", "dir:PATH"),
-        (True, "nowhere", "git fetch * nowhere"),
-    ],
-)
-def test_code_that_cannot_be_had_is_refused(
-    pytester: pytest.Pytester, alone: None, is_repository: bool, spec: str, advice: str
-) -> None:
-    """A ref outside git, and a ref, an anchor or a place that is not there, is a usage error."""
-    files = {"test_x.py": "def test_x(rlperf):\n    rlperf(int)\n"}
-    write(pytester.path, files)
-    if is_repository:
-        Tree(pytester.path).commit()
-    done = pytester.runpytest_subprocess(f"--rlperf-against={spec}")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"*--rlperf-against={spec}: *{advice}*"])
-
-
-def test_package_that_an_old_commit_needs_is_named(pytester: pytest.Pytester, alone: None) -> None:
-    """Where no test can be collected on base without a package, the first line names it and the remedy."""
-    tree = Tree(pytester.path)
-    test = "import mylib\n\ndef test_x(rlperf):\n    rlperf(lambda: mylib)\n"
-    tree.commit(**{"mylib.py": "import oldpackage.part\n", "test_x.py": test})
-    tree.commit(**{"mylib.py": ""})
-    done = pytester.runpytest_subprocess("--rlperf", "--rlperf-against=HEAD~1")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*HEAD~1 *oldpackage*install*"])
 
 
 def test_missing_ref_or_merge_base_says_what_was_looked_for(tree: Tree, wording: Wording) -> None:
@@ -294,30 +233,28 @@ def test_missing_ref_or_merge_base_says_what_was_looked_for(tree: Tree, wording:
         find_repository(tree.top).resolve("main")
 
 
-def test_branch_means_its_merge_base(tree: Tree) -> None:
-    """Of a branch it is the merge base with HEAD: what others have merged since is not the user's doing."""
+@pytest.fixture
+def fork(tree: Tree) -> str:
+    """Make a branch ``mine``, checked out, that has left ``main`` at the commit returned; both have gone on."""
     fork = tree.commit(a="1")
     tree.git("checkout", "--quiet", "-b", "mine")
     tree.commit(a="2")
     tree.git("checkout", "--quiet", "main")
     tree.commit(b="1")
     tree.git("checkout", "--quiet", "mine")
+    return fork
+
+
+def test_branch_means_its_merge_base(tree: Tree, fork: str, tmp_path: Path) -> None:
+    """Of a branch it is the merge base with HEAD: what others have merged since is not the user's doing.
+
+    A clone of one branch knows the others by their remote's name: REF is looked for, then origin/REF.
+    """
     for name in ("main", "heads/main", "refs/heads/main"):
         found = find_repository(tree.top).resolve(name)
         assert (found.sha, found.title) == (fork, f"{name} (merge base {fork[:12]})")
-
-
-def test_branch_that_only_origin_has_is_found(tmp_path: Path) -> None:
-    """REF, then origin/REF: a clone of one branch knows the others by their remote's name."""
-    upstream = Tree(tmp_path / "upstream")
-    fork = upstream.commit(a="1")
-    upstream.git("checkout", "--quiet", "-b", "feature")
-    upstream.commit(a="2")
-    upstream.git("checkout", "--quiet", "main")
-    upstream.commit(b="1")
-    upstream.git("checkout", "--quiet", "feature")
-    subprocess.run(["git", "clone", "--quiet", str(upstream.top), str(tmp_path / "tree")], check=True)
-    found = find_repository(tmp_path / "tree").resolve("main")
+    subprocess.run(["git", "clone", "--quiet", str(tree.top), str(tmp_path / "clone")], check=True)
+    found = find_repository(tmp_path / "clone").resolve("main")
     assert (found.sha, found.title) == (fork, f"origin/main (merge base {fork[:12]})")
 
 
@@ -343,18 +280,12 @@ def test_anything_but_a_branch_means_exactly_that_commit(tree: Tree) -> None:
     assert {name: (commit.sha, commit.title) for name, commit in found.items()} == expected
 
 
-def test_shallow_clone_says_how_to_deepen_it(tmp_path: Path) -> None:
+def test_shallow_clone_says_how_to_deepen_it(tree: Tree, fork: str, tmp_path: Path) -> None:
     """The error on a commit or a merge base that a shallow clone lacks names both ways to deepen it."""
-    upstream = Tree(tmp_path / "upstream")
-    first = upstream.commit(a="1")
-    upstream.git("checkout", "--quiet", "-b", "feature")
-    upstream.commit(a="2")
-    upstream.git("checkout", "--quiet", "main")
-    upstream.commit(b="1")
-    argv = ["git", "clone", "--quiet", "--depth=1", "--no-single-branch", upstream.top.as_uri(), str(tmp_path / "tree")]
+    argv = ["git", "clone", "--quiet", "--depth=1", "--no-single-branch", tree.top.as_uri(), str(tmp_path / "clone")]
     subprocess.run(argv, check=True)
-    repository = find_repository(tmp_path / "tree")
-    for ref in (first, "HEAD~1", "feature"):
+    repository = find_repository(tmp_path / "clone")
+    for ref in (fork, "HEAD~1", "main"):
         with pytest.raises(SideError, match=r"(?s)git fetch --unshallow.*fetch-depth: 0"):
             repository.resolve(ref)
 
@@ -373,7 +304,7 @@ def test_commit_of_a_baseline_must_be_in_the_local_history(tree: Tree, wording: 
     assert repository.has_commit(aside)
     refused = [lost, head[:12], "HEAD", "main", "f" * 40, "-" * 40, tree.git("rev-parse", "HEAD^{tree}")]
     assert not any(repository.has_commit(sha) for sha in refused)
-    project = make_project(tree.top, "test_x.py")
+    project = builders.project(tree.top, "test_x.py")
     with wording.raises(SideError):
         commit_sides(lost, project, quiet)
     assert commit_sides(aside, project, quiet).base.label == f"commit {aside[:12]}"
@@ -396,12 +327,12 @@ def superproject(tmp_path: Path) -> Tree:
 
 def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> None:
     """A commit's are checked out as it had them; their index stays as it is, and a change in one counts."""
-    sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
+    sides = prepare("HEAD~1", builders.project(superproject.top, "test_x.py"))
     assert files_of(tree_of(sides.base) / "vendor/library", "code") == {"code": "1"}
     assert (sides.changed, sides.notes) == (("vendor/library",), ())
     os.utime(superproject.top / "vendor/library/code", (0, 0))
     before = snapshot(superproject.top)
-    sides = prepare("HEAD", make_project(superproject.top, "test_x.py"))
+    sides = prepare("HEAD", builders.project(superproject.top, "test_x.py"))
     assert snapshot(superproject.top) == before
     assert (sides.changed, sides.notes) == ((), ())
     superproject.git("config", "diff.ignoreSubmodules", "all")
@@ -414,7 +345,7 @@ def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> 
 def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
     """Measured tests may lie in a submodule: they and the directory of tests they are in are laid on base's commit."""
     write(superproject.top / "vendor/library", {"tests/test_y.py": "2", "tests/helper.py": "2", "code.py": "2"})
-    sides = prepare("HEAD~1", make_project(superproject.top, "vendor/library/tests/test_y.py"))
+    sides = prepare("HEAD~1", builders.project(superproject.top, "vendor/library/tests/test_y.py"))
     names = ("code", "code.py", "tests/test_y.py", "tests/helper.py")
     assert files_of(tree_of(sides.base) / "vendor/library", *names) == {
         "code": "1",
@@ -437,39 +368,20 @@ def test_sides():
 
 def test_flat_layout(tree: Tree, wording: Wording) -> None:
     """Beside a root conftest lie a package and a module: those stay base's, the tests and their helpers are today's."""
-    side = 'SIDE = "base"\n'
-    tree.commit(
-        **{
-            "conftest.py": side,
-            "learner.py": side,
-            "mylib/__init__.py": side,
-            "mylib/core.py": side,
-            "tests/helper.py": side,
-            "tests/old_helper.py": side,
-            "tests/data.txt": "base",
-            "pytest.ini": "[pytest]\naddopts = --no-such-option",
-            "README.md": "base",
-        }
-    )
+    on_base, today = 'SIDE = "base"\n', 'SIDE = "head"\n'
+    code = ("conftest.py", "learner.py", "mylib/__init__.py", "tests/helper.py")
+    tree.commit(**dict.fromkeys((*code, "mylib/core.py", "tests/old_helper.py"), on_base))
+    tree.commit(**{"tests/data.txt": "base", "pytest.ini": "[pytest]\naddopts = --no-such-option"})
     (tree.top / "tests/old_helper.py").unlink()
-    side = 'SIDE = "head"\n'
+    test = TEST.format(helper="helper", library="mylib, learner")
     tree.write(
-        **{
-            "conftest.py": side,
-            "learner.py": side,
-            "mylib/__init__.py": side,
-            "mylib/added.py": side,
-            "tests/helper.py": side,
-            "tests/more/deep.py": side,
-            "tests/data.txt": "head",
-            "tests/test_x.py": TEST.format(helper="helper", library="mylib, learner").replace(
-                "mylib, learner.SIDE", "mylib.SIDE == learner.SIDE"
-            ),
-            "pytest.ini": "[pytest]\n",
-            "baselines/default/x.json": "{}",
-        }
+        **dict.fromkeys((*code, "mylib/added.py", "tests/more/deep.py"), today),
+        **{"tests/data.txt": "head", "pytest.ini": "[pytest]\n", "baselines/default/x.json": "{}"},
+        **{"tests/test_x.py": test.replace("mylib, learner.SIDE", "mylib.SIDE == learner.SIDE")},
     )
-    project = make_project(tree.top, "tests/test_x.py", conftests=("conftest.py",), ini="pytest.ini")
+    project = builders.project(
+        tree.top, "tests/test_x.py", conftests=(tree.top / "conftest.py",), inipath=tree.top / "pytest.ini"
+    )
     sides = prepare("HEAD", project)
     run_tests(sides.base)
     assert sides.packages == ("learner", "mylib")
@@ -479,8 +391,8 @@ def test_flat_layout(tree: Tree, wording: Wording) -> None:
     base = tree_of(sides.base)
     assert not any((base / name).exists() for name in ("tests/old_helper.py", "mylib/added.py", "baselines"))
     assert files_of(base, "tests/more/deep.py", "mylib/core.py") == {
-        "tests/more/deep.py": side,
-        "mylib/core.py": 'SIDE = "base"\n',
+        "tests/more/deep.py": today,
+        "mylib/core.py": on_base,
     }
 
 
@@ -489,9 +401,9 @@ def test_test_beside_a_single_module(tree: Tree) -> None:
     tree.commit(**{"learner.py": "1", "helper.py": "1", "test_x.py": "1", "data.txt": "1"})
     tree.write(**{"learner.py": "2", "helper.py": "2", "test_x.py": "2", "data.txt": "2"})
     names = ("learner.py", "helper.py", "test_x.py", "data.txt")
-    careful = prepare("HEAD", make_project(tree.top, "test_x.py"))
+    careful = prepare("HEAD", builders.project(tree.top, "test_x.py"))
     assert "".join(files_of(tree_of(careful.base), *names).values()) == "1122"
-    named = prepare("HEAD", make_project(tree.top, "test_x.py", packages=("learner",)))
+    named = prepare("HEAD", builders.project(tree.top, "test_x.py", packages=("learner",)))
     assert "".join(files_of(tree_of(named.base), *names).values()) == "1222"
     assert (careful.changed, named.changed) == (("helper.py", "learner.py"), ("learner.py",))
 
@@ -511,7 +423,7 @@ def test_directory_of_tests_within_a_package_is_todays(tree: Tree, name: str) ->
     )
     measured = f"mylib/{name}/unit/test_x.py"
     tree.commit(**dict.fromkeys(["mylib/core.py", *inside], 'SIDE = "head"'), **{measured: test})
-    sides = prepare("HEAD~1", make_project(tree.top, measured))
+    sides = prepare("HEAD~1", builders.project(tree.top, measured))
     run_tests(sides.base)
     assert not (tree_of(sides.base) / f"mylib/{name}/old.py").exists()
     assert (sides.packages, sides.changed) == (("mylib",), ("mylib/core.py",))
@@ -526,7 +438,7 @@ def test_ignored_files_stay_behind_and_links_stay_links(tree: Tree, tmp_path: Pa
     (tree.top / "tests").unlink()
     tree.write(**{"tests/test_x.py": "", "tests/x.log": "", "tests/data.txt": ""})
     (tree.top / "tests/link").symlink_to("data.txt")
-    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py"))
+    sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py"))
     base = tree_of(sides.base)
     assert sorted(path.name for path in (base / "tests").iterdir()) == ["data.txt", "link", "test_x.py"]
     assert (base / "tests/link").readlink() == Path("data.txt")
@@ -539,7 +451,7 @@ def test_file_taken_away_or_added_differs(tree: Tree) -> None:
     tree.git("mv", "src/a.py", "src/c.py")
     (tree.top / "src/b é.py").unlink()
     tree.write(**{"src/d.py": "1", "src/e.so": "1"})
-    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py"))
+    sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py"))
     assert sides.changed == ("src/a.py", "src/b é.py", "src/c.py", "src/d.py")
 
 
@@ -548,14 +460,14 @@ def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: py
     tree.commit(**{"src/mylib.py": "", "tests/test_x.py": ""})
     monkeypatch.setenv("PYTHONPATH", f"{tree.top}/src{os.pathsep}{tmp_path}")
     monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/a b' -k tests")
-    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py"))
+    sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py"))
     base = tree_of(sides.base)
     assert sides.base.environment["PYTHONPATH"] == f"{base}/src{os.pathsep}{tmp_path}"
     assert sides.base.environment["PYTEST_ADDOPTS"] == f"-p no:x '--ignore={base}/a b' -k tests"
     assert sides.head.environment == {}
     tree.commit(**{"mylib/__init__.py": "", "tests/test_x.py": ""})
     args = ("tree/tests/test_x.py::test_a[x=tree]", "-k", "tree", "--", "tree/tests")
-    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py", args=args, directory=tmp_path))
+    sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py", args=args, directory=tmp_path))
     base = tree_of(sides.base)
     mapped = (f"{base}/tests/test_x.py::test_a[x=tree]", "-k", "tree", f"--rootdir={base}", "--", f"{base}/tests")
     assert (sides.base.args, sides.base.directory) == (mapped, tmp_path)
@@ -575,7 +487,7 @@ def test_users_repository_is_not_touched(tree: Tree, tmp_path: Path) -> None:
         os.utime(tree.top / name, (0, 0))  # stale in the index, which a plain git status or diff would refresh
     before = snapshot(tree.top)
     written = (tree.top / ".git/index").stat().st_mtime_ns
-    sides = prepare("HEAD~1", make_project(tree.top, "tests/test_x.py"))
+    sides = prepare("HEAD~1", builders.project(tree.top, "tests/test_x.py"))
     assert snapshot(tree.top) == before
     assert (tree.top / ".git/index").stat().st_mtime_ns == written
     assert (sides.changed, sides.notes) == (("mylib/__init__.py",), ())
@@ -606,9 +518,7 @@ def filtered(tree: Tree, smudge: str, *settings: str) -> None:
 CONVERSIONS: dict[str, Callable[[Tree], object]] = {
     "a filter": lambda tree: filtered(tree, "sed s/BEFORE/AFTER/"),
     "autocrlf": lambda tree: tree.git("config", "core.autocrlf", "true"),
-    "eol": lambda tree: tree.git("config", "core.eol", "crlf"),
     "attributes of the repository": lambda tree: (tree.top / ".git/info/attributes").write_text("*.py text eol=crlf\n"),
-    "a file of attributes": lambda tree: tree.git("config", "core.attributesFile", str(tree.top / ".git/more")),
 }
 
 
@@ -616,8 +526,7 @@ CONVERSIONS: dict[str, Callable[[Tree], object]] = {
 def test_contents_are_converted_alike_on_both_sides(tree: Tree, how: str) -> None:
     """Base's files are what git would check out in the user's tree, changed ones too; equal code is equal."""
     (tree.top / ".git/info").mkdir(exist_ok=True)
-    (tree.top / ".git/more").write_text("*.py text eol=crlf\n", encoding="utf-8")
-    attributes = "*.py filter=made-up\n" if how == "a filter" else "*.py text\n" if how == "eol" else ""
+    attributes = "*.py filter=made-up\n" if how == "a filter" else ""
     files = {"mylib/__init__.py": "BEFORE\n", "mylib/same.py": "BEFORE\n", "test_x.py": ""}
     tree.commit(**files, **{".gitattributes": attributes})
     tree.commit(**{"mylib/__init__.py": "BEFORE\nnew\n"})
@@ -625,7 +534,7 @@ def test_contents_are_converted_alike_on_both_sides(tree: Tree, how: str) -> Non
     settled(tree)
     converted = b"AFTER\n" if how == "a filter" else b"BEFORE\r\n"
     assert (tree.top / "mylib/same.py").read_bytes() == converted
-    sides = prepare("HEAD~1", make_project(tree.top, "test_x.py"))
+    sides = prepare("HEAD~1", builders.project(tree.top, "test_x.py"))
     base = tree_of(sides.base)
     assert sides.changed == ("mylib/__init__.py",)
     assert [(base / f"mylib/{name}.py").read_bytes() for name in ("same", "__init__")] == [converted] * 2
@@ -639,7 +548,7 @@ def test_filter_that_fails_is_an_error(tree: Tree, required: str, wording: Wordi
     (tree.top / ".git/key").touch()
     settled(tree)
     with wording.raises(SideError) as caught:
-        prepare("HEAD", make_project(tree.top, "test_x.py"))
+        prepare("HEAD", builders.project(tree.top, "test_x.py"))
     assert "\n" not in str(caught.value)
 
 
@@ -650,7 +559,7 @@ def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path
     write(tmp_path / "other", {"mylib/__init__.py": "other", "mylib/new.py": "other", "tests/test_x.py": "other"})
     (tmp_path / "other/mylib/gone.py").unlink()
     before = snapshot(tmp_path / "other")
-    sides = prepare("dir:../other", make_project(tree.top, "tests/test_x.py"))
+    sides = prepare("dir:../other", builders.project(tree.top, "tests/test_x.py"))
     assert snapshot(tmp_path / "other") == before
     base = tree_of(sides.base)
     names = ("mylib/__init__.py", "mylib/gone.py", "mylib/new.py", "tests/test_x.py")
@@ -659,67 +568,25 @@ def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path
     assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ())
 
 
-def test_directories_without_git_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither tree needs git: all files count but caches and environments, and nobody waits for a pipe."""
-    for name in ("tree", "other"):
-        write(tmp_path / name, {"mylib/__init__.py": name, "mylib/same.py": "", "tests/test_x.py": name})
-    write(tmp_path / "other", {"venv/pyvenv.cfg": "", "venv/lib/x.py": "", "mylib/__pycache__/x.pyc": ""})
-    sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
-    base = tree_of(sides.base)
-    assert files_of(base, "mylib/__init__.py", "tests/test_x.py") == {
-        "mylib/__init__.py": "other",
-        "tests/test_x.py": "tree",
-    }
-    assert not (base / "venv").exists()
-    assert sides.changed == ("mylib/__init__.py",)
-    for name in ("tree", "other"):
-        write(tmp_path / name, {"mylib/__init__.py": name, "tests/test_x.py": ""})
-    os.mkfifo(tmp_path / "other/mylib/pipe")
-    with socket.socket(socket.AF_UNIX) as server:
-        monkeypatch.chdir(tmp_path / "other")
-        server.bind("socket")  # by a short path
-        sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
-    assert sides.changed == ("mylib/__init__.py",)
-
-
-@pytest.mark.parametrize("spec", ["dir:missing", "dir:."])
+@pytest.mark.parametrize("spec", ["dir:missing", "dir:.", "dir:../plain"])
 def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, wording: Wording) -> None:
-    """A directory that is not there, or is today's tree, is no side."""
+    """A directory that is not there, is today's tree, or is no checkout, is no side."""
+    (tmp_path / "plain").mkdir()
     Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
     with wording.raises(SideError):
-        prepare(spec, make_project(tmp_path / "tree", "test_x.py"))
-
-
-@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
-@pytest.mark.parametrize("kind", ["plain", "git"])
-def test_directory_of_more_than_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, kind: str, wording: Wording
-) -> None:
-    """A directory with data in it is not copied; the error has its size and the ways out. What git ignores is fine."""
-    monkeypatch.setattr(sources, limit, 3 if limit == "MOST_FILES" else 3_000)
-    Tree(tmp_path / "tree").commit(**{"mylib.py": "", "test_x.py": ""})
-    data = {f"data/{number}": "x" * 1_000 for number in range(5)}
-    if kind == "git":
-        Tree(tmp_path / "other").commit(**{"mylib.py": "", "test_x.py": ""})
-    write(tmp_path / "other", data)
-    project = make_project(tmp_path / "tree", "test_x.py")
-    with wording.raises(SideError):
-        prepare(f"dir:{tmp_path}/other", project)
-    if kind == "git":
-        write(tmp_path / "other", {".gitignore": "data/\n"})
-        assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
+        prepare(spec, builders.project(tmp_path / "tree", "test_x.py"))
 
 
 def test_second_preparation_builds_nothing_and_compiles_alike(tree: Tree) -> None:
     """An unchanged tree is from the cache, and there, too, modules are compiled as today's are."""
     tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": "1"})
-    project = make_project(tree.top, "tests/test_x.py")
+    project = builders.project(tree.top, "tests/test_x.py")
     first = prepare("HEAD", project)
     assert prepare_sides("HEAD", project, never) == first
     tree.write(**{"tests/test_x.py": "2"})
     assert tree_of(prepare("HEAD", project).base) != tree_of(first.base)
     tree.commit(**{"mylib/__init__.py": "1", "mylib/part.py": "1", "tests/test_x.py": "1", ".gitignore": "*.pyc"})
-    project = make_project(tree.top, "tests/test_x.py")
+    project = builders.project(tree.top, "tests/test_x.py")
     py_compile.compile(str(tree.top / "mylib/part.py"), doraise=True)
     base = tree_of(prepare("HEAD", project).base)
     assert [path.name.partition(".")[0] for path in base.rglob("*.pyc")] == ["part"]

@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import git, source
+from packaging.requirements import Requirement
 
 import pytest_rlperf
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.build import is_satisfied, run_pip
 from pytest_rlperf.sides.environment import make_environment, site_packages
-from pytest_rlperf.sides.loaded import belongs_to
-from pytest_rlperf.sides.verify import check_loaded
+from pytest_rlperf.sides.loaded import belongs_to, check_loaded
+from pytest_rlperf.sides.programs import run_pip
 
 CONFTEST = """
 import pytest
@@ -285,16 +286,12 @@ def answer(python: str, code: str, argument: str, directory: Path, **changes: st
     return completed.stdout
 
 
-def read_sides(text: str) -> Sides:
-
-    def side(fields: dict[str, Any]) -> Side:
-        paths = {name: tuple(map(Path, fields[name])) for name in ("files", "homes")}
-        words = {name: tuple(fields[name]) for name in ("path", "args")}
-        return Side(**{**fields, **paths, **words, "directory": Path(fields["directory"])})
-
-    fields = json.loads(text.splitlines()[-1])
-    tuples: dict[str, Any] = {name: fields[name] and tuple(fields[name]) for name in ("packages", "changed", "notes")}
-    return Sides(base=side(fields["base"]), head=side(fields["head"]), commit=fields["commit"], **tuples)
+def is_satisfied(need: str) -> bool:
+    wanted = Requirement(need)
+    try:
+        return version(wanted.name) in wanted.specifier
+    except PackageNotFoundError:
+        return False
 
 
 def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
@@ -338,7 +335,8 @@ def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.M
     top = tmp_path / "tree"
     rootdir = make_repository(top, layout)
     python = make_python(top, rootdir, layout)
-    sides = read_sides(answer(python, PREPARE, str(rootdir), rootdir))
+    written = answer(python, PREPARE, str(rootdir), rootdir).splitlines()[-1]
+    sides: Sides = pickle.loads(bytes.fromhex(written))  # noqa: S301 - the sample's
     base, base_files = run_side(sides.base, sides)
     head, head_files = run_side(sides.head, sides)
 

@@ -22,7 +22,6 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
-from pytest_rlperf.model.sides import Project
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
@@ -103,21 +102,6 @@ def tree(tmp_path: Path) -> Path:
     return top
 
 
-def make_project(top: Path) -> Project:
-    return Project(
-        rootdir=top,
-        directory=top,
-        inipath=None,
-        args=(),
-        path=(str(top), *(entry for entry in sys.path if entry and not entry.endswith("tests"))),
-        files=(top / "test_x.py",),
-        conftests=(),
-        test_patterns=("test_*.py",),
-        packages=(),
-        baseline_dir=top / "baselines",
-    )
-
-
 def quiet(text: str) -> None:
     """Show no progress."""
 
@@ -131,7 +115,7 @@ def test_ref_of_an_option_is_never_an_option_of_git(tree: Path) -> None:
             repository.resolve(text)
         assert WATCH.programs > before
         with watched():
-            prepare_sides(f"git:{text}", make_project(tree), quiet)
+            prepare_sides(f"git:{text}", builders.project(tree, "test_x.py"), quiet)
 
 
 def test_commit_of_a_file_reaches_no_command(tree: Path) -> None:
@@ -139,7 +123,7 @@ def test_commit_of_a_file_reaches_no_command(tree: Path) -> None:
     repository, head, clone = find_repository(tree), git(tree, "rev-parse", "HEAD"), tree.parent / "clone"
     uses: tuple[Callable[[str], object], ...] = (
         repository.has_commit,
-        lambda sha: commit_sides(sha, make_project(tree), quiet),
+        lambda sha: commit_sides(sha, builders.project(tree, "test_x.py"), quiet),
         lambda sha: read_allowances(tree, sha),
         lambda sha: Commit(sha, "title"),
         lambda sha: repository.check_out(sha, clone),
@@ -191,7 +175,7 @@ def use_baseline(top: Path, path: Path) -> None:
             commit = baselines.commit_of(key)
             if commit is not None:
                 read_allowances(top, commit)
-                commit_sides(commit, make_project(top), quiet)
+                commit_sides(commit, builders.project(top, "test_x.py"), quiet)
         baselines.origin(outcome)
     with watched():
         main(["show", "-v", str(path)])

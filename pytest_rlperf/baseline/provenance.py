@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.sides.build import read_settings
 from pytest_rlperf.sides.git import repository_around
 from pytest_rlperf.sides.packages import installs_from, normalized
+from pytest_rlperf.sides.programs import read_settings
 
 # Packages that run the tests and no measured code; its counts are the same under other versions of them. pytest-rlperf
 # itself is not among them: its counts may change between versions.

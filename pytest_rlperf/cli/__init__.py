@@ -8,10 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from pytest_rlperf.cli.command import Command, Exit, Parser
-from pytest_rlperf.cli.history import ANCHOR, HISTORY
 from pytest_rlperf.cli.init import INIT
-from pytest_rlperf.cli.show import MERGE, SHOW
-from pytest_rlperf.cli.trees import COMMAND as TREE
+from pytest_rlperf.cli.show import ANCHOR, HISTORY, MERGE, SHOW, TREE
 from pytest_rlperf.errors import did_you_mean, see
 
 _EPILOG = """\

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from pytest_rlperf.errors import shown_lines
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Baseline
@@ -106,8 +107,6 @@ def discard_output() -> None:
 
 def complain(error: Exception) -> None:
     """Write an error on standard error, with what is not printable written out."""
-    from pytest_rlperf.errors import shown_lines
-
     encoding = sys.stderr.encoding or "utf-8"
     text = f"rlperf: error: {shown_lines(str(error))}\n"
     sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))

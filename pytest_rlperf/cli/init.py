@@ -20,6 +20,11 @@ from xml.etree import ElementTree
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
 from pytest_rlperf.cli.search import KINDS, Search, search
+from pytest_rlperf.errors import SideError, shown
+from pytest_rlperf.sides.packages import installs_from, is_project
+from pytest_rlperf.sides.programs import read_settings, run
+from pytest_rlperf.units import counted
+from pytest_rlperf.writing import write_whole
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.libraries import Library
@@ -29,17 +34,8 @@ _WORKFLOWS = Path(".github", "workflows")
 _GATE, _DEPENDENCIES = "gate.yml", "dependencies.yml"
 _REPOSITORY = "git+https://github.com/pytest-rlperf/pytest-rlperf"  # there is no release yet
 _LIMIT_S, _TEST_LIMIT_S = 60.0, 20.0  # of a trial, and of each test in it
-# As the script `pytest` starts it, without the current directory on sys.path; then tells where modules came from.
-_PYTEST = """
-import sys
-sys.path[:] = [place for place in sys.path if place]
-import pytest
-names, *arguments = sys.argv[1:]
-code = pytest.main(arguments)
-for name in names.split():
-    print("from", name, getattr(sys.modules.get(name), "__file__", None))
-sys.exit(code)
-"""
+# As the script `pytest` starts it, without the current directory on sys.path.
+_PYTEST = "import sys; sys.path[:] = filter(None, sys.path); import pytest; sys.exit(pytest.main())"
 
 _HEAD = '''\
 """Performance tests, begun by `rlperf init`. They are yours: change sizes, rename tests, delete those you do not need.
@@ -78,6 +74,10 @@ def test_{0}_vecenv_step_short_episodes(rlperf_vecenv_step: Measure) -> None:
 '''
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
+_ADVICE = (
+    "a component of yours is named by its module, as in rlperf init my_module:SACAgent\n"
+    f"what can be measured: {listed(sorted({*KINDS.values()}))}; anything else by rlperf(function)\n"
+)
 
 
 class _Template(string.Template):
@@ -91,7 +91,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="DIRECTORY|MODULE:NAME",
-        help="projects to search (default: this directory), or components to measure, such as my_module:SACAgent",
+        help="the project to search (default: this directory), or components to measure, such as my_module:SACAgent",
     )
     parser.add_argument("--output", type=Path, metavar="PATH", help=f"the file to write (default: tests/{_FILE})")
     parser.add_argument(
@@ -104,31 +104,31 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.errors import SideError
-
     names = [each for each in arguments.what if ":" in each]
-    roots = [Path(each) for each in arguments.what if ":" not in each] or [Path()]
+    root, *others = [Path(each) for each in arguments.what if ":" not in each] or [Path()]
     try:
-        for root in roots:
-            if not root.is_dir():
-                raise UsageError(f"{root} is no directory; a component is MODULE:NAME, such as my_module:SACAgent")
-        return _init(roots, names, arguments.output, github=arguments.github)
-    except (SideError, OSError, LookupError) as error:
+        if others or not root.is_dir():
+            found = ", ".join(map(str, (root, *others)))
+            raise UsageError(f"{found} is not one directory; a component is MODULE:NAME, such as my_module:SACAgent")
+        return _init(root, names, arguments.output, github=arguments.github)
+    except (SideError, OSError, LookupError, RecursionError) as error:
         raise UsageError(str(error)) from None
 
 
-def _init(roots: list[Path], names: list[str], output: Path | None, *, github: bool) -> int:
+def _init(root: Path, names: list[str], output: Path | None, *, github: bool) -> int:
     from pytest_rlperf.components.libraries import libraries
 
     known = [library for library in libraries() if library.starter]
-    own = search(roots, names, [library.module for library in known])
-    declared = _declared(roots)
+    own = search(root, names, [library.module for library in known])
+    declared = _declared(root)
     used = [] if names else _used(known, own, declared)
     tested = used if own.known or not own.found else []
     reason = "its tests would load none of your code: rlperf suite measures it"
     own.skipped += [(library.module, reason) for library in used if library not in tested]
-    output = output or _place(roots, names, own)
-    top = _repository_top(roots[0])
+    output = output or _place(root, names, own)
+    here = root.resolve()
+    # Where GitHub reads workflows; the root outside of a repository.
+    top = next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
     if github and not output.resolve().is_relative_to(top):
         raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
     kept = output.exists() or output.is_symlink()
@@ -138,11 +138,11 @@ def _init(roots: list[Path], names: list[str], output: Path | None, *, github: b
     if kept:
         print_text(f"kept {output}\n")
     elif not _write_tests(output, own, tested):
-        print_text(_nothing_text(own, names))
+        print_text("nothing was written\n" + ("" if names else _ADVICE))
         return Exit.NOTHING_MEASURED
     if github:
         needed = [*declared, *(each.requirement.partition("[")[0] for each in used if each.module not in own.known)]
-        _write_workflows(roots, top, output, used, sorted(set(needed)))
+        _write_workflows(root, top, output, used, sorted(set(needed)))
     print_text(_next_steps(str(output)))
     return Exit.NOTHING_SLOWER
 
@@ -150,41 +150,19 @@ def _init(roots: list[Path], names: list[str], output: Path | None, *, github: b
 # --------------------------------------------------------------------------- the project
 
 
-def _declared(roots: Iterable[Path]) -> list[str]:
-    """Return the distributions that projects declare as their dependencies."""
+def _declared(root: Path) -> list[str]:
+    """Return the distributions that a project declares as its dependencies."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    from pytest_rlperf.sides.build import read_settings
-
+    requirements = root / "requirements.txt"
+    pinned = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
     found = []
-    for root in roots:
-        requirements = root / "requirements.txt"
-        pinned = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
-        declared = _at(read_settings(root), "project", "dependencies", kind=list)
-        for line in [*declared, *pinned.splitlines(), *_required_by(root / "setup.py")]:
-            try:
-                found.append(Requirement(str(line).partition(" #")[0].strip()).name.lower())
-            except InvalidRequirement:
-                continue  # an option of pip's, a comment, a path
+    for line in [*read_settings(root).get("project", {}).get("dependencies", []), *pinned.splitlines()]:
+        try:
+            found.append(Requirement(line.partition(" #")[0].strip()).name.lower())
+        except InvalidRequirement:
+            continue  # an option of pip's, a comment, a path
     return list(dict.fromkeys(found))
-
-
-def _at(settings: Mapping[str, Any], *names: str, kind: type) -> Any:
-    """Return what settings have under these names, empty where that is nothing of the kind."""
-    found: Any = settings
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, kind) else kind()
-
-
-def _required_by(setup: Path) -> list[str]:
-    """Return the requirements in a setup.py, as far as they are written in the call itself."""
-    try:
-        tree = ast.parse(setup.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "install_requires"]
-    return [str(each.value) for value in values for each in ast.walk(value) if isinstance(each, ast.Constant)]
 
 
 def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> list[Library]:
@@ -202,27 +180,16 @@ def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> l
     return used
 
 
-def _place(roots: list[Path], names: list[str], own: Search) -> Path:
+def _place(root: Path, names: list[str], own: Search) -> Path:
     """Return the file to write: among the project's tests, or beside code that can be imported from there alone."""
-    from pytest_rlperf.sides.build import read_settings
-    from pytest_rlperf.sides.packages import installs_from
-
-    root = roots[0]
     name = "".join(f"_{each.partition(':')[2].lower()}" for each in names)
     entries = {each.module.entry for each in own.found}
     if root.resolve() in entries and not installs_from(root.resolve()):
         return root / f"test_perf{name}.py"
-    tool = _at(read_settings(root), "tool", "pytest", kind=dict)
-    places = _at(tool, "ini_options", kind=dict).get("testpaths") or tool.get("testpaths")
-    places = places.split() if isinstance(places, str) else places if isinstance(places, list) else []
-    found = (root / each for each in [*places, "tests", "test"] if isinstance(each, str) and (root / each).is_dir())
+    places = read_settings(root).get("tool", {}).get("pytest", {}).get("ini_options", {}).get("testpaths", [])
+    places = places.split() if isinstance(places, str) else places
+    found = (root / each for each in [*places, "tests", "test"] if (root / each).is_dir())
     return next(found, root / "tests") / f"test_perf{name}.py"
-
-
-def _repository_top(root: Path) -> Path:
-    """Return the top of the git repository around the project, where GitHub reads workflows; the root outside one."""
-    here = root.resolve()
-    return next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
 
 
 # --------------------------------------------------------------------------- the file of tests
@@ -238,9 +205,9 @@ def _write_tests(output: Path, own: Search, used: Iterable[Library]) -> list[str
         while sources:
             text = _joined([*one_thread, *sources])
             names = _tests(text)
-            _write(output, text)
-            print_text(f"trying {_counted(len(names), 'test')}…\n")
-            errors = _tried(output, names, own)
+            write_whole(output, text.encode())
+            print_text(f"trying {counted(len(names), 'test')}…\n")
+            errors = _tried(output, names)
             if not errors:
                 break
             if own.found and all(_missing(errors.get(each.test, "")) in own.tops for each in own.found):
@@ -256,7 +223,7 @@ def _write_tests(output: Path, own: Search, used: Iterable[Library]) -> list[str
             for place in missing:
                 shutil.rmtree(place, ignore_errors=True)  # bytecode may be in it
     if failed:
-        print_text(_failed_text(failed, own, output))
+        print_text(_failed_text(failed, own))
     if sources:
         print_text(f"wrote {output}: {', '.join(names)}\n")
     return names if sources else []
@@ -266,32 +233,22 @@ def first_tests(library: Library) -> str:
     """Return the tests to begin with, with full buffers and short episodes where the library's are made for it."""
     text = library.first_tests.read_text(encoding="utf-8")
     for name in re.findall(r"^def (\w+)_replay\(transitions", text, re.MULTILINE):
-        text = _without(text, [f"test_{name}_replay_sample"], keep=True) + _FULL_BUFFERS.format(name)
+        text = _without(text, [f"test_{name}_replay_sample"]) + _FULL_BUFFERS.format(name)
     for name in re.findall(r"^def (\w+)_vecenv\(num_envs: int, env_id", text, re.MULTILINE):
         text += _SHORT_EPISODES.format(name)
     return text
 
 
-def _tried(output: Path, names: list[str], own: Search) -> dict[str, str]:
-    """Run a file's tests once, as `pytest` does, and return the error of each that does not pass.
-
-    UsageError where the project's modules are imported from elsewhere.
-    """
-    from pytest_rlperf.errors import SideError
-    from pytest_rlperf.sides.command import run
-
+def _tried(output: Path, names: list[str]) -> dict[str, str]:
+    """Run a file's tests once, as `pytest` does, and return the error of each that does not pass."""
     with TemporaryDirectory() as scratch:
         report = Path(scratch, "junit.xml")
         options = ["-p", "rlperf", "-p", "no:cacheprovider", "-v", f"--junitxml={report}"]
-        argv = [sys.executable, "-c", _PYTEST, " ".join(own.tops), *options, str(output)]
+        argv = [sys.executable, "-c", _PYTEST, *options, str(output)]
         try:
             done = run(argv, cwd=Path(), limit_s=_LIMIT_S + _TEST_LIMIT_S * len(names))
         except SideError as error:
             return dict.fromkeys(names, str(error))
-        here = {module.path for module in own.modules}
-        for name, place in re.findall(r"^from (\w+) (/.*)", done.out, re.MULTILINE):
-            if Path(place).resolve() not in here:
-                raise UsageError(f"{name} is imported from {place}, not from here: pip install -e . and begin again")
         if report.is_file():
             return _errors(ElementTree.parse(report), names)  # noqa: S314 - pytest wrote it
     last = [name for name in names if re.search(rf"::{name}\b", done.out)][-1:]  # with -v, the one that ended it
@@ -316,12 +273,8 @@ def _errors(report: ElementTree.ElementTree[Any], names: list[str]) -> dict[str,
 def _joined(sources: Iterable[str]) -> str:
     """Return the module that has the tests of several, with the imports of all at its top."""
     imports, bodies = zip(*map(_divided, sources), strict=True)
-    lines = sorted({line for each in imports for line in each}, key=_import_order)
+    lines = sorted({line for each in imports for line in each}, key=lambda line: (line[0] == "f", line.lower()))
     return f"{_HEAD}\n" + "\n".join(lines) + "\n\n\n" * bool(lines) + "\n\n\n".join(filter(None, bodies)) + "\n"
-
-
-def _import_order(line: str) -> tuple[bool, str, str]:
-    return line.startswith("from"), line.split()[1].lower(), line
 
 
 def _divided(source: str) -> tuple[list[str], str]:
@@ -334,32 +287,13 @@ def _divided(source: str) -> tuple[list[str], str]:
     return imports, "\n".join(source.splitlines()[last:]).strip("\n")
 
 
-def _without(text: str, dropped: Collection[str], *, keep: bool = False) -> str:
-    """Return a module's text without some tests, and, unless these are to ``keep``, the names that are left unused."""
-    while True:
-        body = ast.parse(text).body
-        gone = [node for node in body if getattr(node, "name", None) in dropped or not (keep or _is_used(node, body))]
-        if not gone:
-            return text
-        lines = text.splitlines(keepends=True)
-        for node in reversed(gone):
-            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
-            del lines[first - 1 : node.end_lineno]
-        text = re.sub(r"\n{4,}", "\n\n\n", "".join(lines))
-
-
-def _is_used(node: ast.stmt, body: list[ast.stmt]) -> bool:
-    """Whether a statement is a test, or more than a definition, or defines what others have."""
-    if isinstance(node, ast.FunctionDef):
-        defined = {node.name}
-    elif isinstance(node, _IMPORTS):
-        defined = {alias.asname or alias.name for alias in node.names}
-    elif isinstance(node, ast.Assign):
-        defined = {target.id for target in node.targets if isinstance(target, ast.Name)}
-    else:
-        return True
-    names = {each.id for other in body if other is not node for each in ast.walk(other) if isinstance(each, ast.Name)}
-    return bool(defined & names) or any(name.startswith("test_") for name in defined)
+def _without(text: str, dropped: Collection[str]) -> str:
+    """Return a module's text without some of its tests."""
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.FunctionDef) and node.name in dropped:
+            del lines[min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1 : node.end_lineno]
+    return re.sub(r"\n{4,}", "\n\n\n", "".join(lines))
 
 
 def _tests(text: str) -> list[str]:
@@ -371,31 +305,19 @@ def _tests(text: str) -> list[str]:
     ]
 
 
-def _write(path: Path, text: str) -> None:
-    from pytest_rlperf.writing import write_whole
-
-    write_whole(path, text.encode("utf-8"))
-
-
 # --------------------------------------------------------------------------- the workflows
 
 
-def _write_workflows(
-    roots: Iterable[Path], top: Path, output: Path, used: Iterable[Library], dependencies: Iterable[str]
-) -> None:
-    """Write the workflows that are not there, which install the projects and what the tests import, and run them."""
-    from pytest_rlperf.sides.packages import is_project
-
-    here = {root: Path(os.path.relpath(root.resolve(), top)).as_posix() for root in roots}
-    projects = [
-        word for root, place in here.items() if is_project(root) for word in ("-e", f"./{place}".removesuffix("/."))
-    ]
-    listed_in = [f"{place}/requirements.txt" for root, place in here.items() if (root / "requirements.txt").is_file()]
-    others = [] if projects else [word for path in listed_in for word in ("-r", path.removeprefix("./"))]
+def _write_workflows(root: Path, top: Path, output: Path, used: Iterable[Library], dependencies: Iterable[str]) -> None:
+    """Write the workflows that are not there, which install the project and what the tests import, and run them."""
+    here = Path(os.path.relpath(root.resolve(), top)).as_posix()
+    projects = ["-e", f"./{here}".removesuffix("/.")] if is_project(root) else []
+    if not projects and (root / "requirements.txt").is_file():
+        projects = ["-r", f"{here}/requirements.txt".removeprefix("./")]
     extra = "[rl]" if "torch" in output.read_text(encoding="utf-8") else ""
     needed = [f"pytest-rlperf{extra} @ {_REPOSITORY}", *(library.requirement for library in used)]
     values = {
-        "install": shlex.join([*projects, *others, *dict.fromkeys(needed)]),
+        "install": shlex.join([*projects, *dict.fromkeys(needed)]),
         "tests": shlex.quote(Path(os.path.relpath(output.resolve(), top)).as_posix()),
         "dependencies": shlex.join(dependencies),
     }
@@ -408,7 +330,7 @@ def _write_workflows(
             print_text(f"kept {path}\n")
         elif name == _GATE or values["dependencies"]:
             template = Path(__file__).with_name(name).read_text(encoding="utf-8")
-            _write(path, _Template(template).substitute(values))
+            write_whole(path, _Template(template).substitute(values).encode())
             print_text(f"wrote {path}: {effect}\n")
 
 
@@ -417,8 +339,6 @@ def _write_workflows(
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
     """Return rows in columns, with what a terminal would take for a command written out."""
-    from pytest_rlperf.errors import shown
-
     texts = [[cell and shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in texts)
@@ -428,32 +348,26 @@ def _found_text(own: Search, used: Iterable[Library]) -> str:
     """Return what was found, and what was skipped and why."""
     components = [(each.place, each.name, KINDS[each.fixture]) for each in own.found]
     known = [(library.module, "used, and known: its tests", "") for library in used]
-    text = f"searched {_counted(len(own.modules), 'file')}\n"
+    text = f"searched {counted(len(own.modules), 'file')}\n"
     if components or known:
         text += "found\n" + _table([*components, *known])
-    places = dict[str, list[str]]()
-    for place, reason in own.skipped:
-        places.setdefault(reason, []).append(place)
-    several = [(place if not more else f"{place} and {len(more)} more", why) for why, (place, *more) in places.items()]
-    return text + ("skipped\n" + _table(several) if several else "")
+    return text + ("skipped\n" + _table(own.skipped) if own.skipped else "")
 
 
-def _failed_text(failed: Mapping[str, str], own: Search, output: Path) -> str:
+def _failed_text(failed: Mapping[str, str], own: Search) -> str:
     """Return the tests that do not pass, with their errors, and what to change."""
-    sources = {each.test: each for each in own.found}
+    sources = {each.test: each.source for each in own.found}
     text = "left out, as they do not pass\n"
     for test, error in failed.items():
         text += _table([(f"{test}:", error)])
-        missing, each = _missing(error), sources.get(test)
-        if each and missing == each.module.top:
-            name = f"{each.module.name}:{each.name}"
-            text += f"    rlperf init {name} --output {os.path.relpath(each.module.entry / output.name)}\n"
-        elif missing:
-            text += f"    pip install what has the module {missing}, and begin again\n"
-        elif each:
+        missing, source = _missing(error), sources.get(test, "")
+        if missing:
+            needed = "-e ." if missing in own.tops else f"what has the module {missing}"
+            text += f"    pip install {needed}, and begin again\n"
+        elif source:
             fills = "put what ... stands for into its test, and that into a file of tests"
-            text += f"    {fills if '=...' in each.source else 'mend the code, or the arguments in its test'}:\n"
-            text += textwrap.indent(each.source.strip(), "      ") + "\n"
+            text += f"    {fills if '=...' in source else 'mend the code, or the arguments in its test'}:\n"
+            text += textwrap.indent(source.strip(), "      ") + "\n"
     return text
 
 
@@ -463,23 +377,7 @@ def _missing(error: str) -> str:
     return found[1] if found else ""
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _nothing_text(own: Search, names: Collection[str]) -> str:
-    if names:
-        return "nothing was written\n"
-    example = next(own.likely(), "my_module:SACAgent")
-    return (
-        f"nothing was written: a component of yours is named by its module, as in rlperf init {example}\n"
-        f"what can be measured: {listed(sorted({*KINDS.values()}))}; anything else by rlperf(function)\n"
-    )
-
-
 def _next_steps(output: str) -> str:
-    from pytest_rlperf.errors import shown
-
     commands = {
         f"pytest {output}": "runs each component once and checks it; commit then",
         f"pytest {output} --rlperf-against=HEAD": "after each change: fails what is slower than the last commit",

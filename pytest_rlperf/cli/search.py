@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
 from pytest_rlperf.errors import see
+from pytest_rlperf.sides.packages import TESTS_AND_DOCS, is_environment, is_project
 
 _Definition: TypeAlias = "ast.FunctionDef | ast.ClassDef"
 
@@ -77,7 +76,6 @@ _DRAW = ("sample", "sample_batch", "random_batch", "sample_transition_batch", "g
 _UPDATE = ("update", "train_step", "update_parameters", "learn", "train", "gradient_step", "optimize")
 _COLLECT = ("collect", "collect_rollout", "collect_rollouts", "rollout")
 _SAC_LIKE, _PPO_LIKE = re.compile("SAC|TD3|DDPG|REDQ|DroQ|CrossQ|DQN", re.IGNORECASE), re.compile("PPO|A2C")
-_COMPONENT = re.compile("Agent|Trainer|Buffer|Memory|Env|PPO|A2C|" + _SAC_LIKE.pattern)
 _SIZES = {"stored": "[1_000, 10_000, 100_000]", "episode_steps": "[10, 1_000]"}
 """Measured at each: scans of all that is stored, and resets within a step, show at these alone."""
 
@@ -158,9 +156,9 @@ class Found:
 
 @dataclass
 class Search:
-    """A search of projects: what was found, what was skipped and why, and the modules that the code imports.
+    """A search of a project: what was found, what was skipped and why, and the modules that the code imports.
 
-    ``known`` are the libraries with tests already that the projects themselves are.
+    ``known`` are the libraries with tests already that the project itself is.
     """
 
     modules: list[Module] = field(default_factory=list)
@@ -174,26 +172,20 @@ class Search:
         """Return the packages and modules whose components are measured."""
         return self.known | {each.module.top for each in self.found}
 
-    def likely(self) -> Iterator[str]:
-        """Yield the classes that go by the name of a component, as ``module:name``."""
-        for module, node in _definitions(self.modules):
-            if isinstance(node, ast.ClassDef) and _COMPONENT.search(node.name):
-                yield f"{module.name}:{node.name}"
 
-
-def search(roots: Iterable[Path], names: Iterable[str], known: Iterable[str]) -> Search:
-    """Search projects for components; of those named ``module:name`` alone, where any are.
+def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
+    """Search a project for components; of those named ``module:name`` alone, where any are.
 
     ``known`` are libraries, whose components have tests already. LookupError where a name is not in the code.
     """
     result = Search()
-    for path, root in _files(roots, result):
+    for path in _files(root.resolve()):
         try:
             tree = ast.parse(path.read_bytes(), path.name)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             result.skipped.append((os.path.relpath(path), f"Python cannot read it: {error or type(error).__name__}"))
             continue
-        module = _module(path, root, tree)
+        module = _module(path, root.resolve(), tree)
         result.modules.append(module)
         result.imported |= _imported(tree)
     result.known = {module.top for module in result.modules} & set(known)
@@ -220,11 +212,6 @@ def search(roots: Iterable[Path], names: Iterable[str], known: Iterable[str]) ->
 
 def _obstacle(each: Found, result: Search, *, named: bool) -> str:
     """Return why a component gets no test, empty where it gets one."""
-    at_the_top = [node for node in each.module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    own = {module.top for module in result.modules} | {module.path.stem for module in result.modules}
-    needed = {name for node in at_the_top for name in _imported(node)} - own - sys.modules.keys()
-    if missing := sorted(name for name in needed if find_spec(name) is None):
-        return f"needs {', '.join(missing)}, not installed here"
     if running := _runs(each.module.tree):
         return f"is in a script: importing it runs line {running}; put that below if __name__ == '__main__'"
     if each.unknown and not named:
@@ -235,35 +222,23 @@ def _obstacle(each: Found, result: Search, *, named: bool) -> str:
     return ""
 
 
-def _files(roots: Iterable[Path], result: Search) -> Iterator[tuple[Path, Path]]:
-    """Yield the files of Python in projects, each with its project, but for tests, documentation and environments."""
-    from pytest_rlperf.sides.packages import TESTS_AND_DOCS, is_environment
-
-    for root in map(Path.resolve, roots):
-        notebooks, aside = 0, list[str]()
-        for directory, names, files in os.walk(root):
-            place = Path(directory)
-            aside += [os.path.relpath(place / name) for name in names if name in TESTS_AND_DOCS]
-            names[:] = sorted(
-                name
-                for name in names
-                if name[0] not in "._" and name not in TESTS_AND_DOCS | _BUILT and not is_environment(place / name)
-            )
-            notebooks += sum(name.endswith(".ipynb") for name in files)
-            for name in sorted(files):
-                is_code = name.endswith(".py") and (name[0] != "_" or name == "__init__.py")
-                if is_code and not any(fnmatch(name, pattern) for pattern in _NO_CODE) and (place / name).is_file():
-                    yield place / name, root
-        if aside:
-            result.skipped.append((", ".join(sorted(aside)), "tests, docs and examples"))
-        if notebooks:
-            result.skipped.append((f"notebooks: {notebooks}", "tests cannot import them: move the code to a .py file"))
+def _files(root: Path) -> Iterator[Path]:
+    """Yield the files of Python in a project, but for tests, documentation and environments."""
+    for directory, names, files in os.walk(root):
+        place = Path(directory)
+        names[:] = sorted(
+            name
+            for name in names
+            if name[0] not in "._" and name not in TESTS_AND_DOCS | _BUILT and not is_environment(place / name)
+        )
+        for name in sorted(files):
+            is_code = name.endswith(".py") and (name[0] != "_" or name == "__init__.py")
+            if is_code and not any(fnmatch(name, pattern) for pattern in _NO_CODE):
+                yield place / name
 
 
 def _module(path: Path, root: Path, tree: ast.Module) -> Module:
     """Return a module with the name to import it by: from beside its package, from ``src``, or from its project."""
-    from pytest_rlperf.sides.packages import is_project
-
     entry = path.parent
     while (entry / "__init__.py").is_file():
         entry = entry.parent
@@ -302,14 +277,12 @@ def _definitions(modules: Iterable[Module]) -> Iterator[tuple[Module, _Definitio
 def _named(name: str, modules: list[Module]) -> tuple[Module, _Definition]:
     """Return the component of that name; LookupError without one."""
     place, _, wanted = name.partition(":")
-    within = [module for module in modules if place in (module.name, os.path.relpath(module.path))]
-    if not within:
-        raise LookupError(f"no module {place} among {', '.join(module.name for module in modules[:10]) or 'no files'}")
-    for module in within:
-        for node in module.tree.body:
+    for module in modules:
+        for node in module.tree.body if place in (module.name, os.path.relpath(module.path)) else ():
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == wanted:
                 return module, node
-    raise LookupError(f"{os.path.relpath(within[0].path)} defines no {wanted}")
+    known = ", ".join(module.name for module in modules[:10])
+    raise LookupError(f"no module {place} that defines {wanted}; there is: {known or 'no file'}")
 
 
 def _runs(tree: ast.Module) -> int:
@@ -334,7 +307,7 @@ def _components(module: Module, node: _Definition, buffer: Found | None, *, name
         if node.name.startswith("make_env") and any(isinstance(each, ast.FunctionDef) for each in node.body):
             yield _vecenv(module, node, node, "[{}] * 8")
         elif named or takes_rollout(node.name, *_parameters(node)):
-            backend = ', backend="torch"' if re.search(r"\btorch\b|\bTensor\b", _text(node)) else ""
+            backend = ', backend="torch"' if re.search(r"\btorch\b|\bTensor\b", ast.unparse(node)) else ""
             yield Found(module, node, "rlperf_gae", (f"rlperf_gae({node.name}{backend})",))
     else:
         yield from _objects(module, node, buffer, named=named)
@@ -343,14 +316,14 @@ def _components(module: Module, node: _Definition, buffer: Found | None, *, name
 def _objects(module: Module, node: ast.ClassDef, buffer: Found | None, *, named: bool) -> Iterator[Found]:
     """Yield what the objects of a class are measured as."""
     methods = _methods(module, node)
-    bases = " ".join(map(_text, node.bases))
-    if "abstractmethod" in " ".join(_text(each) for method in methods.values() for each in method.decorator_list):
+    bases = " ".join(map(ast.unparse, node.bases))
+    if "abstractmethod" in " ".join(ast.unparse(each) for method in methods.values() for each in method.decorator_list):
         return
     make = methods.get("__init__")
     if {"reset", "step"} <= methods.keys():
         if re.search(r"\bEnv\b", bases):
             yield _vecenv(module, node, make, "[lambda: {}] * 8")
-        elif named or ("num_envs" in _text(node) and "Wrapper" not in bases):
+        elif named or ("num_envs" in ast.unparse(node) and "Wrapper" not in bases):
             yield _vecenv(module, node, make)
         return
     made, unknown = _call(node.name, make, _VALUES)
@@ -440,7 +413,7 @@ def _call(name: str, function: ast.FunctionDef | None, values: dict[str, str]) -
 def _methods(module: Module, node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     """Return the methods of a class, with those of its bases in the same module."""
     classes = {each.name: each for each in module.tree.body if isinstance(each, ast.ClassDef) and each is not node}
-    bases = [_text(base) for base in node.bases]
+    bases = [ast.unparse(base) for base in node.bases]
     found: dict[str, ast.FunctionDef] = {}
     for base in reversed([classes[name] for name in bases if name in classes]):
         found |= {each.name: each for each in base.body if isinstance(each, ast.FunctionDef)}
@@ -459,15 +432,5 @@ def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
     required = placed[: len(placed) - len(given.defaults)]
     keyword = [argument.arg for argument in given.kwonlyargs]
     required += [name for name, default in zip(keyword, given.kw_defaults, strict=True) if default is None]
-    if given.vararg and not placed[1:]:
-        keyword, required = [given.vararg.arg], [given.vararg.arg]
     names = [name for name in placed + keyword if name != "self"]
     return names, [name for name in required if name != "self"]
-
-
-def _text(node: ast.AST) -> str:
-    """Return the code of a node, empty where it is nested too deeply."""
-    try:
-        return ast.unparse(node)
-    except RecursionError:
-        return ""

@@ -1,4 +1,4 @@
-"""Commands that show files: ``rlperf show``, and ``merge`` of a run's shards."""
+"""Commands that show what was measured: ``rlperf show``, ``merge``, ``tree``, ``history``, and ``anchor`` beside it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_rlperf import units
 from pytest_rlperf.cli.command import (
+    CHOICE,
     Command,
     Exit,
     UsageError,
     add_choice,
     chosen,
+    content_of,
     exit_code,
     has_color,
     outcomes_of,
     print_text,
     read,
     results_of,
+    source_of,
     table_width,
+    width,
 )
+from pytest_rlperf.errors import SideError, TimerFileError, shown
 from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.stored import Baseline, LoggedCommit
+from pytest_rlperf.model.timing import TimerTree
+from pytest_rlperf.sides.git import DEEPEN, Repository, find_repository, git_user, short
+from pytest_rlperf.writing import OutputError, latest_run, write_file
 
 if TYPE_CHECKING:
+    from pytest_rlperf.baseline.history import Sessions
     from pytest_rlperf.cli.command import Recorded
+    from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.summary import Summary
-
 
 _FORMATS = ("text", "markdown", "github")
 
@@ -63,8 +74,6 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.errors import shown
-
     test = arguments.file if arguments.file is not None and _names_test(arguments.file) else None
     path, recorded = read(_latest(test) if arguments.file is None or test is not None else arguments.file)
     keys = chosen(results_of(recorded), [*(arguments.patterns or ()), *([] if test is None else [test])])
@@ -88,7 +97,6 @@ def _names_test(argument: str) -> bool:
 def _latest(test: str | None) -> str:
     """Return the path of this project's latest run; UsageError where there is none."""
     from pytest_rlperf.report.wording import seen_from_here
-    from pytest_rlperf.writing import latest_run
 
     directory = Path.cwd()
     path = latest_run(directory)
@@ -155,7 +163,6 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
 
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
-    from pytest_rlperf.model.stored import Baseline
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.tables import render_baseline
     from pytest_rlperf.report.terminal import render_selfcheck, render_summary
@@ -217,3 +224,175 @@ def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
 
 
 MERGE = Command("merge", "Join the shards of a run: one table, one exit code.", _add_merge_arguments, _run_merge)
+
+
+# --------------------------------------------------------------------------- rlperf tree
+
+
+_TEXT = "text"
+_TREE_FORMATS = ("json", "chrome")  # those that timers.files writes
+
+
+def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file of timer trees, or - for standard input")
+    parser.add_argument(
+        "--format",
+        choices=[_TEXT, *_TREE_FORMATS],
+        default=_TEXT,
+        help="what to write: a table (text, the default), or the trees as this package's JSON, or as a Chrome trace "
+        "for Perfetto and speedscope",
+    )
+
+
+def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.timers import files
+
+    try:
+        read = [(path, _read(path)) for path in arguments.files]
+    except TimerFileError as error:
+        raise UsageError(str(error)) from None
+    if arguments.format == _TEXT:
+        _print_trees(read)
+    else:
+        print_text(files.write([tree for _, trees in read for tree in trees], arguments.format))
+    return Exit.NOTHING_SLOWER
+
+
+def _read(path: str) -> list[TimerTree]:
+    from pytest_rlperf.timers import files
+
+    return files.parse(content_of(path, files.LARGEST_BYTES, "keep a shorter part of the run"), source_of(path))
+
+
+def _print_trees(read: Sequence[tuple[str, list[TimerTree]]]) -> None:
+    from pytest_rlperf.report.tree import render_tree
+
+    columns = width()
+    parts = []
+    for path, trees in read:
+        tables = [render_tree(tree, width=columns) for tree in trees]
+        heading = f"{shown(path)}:\n" if len(read) > 1 else ""
+        parts.append(heading + "\n".join(tables))
+    print_text("\n".join(parts))
+
+
+TREE = Command("tree", "Show timer trees from files, or convert them.", _add_tree_arguments, _run_tree)
+
+
+# --------------------------------------------------------------------------- rlperf history
+
+
+_STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
+
+
+def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tests", nargs="*", metavar="TEST", help=CHOICE)
+    _add_baseline(parser)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
+    parser.epilog = "For example: rlperf history test_gae --html history.html"
+
+
+def _add_baseline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
+    parser.add_argument(
+        "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
+    )
+
+
+def _run_history(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.options import parse_name
+    from pytest_rlperf.report.history import render_history, render_history_page
+    from pytest_rlperf.report.html import check_html
+
+    try:
+        directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    try:
+        if arguments.html is not None:
+            check_html(arguments.html, "--html")
+        report = _history_of(arguments, directory)
+        if arguments.html is not None:
+            write_file("--html", arguments.html, render_history_page(report))
+    except (OutputError, SideError) as error:
+        raise UsageError(str(error)) from None
+    print_text(render_history(report))
+    return Exit.NOTHING_SLOWER
+
+
+def _history_of(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
+    from pytest_rlperf.baseline.history import read_sessions
+    from pytest_rlperf.baseline.machine import slug
+    from pytest_rlperf.judge.history import courses
+    from pytest_rlperf.report.history import HistoryReport
+
+    repository = find_repository(Path())
+    sessions = read_sessions(repository, directory)
+    if not sessions.tests and not sessions.links:
+        if sessions.skipped:
+            raise UsageError(f"no version of {directory} can be read: {sessions.skipped[-1]}")
+        raise UsageError(f"no commit of {repository.top} has a baseline in {directory}: {_STORE}")
+    tests = chosen(sorted({*sessions.tests, *sessions.links}), arguments.tests)
+    commits = [LoggedCommit(*fields) for fields in repository.course()]
+    found = courses(
+        {test: list(sessions.tests.get(test, {}).values()) for test in tests},
+        {test: sessions.links[test] for test in tests if test in sessions.links},
+        commits,
+    )
+    machines = dict.fromkeys(line.machine for course in found for line in course.lines if line.machine is not None)
+    source = f"read {units.counted(len(commits), 'commit')} of {repository.top}, and {directory}"
+    notes = _notes(repository, commits, sessions)
+    names = {machine: slug(machine).rpartition("-")[2] for machine in machines}  # the end of its file's
+    return HistoryReport(tuple(found), names, source, notes)
+
+
+def _notes(repository: Repository, commits: Sequence[LoggedCommit], sessions: Sessions) -> tuple[str, ...]:
+    notes = []
+    if repository.is_shallow():
+        notes.append(f"this clone is shallow: history begins at {short(commits[0].sha)}; {DEEPEN}")
+    return (*notes, *(f"left out {skipped}" for skipped in sessions.skipped))
+
+
+HISTORY = Command(
+    "history", "Show the course of tests over commits, and the changes in it.", _add_history_arguments, _run_history
+)
+
+
+# --------------------------------------------------------------------------- rlperf anchor
+
+
+def _add_anchor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ref", nargs="?", metavar="REF", help="the commit to keep; without it, the anchor is shown")
+    parser.add_argument("--reason", metavar="TEXT", help="why it is this commit: a release, an accepted slowdown")
+    _add_baseline(parser)
+    parser.epilog = 'For example: rlperf anchor v1.2.0 --reason "the release"; then pytest --rlperf-against=anchor'
+
+
+def _run_anchor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.baseline.anchor import read_anchor, write_anchor
+    from pytest_rlperf.baseline.store import BaselineError
+    from pytest_rlperf.options import parse_name, parse_reason
+    from pytest_rlperf.report.wording import anchor_text
+
+    try:
+        directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
+        if arguments.ref is None:
+            if arguments.reason is not None:
+                raise UsageError("--reason is for a new anchor: rlperf anchor REF --reason TEXT")
+            anchor = read_anchor(directory)
+            if anchor is None:
+                raise UsageError(f"there is no anchor in {directory}: rlperf anchor REF --reason TEXT sets one")
+        elif arguments.reason is None:
+            raise UsageError("a new anchor needs a reason, which its file keeps: --reason TEXT")
+        else:
+            commit = find_repository(Path()).resolve(arguments.ref)
+            anchor = write_anchor(directory, commit.sha, parse_reason(arguments.reason), git_user(Path()))
+    except (BaselineError, SideError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    print_text(shown(f"the anchor of baseline {arguments.baseline!r} is {anchor_text(anchor)}") + "\n")
+    return Exit.NOTHING_SLOWER
+
+
+ANCHOR = Command(
+    "anchor", "Show or set the commit that --rlperf-against=anchor compares with.", _add_anchor_arguments, _run_anchor
+)

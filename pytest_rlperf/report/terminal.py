@@ -27,7 +27,7 @@ from pytest_rlperf.report.tables import (
 )
 from pytest_rlperf.report.text import print_facts, print_table, rendered, table_lines, table_text
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, fitness_lines, message, phases_note
-from pytest_rlperf.sides.history import Candidate
+from pytest_rlperf.sides.prepare import Candidate
 
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v

@@ -22,7 +22,7 @@ from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project
 from pytest_rlperf.run.one_test import essence
-from pytest_rlperf.sides.history import Candidate, compared, find_candidates
+from pytest_rlperf.sides.prepare import Candidate, compared, find_candidates
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 

@@ -30,8 +30,8 @@ from pytest_rlperf.run.live_comparison import (
     make_result,
 )
 from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.sides.loaded import NothingLoadedError
 from pytest_rlperf.sides.packages import not_installed
-from pytest_rlperf.sides.verify import NothingLoadedError
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import BaseSides, Stems, WorkerGroup

@@ -1,9 +1,9 @@
 """The cache of sides: outside the user's tree, with whole entries only, safe for simultaneous runs.
 
 An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which names the attempt that
-succeeded and the SHA-256 of its files. That file is written last, so a killed build is never used. Every attempt has a
-directory of its own, so a dead build's children cannot write into a later attempt. Attempts stay where they were built:
-virtual environments cannot be moved.
+succeeded. That file is written last, so a killed build is never used. Every attempt has a directory of its own, so a
+dead build's children cannot write into a later attempt. Attempts stay where they were built: virtual environments
+cannot be moved. A run that looks for an entry, or builds one, locks the tree's directory meanwhile.
 
 Code is loaded from here, so every directory down to an attempt must belong to this user and be closed to others.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import os
 import re
@@ -20,27 +19,16 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 KEPT_DAYS = 30  # since the last use of an entry
-_FORMAT = "4"  # of the content of entries; a new number leaves the entries of older versions unused
+_FORMAT = "5"  # of the content of entries; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE = "lock", "complete"
-_RETRY_S, _RETRIES = 0.05, 40  # where several runs are about to build the same
-
-
-class _Record(msgspec.Struct, frozen=True):
-    """The content of ``complete``: the name of an attempt, and the SHA-256 of its files; that of links is empty."""
-
-    attempt: Annotated[str, msgspec.Meta(pattern=r"^\w+$")]
-    files: dict[str, str]
 
 
 class Cache:
@@ -54,26 +42,16 @@ class Cache:
         self._held: list[int] = []
 
     def entry(self, key: str, build: Callable[[Path], None], on_step: OnStep) -> Path:
-        """Return the directory cached under ``key``; where there is none, let ``build`` fill an empty one.
-
-        An entry that lacks files is built again.
-        """
+        """Return the directory cached under ``key``; where there is none, let ``build`` fill an empty one."""
         place = self.directory / _entry_name(key)
         try:
-            for _ in range(_RETRIES):
-                descriptor = _lock(place, on_step)
-                try:
-                    found = _complete_attempt(place) or _built_alone(place, descriptor, build)
-                except BaseException:
-                    os.close(descriptor)
-                    raise
-                if found is not None:
-                    self._held.append(descriptor)
-                    os.utime(place / _LOCK)  # the time of its last use
-                    return found
-                os.close(descriptor)
-                time.sleep(_RETRY_S)
-            raise SideError(f"files of {place} are missing, and another run uses it: run again when that one has ended")
+            tree = _lock(self.directory, fcntl.LOCK_EX, on_step)
+            try:
+                self._held.append(_lock(place, fcntl.LOCK_SH, on_step))
+                os.utime(place / _LOCK)  # the time of its last use
+                return _complete_attempt(place) or _built(place, build)
+            finally:
+                os.close(tree)
         except OSError as error:
             raise SideError(
                 f"cannot keep a side in {place}: {error}. Set XDG_CACHE_HOME to another directory"
@@ -167,50 +145,28 @@ def _entry_name(key: str) -> str:
     return f"{_slug(key, 24)}-{digest}"
 
 
-_EMPTY = hashlib.sha256().hexdigest()
-
-
 def _slug(text: str, length: int) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:length].strip("-.") or "tree"
 
 
-def _lock(place: Path, on_step: OnStep) -> int:
-    """Return a descriptor with a shared lock of an entry, once no run builds it; a missing entry is created."""
-    while True:
-        _make(place.parent)
-        _make(place)
-        try:
-            descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError:
-            continue  # removed between these two lines
-        try:
-            if not _take(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB):
-                on_step("waiting for another run, which prepares the same")
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            # Another run may have removed the entry while this one waited.
-            if os.path.samestat(os.fstat(descriptor), os.stat(place / _LOCK)):  # noqa: PTH116 - beside its twin
-                return descriptor
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _take(descriptor: int, kind: int) -> bool:
-    """Take a lock, unless another process holds one against it; return whether it is taken."""
+def _lock(place: Path, kind: int, on_step: OnStep) -> int:
+    """Return a descriptor with a lock of a directory, once no other run has one against it; make a missing one."""
+    _make(place)
+    descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, kind)
-    except BlockingIOError:
-        return False
-    return True
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_step("waiting for another run, which prepares a side")
+            fcntl.flock(descriptor, kind)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
-def _built_alone(place: Path, descriptor: int, build: Callable[[Path], None]) -> Path | None:
-    """Fill an entry and return its attempt, or None where another run uses it or is about to fill it."""
-    if not _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-        return None
+def _built(place: Path, build: Callable[[Path], None]) -> Path:
+    """Fill an entry and return its attempt."""
     for found in place.iterdir():
         if found.name != _LOCK:
             _remove(found)
@@ -218,80 +174,44 @@ def _built_alone(place: Path, descriptor: int, build: Callable[[Path], None]) ->
     try:
         build(attempt)
         written = place / f"{_COMPLETE}.new"
-        written.write_bytes(
-            msgspec.json.encode(_Record(attempt.name, {name: sha256(attempt / name) for name in _files(attempt)}))
-        )
+        written.write_text(attempt.name, encoding="utf-8")
         written.replace(place / _COMPLETE)
     except BaseException:
         _remove(attempt)
         raise
-    _prune(place)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    _prune(place.parent)
     return attempt
 
 
 def _complete_attempt(place: Path) -> Path | None:
-    """Return the attempt of an entry that is complete and still has its files, None where there is none."""
-    record = _read(place)
-    if record is None:
+    """Return the attempt of an entry that is complete, None where there is none."""
+    name = _named(place)
+    if name is None:
         return None
-    attempt = place / record.attempt
     try:
-        _check_own(attempt)
-        for file, digest in record.files.items():
-            # Tests may write to files of their tree; files that were never written to the disk are empty.
-            if not (attempt / file).lstat().st_size and digest != _EMPTY:
-                return None
-    except (FileNotFoundError, NotADirectoryError):
+        _check_own(place / name)
+    except FileNotFoundError:
         return None
-    return attempt
+    return place / name
 
 
-def _read(place: Path) -> _Record | None:
-    """Return the record of an entry's complete attempt, None where there is none to be read."""
+def _named(place: Path) -> str | None:
+    """Return the name of an entry's complete attempt, None where there is none to be read."""
     try:
-        return msgspec.json.decode((place / _COMPLETE).read_bytes(), type=_Record)
-    except (FileNotFoundError, msgspec.DecodeError, RecursionError):
+        name = (place / _COMPLETE).read_text(encoding="ascii")
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
+    return name if re.fullmatch(r"\w+", name) else None
 
 
-def changed_since_built(home: Path, files: Iterable[Path]) -> list[Path]:
-    """Return which files are not as they were built, where ``home`` lies in an entry; users' own may change."""
+def check_unchanged(home: Path, files: Iterable[Path]) -> None:
+    """Raise SideError where a file is newer than the entry that ``home`` lies in; users' own may change."""
     for attempt in (home, *home.parents):
-        recorded = _digests(attempt)
-        if recorded:
-            return [path for path in files if path in recorded and recorded[path] != sha256(path)]
-    return []
-
-
-@functools.cache
-def _digests(attempt: Path) -> dict[Path, str]:
-    """Return the digests of an attempt's files; none where a directory is no complete attempt."""
-    record = _read(attempt.parent)
-    if record is None or record.attempt != attempt.name:
-        return {}
-    return {attempt / name: digest for name, digest in record.files.items()}
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, empty for a link."""
-    if path.is_symlink():
-        return ""
-    content = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            content.update(block)
-    return content.hexdigest()
-
-
-def _files(directory: Path) -> Iterator[str]:
-    """Yield the files and links below a directory, less bytecode."""
-    for root, directories, files in os.walk(directory):
-        here = Path(root)
-        links = [name for name in directories if (here / name).is_symlink()]
-        directories[:] = [name for name in directories if name != "__pycache__"]
-        for name in [*links, *files]:
-            yield str((here / name).relative_to(directory))
+        if _named(attempt.parent) == attempt.name:
+            built_ns = (attempt.parent / _COMPLETE).stat().st_mtime_ns
+            for path in files:
+                if not path.is_file() or path.stat().st_mtime_ns > built_ns:
+                    raise SideError(f"{path} has changed since it was made: remove {attempt.parent} and run again")
 
 
 def _remove(path: Path) -> None:
@@ -301,17 +221,14 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# ------------------------------------------------------------------ the whole cache
-
-
-def _prune(new: Path) -> None:
-    """Remove entries unused for long, and older ones of the tree that the ``new`` one is of; those in use stay."""
-    used_s = {lock.parent: _used_s(lock) for lock in new.parents[1].glob(f"*/*/{_LOCK}")}
+def _prune(tree: Path) -> None:
+    """Remove entries unused for long, and older ones of this tree; those in use stay."""
+    used_s = {lock.parent: _used_s(lock) for lock in tree.parent.glob(f"*/*/{_LOCK}")}
     ordered = sorted(used_s, key=used_s.__getitem__, reverse=True)
-    too_many = [place for place in ordered if place.parent == new.parent][KEPT_ENTRIES:]
+    too_many = [place for place in ordered if place.parent == tree][KEPT_ENTRIES:]
     oldest_s = time.time() - KEPT_DAYS * 86400
     for place in ordered:
-        if place != new and (used_s[place] < oldest_s or place in too_many):
+        if used_s[place] < oldest_s or place in too_many:
             _remove_unused(place)
 
 
@@ -328,9 +245,9 @@ def _remove_unused(place: Path) -> None:
     with contextlib.suppress(OSError):
         descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                # First makes the entry incomplete, in case the removal fails.
-                (place / _COMPLETE).unlink(missing_ok=True)
-                _remove(place)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # First makes the entry incomplete, in case the removal fails.
+            (place / _COMPLETE).unlink(missing_ok=True)
+            _remove(place)
         finally:
             os.close(descriptor)

@@ -7,7 +7,6 @@ import json
 import platform
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +16,7 @@ from packaging.requirements import Requirement
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Sides
-from pytest_rlperf.sides.build import is_satisfied, last_lines, run_pip
 from pytest_rlperf.sides.cache import Cache
-from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.environment import (
     installed_versions,
     interpreter_path,
@@ -31,8 +28,8 @@ from pytest_rlperf.sides.environment import (
     start_entries,
     start_path,
 )
-from pytest_rlperf.sides.packages import import_packages, local_path, normalized, packages_under_test
-from pytest_rlperf.sides.spec import user_path
+from pytest_rlperf.sides.packages import import_packages, normalized, packages_under_test
+from pytest_rlperf.sides.programs import last_lines, run, run_pip
 
 _LIMIT_S = 120.0
 _ENVIRONMENT = "environment"
@@ -56,42 +53,39 @@ print(json.dumps(answer))
 def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache: Cache, on_step: OnStep) -> Sides:
     """Return today's tree with other versions of its dependencies, in an environment of its own, beside itself."""
     wanted = [Requirement(text) for text in requirements]
-    _check_not_own(wanted, project, top)
-    _check_not_installed(wanted)
-    local = any(local_path(requirement.url or "") is not None for requirement in wanted)
     listed = ", ".join(requirements)
 
     def install(directory: Path) -> None:
         on_step(f"installing {listed}, for this comparison alone")
         python = make_environment(directory / _ENVIRONMENT, (), None, built=False)
-        # pip caches its builds of local files by file name, whatever the content is now.
-        options = ["--no-cache-dir"] if local else []
-        completed = run_pip(python, ["install", *options, *map(str, wanted)], f"install {listed}")
+        completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}")
         if completed.code:
             raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
 
-    # What files of this machine hold may be another thing every time.
-    now = str(time.time_ns()) if local else ""
-    key = " ".join(["pip", *sorted(map(str, wanted)), now, parent_state()])
+    key = " ".join(["pip", *sorted(map(str, wanted)), parent_state()])
     environment = cache.entry(key, install, on_step) / _ENVIRONMENT
     own = site_packages(environment)
     base, head = installed_versions([own]), installed_versions()
     base = {name: version for name, version in base.items() if head.get(name) != version}
     names = [normalized(requirement.name) for requirement in wanted]
     if not base:
-        raise SideError(f"installing {listed} changed nothing: both sides would be the same")
-    packages = import_packages(own)
+        raise SideError(
+            f"installing {listed} changes nothing here ({_label(names, head)}): both sides would be the same. Name "
+            "another version"
+        )
+    packages = tuple(import_packages(own))
     python = python_in(environment)
     variables = side_variables(project, (top, top), environment)
     path = start_path(python, project, None, variables)
     side = project.side(_label(names, {**head, **base}), python, path, (own,))
     homes = tuple(_homes_today(packages))
+    others = [f"{name}: {base[name]}, today {head.get(name, 'none')}" for name in sorted(base.keys() - set(names))]
     return Sides(
         base=replace(side, environment=variables),
         head=project.side(_label(names, head), sys.executable, _own_path(project), homes),
         packages=packages,
         changed=None,
-        notes=tuple(_also_changed(names, base, head)),
+        notes=(f"the resolver also changed {'; '.join(others)}",) if others else (),
     )
 
 
@@ -131,36 +125,8 @@ def _own_path(project: Project) -> tuple[str, ...]:
     return tuple(entry for entry in project.path if entry)
 
 
-def _check_not_own(wanted: Iterable[Requirement], project: Project, top: Path) -> None:
-    """Check that no requirement is this repository itself: the tests would import today's code on both sides."""
-    found = packages_under_test(project, top)
-    own = {normalized(package.distribution or package.name) for package in found}
-    for requirement in wanted:
-        if normalized(requirement.name) in own:
-            exact = [pin.version for pin in requirement.specifier if pin.operator == "=="]
-            raise SideError(
-                f"pip:{requirement} is this repository's own distribution, and today's code would be imported before "
-                f"it; compare with the commit it was made from, by its tag: --rlperf-against=v{(exact or ['1.0'])[0]}"
-            )
-
-
-def _check_not_installed(wanted: list[Requirement]) -> None:
-    if all(is_satisfied(str(requirement)) for requirement in wanted):
-        names = [normalized(requirement.name) for requirement in wanted]
-        have = _label(names, installed_versions())
-        raise SideError(f"{have} is already installed; both sides would be the same. Name another version")
-
-
 def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions[name]}" if name in versions else f"no {name}" for name in names)
-
-
-def _also_changed(names: list[str], base: Mapping[str, str], head: Mapping[str, str]) -> Iterator[str]:
-    """Yield a note where the resolver changed more than the required distributions."""
-    others = sorted(base.keys() - set(names))
-    if others:
-        changes = (f"{name}: {base[name]}, today {head.get(name, 'none')}" for name in others)
-        yield f"the resolver also changed {'; '.join(changes)}"
 
 
 def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
@@ -182,13 +148,9 @@ def find_interpreter(python: str, directory: Path) -> Path:
 
     SideError where there is none.
     """
-    named = user_path(python)
-    found = shutil.which(python) if len(named.parts) == 1 else None
-    path = Path(found) if found else directory / named
-    if path.is_dir():
-        raise SideError(f"python:{python} names no interpreter: {path} is a directory; name python:PATH/bin/python")
+    path = directory / (shutil.which(python) or python)
     if not path.is_file():
-        raise SideError(f"python:{python} names no interpreter: there is no {path}")
+        raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
     return path.absolute()
 
 

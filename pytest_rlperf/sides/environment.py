@@ -18,12 +18,13 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.packages import Install, Package, in_tree, installs_from, is_import_line, normalized, pth_lines
+from pytest_rlperf.sides.programs import changed_environment, run
 
 _LIMIT_S = 60.0
 _PARENT = "rlperf_parent.pth"
@@ -41,17 +42,9 @@ def mapped(path: Path, mapping: tuple[Path, Path] | None) -> Path:
 
     ``mapping`` is the top of today's tree and of the tree that replaces it; None leaves today's where it is.
     """
-    if mapping is None:
+    if mapping is None or not in_tree(path, mapping[0]):
         return path
-    head, other = mapping
-    if path.resolve().is_relative_to(other.resolve()) or not in_tree(path, head):
-        return path
-    return other / path.resolve().relative_to(head.resolve())
-
-
-def mapped_search_path(value: str, directory: Path, mapping: tuple[Path, Path] | None) -> str:
-    """Return the value of PYTHONPATH for a side, entries relative to ``directory`` made absolute."""
-    return os.pathsep.join(str(mapped(directory / entry, mapping)) for entry in value.split(os.pathsep) if entry)
+    return mapping[1] / path.resolve().relative_to(mapping[0].resolve())
 
 
 # ------------------------------------------------------------------ thin virtual environments
@@ -103,12 +96,9 @@ def parent_state() -> str:
     return hashlib.sha256(repr((sys.prefix, sys.version, versions, lines)).encode("utf-8", "replace")).hexdigest()
 
 
-def installed_versions(directories: Iterable[Path] | None = None) -> dict[str, str]:
+def installed_versions(directories: Iterable[Path] = ()) -> dict[str, str]:
     """Return the version of every distribution in ``directories`` by name; without them, of all that imports find."""
-    if directories is None:
-        found = importlib.metadata.distributions()
-    else:
-        found = importlib.metadata.distributions(path=[str(directory) for directory in directories])
+    found = importlib.metadata.distributions(path=[*map(str, directories)] or sys.path)
     versions: dict[str, str] = {}
     for distribution in found:
         name = distribution.metadata["Name"]
@@ -159,15 +149,8 @@ def start_entries(project: Project) -> list[str]:
     """Return the entries before the standard library on today's path: the start-up directory and PYTHONPATH."""
     library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     library |= {f"{Path(entry).parent / 'python'}{sys.version_info[0]}{sys.version_info[1]}.zip" for entry in library}
-    entries = []
-    for entry in project.path:
-        if entry in library:
-            break
-        if entry:
-            entries.append(str(project.directory / entry))
-    else:
-        return []  # no interpreter starts with a path without the standard library
-    return entries
+    before = takewhile(lambda entry: entry not in library, project.path)
+    return [str(project.directory / entry) for entry in before if entry]
 
 
 def interpreter_path(python: str, environment: Mapping[str, str | None], directory: Path) -> tuple[str, ...]:
@@ -206,7 +189,8 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
     """
     variables: dict[str, str | None] = {}
     if (value := os.environ.get("PYTHONPATH")) is not None:
-        variables["PYTHONPATH"] = mapped_search_path(value, project.directory, mapping)
+        entries = (mapped(project.directory / entry, mapping) for entry in value.split(os.pathsep) if entry)
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, entries))
     if value := os.environ.get("PYTEST_ADDOPTS"):
         variables["PYTEST_ADDOPTS"] = shlex.join(mapped_args(shlex.split(value), project, mapping))
     if "VIRTUAL_ENV" in os.environ:
@@ -215,12 +199,6 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
     if str(Path(sys.executable).parent) in places:
         variables["PATH"] = os.pathsep.join([str(environment / "bin"), *places])
     return variables
-
-
-def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return this process's variables with changes made to them; None removes one."""
-    merged: dict[str, str | None] = {**os.environ, **changes}
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 def mapped_args(args: Iterable[str], project: Project, mapping: tuple[Path, Path]) -> Iterator[str]:
@@ -241,18 +219,14 @@ def _mapped_value(text: str, project: Project, mapping: tuple[Path, Path], *, gu
     """Return a value, mapped where it is a path, a node id or a setting; with ``guess`` a relative path counts as one.
 
     Workers start in the counterpart of the run's own directory. So a relative path is mapped only where that directory
-    is outside today's tree, or where the path leads out of the tree.
+    is outside today's tree.
     """
     path, colons, test = text.partition("::")
     name, equals, value = path.partition("=")
     if equals and not Path(path).is_absolute():  # --override-ini=NAME=VALUE
         return f"{name}={_mapped_value(value, project, mapping, guess=False)}{colons}{test}"
-    head, _ = mapping
-    whole = project.directory / path
-    if not path or not (Path(path).is_absolute() or (guess and whole.exists())):
+    guess = guess and mapped(project.directory, mapping) == project.directory
+    place = project.directory / path
+    if not path or not (Path(path).is_absolute() or (guess and place.exists() and in_tree(place, mapping[0]))):
         return text
-    started_inside = in_tree(project.directory, head)
-    if Path(path).is_absolute() or in_tree(whole, head) != started_inside:
-        place = mapped(whole, mapping)
-        return text if place == Path(path) else f"{place}{colons}{test}"
-    return text
+    return f"{mapped(place, mapping)}{colons}{test}"

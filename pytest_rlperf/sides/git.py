@@ -7,7 +7,6 @@ that come from options or files stand after ``--end-of-options``.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import re
@@ -21,7 +20,7 @@ from types import MappingProxyType
 from pytest_rlperf.errors import SideError, did_you_mean, see
 from pytest_rlperf.model.judged import TRAILER, Allowance
 from pytest_rlperf.model.stored import ANCHOR_FILE
-from pytest_rlperf.sides.command import Completed, run
+from pytest_rlperf.sides.programs import Completed, run
 
 _LIMIT_S = 120.0
 _CHECKOUT_LIMIT_S = 900.0
@@ -54,9 +53,6 @@ _NO_TREE = ("not a git repository (or any", "must be run in a work tree")
 # A submodule counts with all its files and a renamed file as two, whatever the user's settings are.
 _WHOLE = ("--ignore-submodules=none", "--no-renames")
 
-# Settings by which git changes the content of files when it checks them out.
-_CONVERSIONS = r"^(core\.(attributesfile|autocrlf|checkroundtripencoding|eol|symlinks)|filter\..*)$"
-
 # With it git looks at files that it was set to pass over, where there are any.
 _SPARSE = ("core.sparseCheckout=true",)
 
@@ -87,7 +83,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Repository:
-    """A git working tree, and the full SHA of the commit that is checked out in it."""
+    """A git working tree, its path without links, and the full SHA of the commit that is checked out in it."""
 
     top: Path
     head: str
@@ -141,11 +137,11 @@ class Repository:
 
         A directory outside of the working tree has none.
         """
-        place, top = directory.resolve(), self.top.resolve()
-        if not place.is_relative_to(top):
+        place = directory.resolve()
+        if not place.is_relative_to(self.top):
             return []
         listing = ("log", "--first-parent", "-m", "--reverse", "--raw", "--no-abbrev", "--no-renames")
-        spec = f":(top,literal){place.relative_to(top).as_posix()}"
+        spec = f":(top,literal){place.relative_to(self.top).as_posix()}"
         found = []
         for entry in _names(_checked(self.top, *listing, *_WRITTEN, "HEAD", "--", spec, settings=_LOG)):
             sha, *changes = filter(None, entry.split("\n"))
@@ -174,13 +170,12 @@ class Repository:
         ``outputs`` are left out.
         """
         specs = [":(top)", *(f":(top,exclude,glob)**/{name}/**" for name in ("__pycache__", "*.egg-info"))]
-        top = self.top.resolve()
-        if (place := baseline_dir.resolve()).is_relative_to(top):
-            kept = (place.relative_to(top) / "*" / name for name in ("*.json", ANCHOR_FILE))
+        if (place := baseline_dir.resolve()).is_relative_to(self.top):
+            kept = (place.relative_to(self.top) / "*" / name for name in ("*.json", ANCHOR_FILE))
             specs += [f":(top,exclude,glob){path.as_posix()}" for path in kept]
         for path in outputs:
-            if (place := path.resolve()).is_relative_to(top):
-                specs.append(f":(top,exclude,literal){place.relative_to(top).as_posix()}")
+            if (place := path.resolve()).is_relative_to(self.top):
+                specs.append(f":(top,exclude,literal){place.relative_to(self.top).as_posix()}")
         command = ("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
         with self._scratch_index() as variables:
             return bool(_checked(self.top, *command, settings=_SPARSE, variables=variables))
@@ -254,14 +249,6 @@ class Repository:
         for path, wanted in self._submodules(sha):
             if (self.top / path / ".git").exists():
                 self._check_out_submodule(path, wanted, target / path, short(sha))
-
-    def conversions_key(self) -> str:
-        """Return a text that is different wherever git's settings make other contents of the same commit."""
-        # They come from all files of settings: some apply only to this place.
-        settings = self._git("config", "-z", "--get-regexp", _CONVERSIONS).out
-        attributes = self._git_path("info/attributes")
-        state = (settings, attributes.read_bytes() if attributes.is_file() else b"")
-        return hashlib.sha256(repr(state).encode("utf-8", "replace")).hexdigest() if any(state) else ""
 
     @contextlib.contextmanager
     def _scratch_index(self) -> Iterator[Mapping[str, str]]:
@@ -356,26 +343,20 @@ def find_repository(directory: Path) -> Repository:
     if shutil.which("git") is None:
         raise NoRepositoryError("there is no git to run: install it, or put it on the PATH")
     done = _git(directory, "rev-parse", "--show-toplevel")
-    if done.code or not done.out.strip():
-        raise _unusable(directory, done)
-    top = Path(done.out.rstrip("\n"))
+    if any(text in done.err for text in _NO_TREE):
+        raise NoRepositoryError(
+            f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}): make "
+            f"one (git init) and commit{see('comparing.md#live-comparisons')}"
+        )
+    if done.code:
+        raise SideError(f"git cannot read the repository around {directory}: {_last_line(done)}")
+    top = Path(done.out.rstrip("\n")).resolve()
     head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head.code:
         raise NoRepositoryError(
             f"the repository at {top} has no commits, so there is nothing to compare with: commit first"
         )
     return Repository(top, head.out.strip())
-
-
-def _unusable(directory: Path, done: Completed) -> SideError:
-    """Return the error for a directory in which git finds no working tree, or refuses the one it finds."""
-    if any(text in done.err for text in _NO_TREE):
-        return NoRepositoryError(
-            f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}): make "
-            "one (git init) and commit, or compare with the code in another directory (dir:PATH)"
-            f"{see('comparing.md#live-comparisons')}"
-        )
-    return SideError(f"git cannot read the repository around {directory}: {_last_line(done)}")
 
 
 def repository_around(directory: Path) -> Repository | None:
@@ -395,18 +376,13 @@ def git_user(directory: Path) -> str:
     return f"{name} <{address}>".strip() if address else name
 
 
-def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) -> list[Path] | None:
-    """Return the files in some places of a tree that git does not track, None where git cannot list them.
-
-    ``ignored`` keeps those that git ignores.
-    """
-    which = ("--ignored", "--exclude-standard") if ignored else ()
-    literal = [f":(literal){place}" for place in places]
+def ignored_files(top: Path, place: Path) -> set[Path]:
+    """Return the files at or below a place in a tree that git ignores, none where git cannot list them."""
+    listing = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
     try:
-        listed = _checked(top, "ls-files", "-z", "--others", *which, "--", *literal)
+        return {top / name for name in _names(_checked(top, *listing, "--", f":(literal){place.relative_to(top)}"))}
     except SideError:
-        return None
-    return [top / name for name in _names(listed)]
+        return set()
 
 
 def short(sha: str) -> str:

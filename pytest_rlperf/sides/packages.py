@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
@@ -20,17 +20,16 @@ from urllib.parse import unquote, urlsplit
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.sides.git import untracked_files
+from pytest_rlperf.sides.git import ignored_files
 
 How = Literal["path", "hook", "installed"]
 
 _SOURCE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
-_INSTALLED_SUFFIXES = (".py", ".pyc", *EXTENSION_SUFFIXES)
-_GENERATED = "_version.py"
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
 _ENVIRONMENT_NAMES = {"site-packages", "dist-packages", "node_modules"}
 
-_MAPPED = re.compile(r"'([\w.]+)': \[?'([^']+)'")  # in the dicts of setuptools' finder
+_FINDER = re.compile(r"import\s+__editable__\w+_finder\b")  # setuptools'
+_PROJECT = re.compile(r"^\s*\[\s*(project|build-system|tool\.poetry)\s*[].]", re.MULTILINE)
 _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 # Import names of tests and documentation; some wheels contain such directories by mistake.
@@ -46,25 +45,29 @@ _BESIDE_PACKAGES = {
 class Package:
     """An import package under test, or a module outside packages.
 
-    ``location`` is its directory or file in the tree; ``entry`` is the directory that must be on sys.path for it.
+    ``location`` is its directory or file in the tree.
     ``how`` is the way in which it is imported today: from the tree ("path"), by an import hook that may load it from
     elsewhere ("hook"), or as a copy in the environment ("installed").
     """
 
     name: str
     location: Path
-    entry: Path
     how: How
     distribution: str | None
     project_dir: Path | None
+
+    @property
+    def entry(self) -> Path:
+        """The directory that must be on sys.path for it."""
+        return self.location.parents[self.name.count(".")]
 
 
 @dataclass(frozen=True)
 class Install:
     """A distribution installed from a tree.
 
-    ``names`` are the import packages in its metadata, and may be empty. ``entries`` are the directories of the tree
-    that it puts on sys.path, ``places`` the names in the mapping of setuptools' finder, ``pths`` its ``.pth`` files.
+    ``names`` are its top-level import packages by its metadata, and may be empty. ``entries`` are the directories of
+    the tree that it puts on sys.path, ``pths`` its ``.pth`` files.
     """
 
     name: str
@@ -72,7 +75,6 @@ class Install:
     how: How
     names: tuple[str, ...]
     entries: tuple[Path, ...]
-    places: Mapping[str, Path]
     pths: tuple[Path, ...]
 
 
@@ -125,8 +127,9 @@ def why_build(packages: Iterable[Package], top: Path) -> str | None:
             return f"the import hook of its build tool loads {package.name} from that tool's build"
         if package.how == "installed":
             return f"{package.name} is installed as a copy, not editable"
-    for package, path in built_files(packages, top):
-        return f"{package.name} has files that only a build makes, such as {path.relative_to(top.resolve()).as_posix()}"
+    for package in packages:
+        for path in _built_files(package, top):
+            return f"{package.name} has files that only a build makes, such as {path.relative_to(top).as_posix()}"
     return None
 
 
@@ -156,12 +159,12 @@ class _Scan:
         installed = [place for install in installs for place in (install.project_dir, *install.entries)]
         return cls(top, tuple(kept), frozenset([*kept, *installed]), tests, project.test_patterns)
 
-    def importables(self, directory: Path, known: Iterable[str] = ()) -> Iterator[tuple[str, Path]]:
-        """Yield the packages and modules in a directory; ``known`` names count as code whatever they contain."""
+    def importables(self, directory: Path) -> Iterator[tuple[str, Path]]:
+        """Yield the packages and modules in a directory."""
         for path in sorted(directory.iterdir()):
             name = path.name.partition(".")[0]
             if path.is_dir():
-                code = self._holds_code(path) or (name in known and _is_package(path))
+                code = self._holds_code(path)
             else:
                 code = path.name.endswith(_SOURCE_SUFFIXES) and not self._is_test(path)
             if code and self.may_be(name) and name.isidentifier() and in_tree(path, self.top):
@@ -203,18 +206,14 @@ def _is_package(directory: Path) -> bool:
 def _installed(installs: Iterable[Install], scan: _Scan) -> Iterator[Package]:
     """Yield the packages of distributions installed from the tree."""
     for install in installs:
-        places = dict(install.places)
-        known = {*install.names, normalized(install.name).replace("-", "_")}
-        for entry in install.entries:
-            places.update({name: place for name, place in scan.importables(entry, known) if name not in places})
-        if install.how in {"hook", "installed"}:
+        places = {name: place for entry in install.entries for name, place in scan.importables(entry)}
+        if not places:
             sources = [directory for directory in _sources(install.project_dir) if directory.is_dir()]
-            names = install.names or [name for source in sources for name, _ in scan.importables(source, known)]
-            for name in names:
-                places.setdefault(name, _place(name, sources) or install.project_dir / name)
+            names = install.names or [name for source in sources for name, _ in scan.importables(source)]
+            places = {name: _place(name, sources) or install.project_dir / name for name in names}
         for name, place in places.items():
             if scan.may_be(name) and place.is_relative_to(scan.top):
-                yield Package(name, place, _entry(name, place), install.how, install.name, install.project_dir)
+                yield Package(name, place, install.how, install.name, install.project_dir)
 
 
 def _loose(scan: _Scan) -> Iterator[Package]:
@@ -238,8 +237,7 @@ def _is_hidden(name: str, place: Path, elsewhere: list[str]) -> bool:
 
 
 def _loose_package(name: str, place: Path, scan: _Scan) -> Package:
-    entry = _entry(name, place)
-    return Package(name, place, entry, "path", None, _project_above(entry, scan.top))
+    return Package(name, place, "path", None, _project_above(place.parent, scan.top))
 
 
 def _named(name: str, found: dict[str, Package], scan: _Scan) -> list[Package]:
@@ -258,71 +256,36 @@ def _named(name: str, found: dict[str, Package], scan: _Scan) -> list[Package]:
 
 def _place(name: str, directories: Iterable[Path]) -> Path | None:
     """Return the place of a package or module in the first of the directories that has it."""
-    found = (_importable_at(directory.joinpath(*name.split("."))) for directory in directories)
-    return next((place.resolve() for place in found if place is not None), None)
-
-
-def _importable_at(place: Path) -> Path | None:
-    """Return the directory of that path, or the module's file of that path less its suffix; None without either."""
-    if place.is_dir():
-        return place
-    files = (place.with_name(place.name + suffix) for suffix in _INSTALLED_SUFFIXES)
-    return next((file for file in files if file.is_file()), None)
-
-
-def _entry(name: str, place: Path) -> Path:
-    """Return the directory that must be on sys.path for a package of that dotted name."""
-    return place.parents[name.count(".")]
+    for place in (directory.joinpath(*name.split(".")) for directory in directories):
+        files = (place.with_name(place.name + suffix) for suffix in _SOURCE_SUFFIXES)
+        found = place if place.is_dir() else next((file for file in files if file.is_file()), None)
+        if found is not None:
+            return found.resolve()
+    return None
 
 
 def _sources(project_dir: Path) -> tuple[Path, Path]:
     return project_dir / "src", project_dir
 
 
-def built_files(packages: Iterable[Package], top: Path) -> Iterator[tuple[Package, Path]]:
-    """Yield the importable files of the packages that no clone has: extension modules, and generated code."""
-    # A package outside any project cannot be built; where its files are missing, its import fails.
-    packages = [package for package in packages if package.project_dir is not None]
-    if not packages:
+def _built_files(package: Package, top: Path) -> Iterator[Path]:
+    """Yield the importable files of a package that only a build makes: extension modules, and code git ignores."""
+    if package.project_dir is None:  # it cannot be built; where its files are missing, its import fails
         return
-    top = top.resolve()
-    places = [package.location.relative_to(top).as_posix() for package in packages]
-    others = untracked_files(top, places)
-    if others is None:
-        for package in packages:
-            for path in sorted(package.location.rglob("*")) if package.location.is_dir() else [package.location]:
-                if path.name.endswith(tuple(EXTENSION_SUFFIXES)) and in_tree(path, top):
-                    yield package, path
-        return
-    ignored = set(untracked_files(top, places, ignored=True) or ())
-    for path in others:
-        generated = path.suffix == ".py" and (path in ignored or path.name == _GENERATED)
-        if not (path.name.endswith(tuple(EXTENSION_SUFFIXES)) or generated) or not in_tree(path, top):
-            continue
-        for package in packages:
-            if path.is_relative_to(package.location):
-                yield package, path
-                break
+    ignored = ignored_files(top, package.location)
+    for path in sorted(package.location.rglob("*")) if package.location.is_dir() else [package.location]:
+        if path.name.endswith(tuple(EXTENSION_SUFFIXES)) or (path.suffix == ".py" and path in ignored):
+            yield path
 
 
 # ------------------------------------------------------------------ projects and installations
 
 
 def is_project(directory: Path) -> bool:
-    """Whether pip can build a directory; settings of other tools in pyproject.toml or setup.cfg do not suffice."""
-    if (directory / "setup.py").is_file():
-        return True
+    """Whether pip can build a directory; settings of other tools in pyproject.toml do not suffice."""
     settings = directory / "pyproject.toml"
-    if not settings.is_file():  # without one, pip reads no setup.cfg
-        return False
-    return _has_section(settings, r"(project|build-system|tool\.poetry)\s*[].]") or _has_section(
-        directory / "setup.cfg", r"metadata\s*]"
-    )
-
-
-def _has_section(path: Path, name: str) -> bool:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return re.search(rf"^\s*\[\s*{name}", text, re.MULTILINE) is not None
+    text = settings.read_text(encoding="utf-8", errors="replace") if settings.is_file() else ""
+    return (directory / "setup.py").is_file() or _PROJECT.search(text) is not None
 
 
 def _project_above(path: Path, top: Path) -> Path | None:
@@ -333,12 +296,6 @@ def _project_above(path: Path, top: Path) -> Path | None:
         if directory.is_dir() and is_project(directory):
             return directory
     return None
-
-
-def local_path(url: str) -> Path | None:
-    """Return the path in a URL of this machine's files, None for any other URL."""
-    parts = urlsplit(url)
-    return Path(unquote(parts.path, errors="surrogateescape")) if parts.scheme == "file" else None
 
 
 def installs_from(top: Path) -> tuple[Install, ...]:
@@ -355,15 +312,10 @@ def installs_from(top: Path) -> tuple[Install, ...]:
 
 def _origin(distribution: importlib.metadata.Distribution, top: Path) -> tuple[Path, bool] | None:
     """Return the project of the tree that a distribution was installed from, and whether it is editable."""
-    try:
-        direct: dict[str, Any] = json.loads(distribution.read_text("direct_url.json") or "{}")
-    except (ValueError, OSError):
-        return None
-    directory = local_path(str(direct.get("url", "")))
-    if directory is None:
-        return None
-    place = directory / str(direct.get("subdirectory", ""))
-    if "archive_info" in direct or not in_tree(place, top):  # a wheel in the tree may be another project's
+    direct: dict[str, Any] = json.loads(distribution.read_text("direct_url.json") or "{}")
+    url = urlsplit(direct.get("url", ""))
+    place = Path(unquote(url.path, errors="surrogateescape"))
+    if url.scheme != "file" or not place.is_dir() or not in_tree(place, top):  # no wheel that lies in the tree
         return None
     return place.resolve(), bool(direct.get("dir_info", {}).get("editable"))
 
@@ -375,25 +327,22 @@ def _read(distribution: importlib.metadata.Distribution, project_dir: Path, top:
     root = Path(str(distribution.locate_file("")))
     names = tuple((distribution.read_text("top_level.txt") or "").split())
     if not editable:
-        return Install(name, project_dir, "installed", tuple(_import_names(files)) or names, (), {}, ())
+        found = (file.parts[0].partition(".")[0] for file in files if file.name.endswith(_SOURCE_SUFFIXES))
+        names = names or tuple(each for each in dict.fromkeys(found) if each.isidentifier())
+        return Install(name, project_dir, "installed", names, (), ())
     pths = tuple(root / file for file in files if file.suffix == ".pth" and len(file.parts) == 1)
     entries: list[Path] = []
-    places: dict[str, Path] = {}
     how: How = "path"
     for line in (line for pth in pths for line in pth_lines(pth)):
-        if not is_import_line(line):
-            entry = (root / line).resolve()
-            if entry.name.startswith("__editable__"):  # setuptools' strict mode: a directory of links, rebuilt by pip
+        entry = (root / line).resolve()
+        if _FINDER.match(line):
+            if not names or None in [_place(each, _sources(project_dir)) for each in names]:
                 how = "hook"
-            elif in_tree(entry, top):
-                entries.append(entry)
-            continue
-        mapping = _finder_mapping(line, root)
-        if mapping is None:
+        elif is_import_line(line) or entry.name.startswith("__editable__"):  # setuptools' strict mode: links to files
             how = "hook"
-        else:
-            places.update(mapping)
-    return Install(name, project_dir, how, names, tuple(entries), places, pths)
+        elif in_tree(entry, top):
+            entries.append(entry)
+    return Install(name, project_dir, how, names, tuple(entries), pths)
 
 
 def pth_lines(path: Path) -> Iterator[str]:
@@ -408,47 +357,13 @@ def is_import_line(line: str) -> bool:
     return line.startswith(("import ", "import\t"))
 
 
-def import_packages(directory: Path) -> tuple[str, ...]:
-    """Return the import packages installed in a directory, less tests and documentation."""
-    found = dict.fromkeys(
-        name
-        for distribution in importlib.metadata.distributions(path=[str(directory)])
-        for name in _import_names(PurePosixPath(str(file)) for file in distribution.files or ())
-    )
-    return tuple(name for name in found if name not in TESTS_AND_DOCS)
-
-
-def _import_names(files: Iterable[PurePosixPath]) -> Iterator[str]:
-    """Yield the import packages among a distribution's files, those in namespaces by their dotted names."""
-    code = [file for file in files if file.name.endswith(_INSTALLED_SUFFIXES) and _is_importable(file)]
-    regular = {file.parent for file in code if file.name.partition(".")[0] == "__init__"}
-    seen = set()
-    for file in code:
-        packages = [parent for parent in reversed(file.parents) if parent in regular]
-        if len(file.parts) == 1:
-            name = file.name.partition(".")[0]
-        elif packages:
-            name = ".".join(packages[0].parts)
-        else:
-            name = file.parts[0]
-        if name not in seen:
-            seen.add(name)
-            yield name
-
-
-def _is_importable(file: PurePosixPath) -> bool:
-    return all(part.isidentifier() for part in (*file.parts[:-1], file.name.partition(".")[0])) and (
-        "__pycache__" not in file.parts
-    )
-
-
-def _finder_mapping(line: str, root: Path) -> dict[str, Path] | None:
-    """Return the place of each package that setuptools' finder loads; None for any other hook, or renamed packages."""
-    match = re.match(r"import\s+(__editable__\w+_finder)\b", line)
-    hook = root / f"{match[1]}.py" if match else root
-    if not hook.is_file():
-        return None
-    places = {name: _importable_at(Path(place)) for name, place in _MAPPED.findall(hook.read_text(encoding="utf-8"))}
-    found = {name: place for name, place in places.items() if place is not None}
-    is_regular = all(_place(name, [_entry(name, place)]) == place.resolve() for name, place in found.items())
-    return found if found and is_regular else None
+def import_packages(directory: Path, namespace: str = "") -> Iterator[str]:
+    """Yield the import packages and modules in a directory of installed ones, those in namespaces by dotted names."""
+    for path in sorted(directory.iterdir()):
+        name = path.name if path.is_dir() else path.name.partition(".")[0]
+        if not name.isidentifier() or name in TESTS_AND_DOCS:
+            continue
+        if path.is_dir() and not _is_package(path):
+            yield from import_packages(path, f"{namespace}{name}.")
+        elif path.is_dir() or path.name.endswith(_SOURCE_SUFFIXES):
+            yield namespace + name

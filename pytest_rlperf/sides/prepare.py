@@ -1,23 +1,28 @@
-"""Both sides of a comparison, from the value of ``--rlperf-against`` to the start of workers."""
+"""The sides of comparisons, from the values of ``--rlperf-against`` and ``--rlperf-bisect`` to the start of workers."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import py_compile
+import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
-from pytest_rlperf.sides.build import build_into, needs_isolation
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
     hide,
+    installed_versions,
     make_environment,
     mapped,
     parent_state,
@@ -28,20 +33,9 @@ from pytest_rlperf.sides.environment import (
     start_path,
 )
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
-from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
-from pytest_rlperf.sides.sources import (
-    CommitSource,
-    Overlay,
-    PlainSource,
-    Source,
-    Today,
-    WorkingSource,
-    check_size,
-    listing,
-    make_overlay,
-    make_tree,
-)
-from pytest_rlperf.sides.spec import parse_spec, user_path
+from pytest_rlperf.sides.packages import Package, normalized, packages_under_test, why_build
+from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip
+from pytest_rlperf.sides.sources import Overlay, Source, make_overlay, make_tree
 
 
 def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
@@ -50,16 +44,18 @@ def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
     Their files are in the cache, which keeps them at least until this process ends.
     """
     kind, parts = parse_spec(spec_text)
-    if kind == "git":
-        repository = find_repository(project.rootdir)
-        return _commit_comparison(repository, repository.resolve(parts[0]), project, on_step).sides()
-    today = _today(project)
-    if kind == "dir":
-        source = _directory_source(project.directory / user_path(parts[0]), today, project)
+    if kind in {"git", "dir"}:
+        today = find_repository(project.rootdir)
+        if kind == "git":
+            source = Source(today, today.resolve(parts[0]))
+        else:
+            source = _checkout(project.directory / parts[0], today)
         return _Comparison.of(source, today, project, on_step).sides()
+    repository = repository_around(project.rootdir)
+    top = project.rootdir.resolve() if repository is None else repository.top
     if kind == "pip":
-        return pip_sides(parts, project, today.top, open_cache(today.top), on_step)
-    return python_sides(parts[0], project, today.top, on_step)
+        return pip_sides(parts, project, top, open_cache(top), on_step)
+    return python_sides(parts[0], project, top, on_step)
 
 
 def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "commit") -> Sides:
@@ -73,7 +69,8 @@ def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "comm
             f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
             "git fetch may bring it (in CI: fetch-depth: 0)"
         )
-    return _commit_comparison(repository, Commit(sha, f"{title} {short(sha)}"), project, on_step).sides()
+    source = Source(repository, Commit(sha, f"{title} {short(sha)}"))
+    return _Comparison.of(source, repository, project, on_step).sides()
 
 
 def uncommitted(project: Project, on_step: OnStep) -> list[str]:
@@ -82,38 +79,20 @@ def uncommitted(project: Project, on_step: OnStep) -> list[str]:
     Of new files these are modules alone: others, such as the output of a run, are hardly loaded.
     """
     repository = find_repository(project.rootdir)
-    changed = _commit_comparison(repository, Commit(repository.head, "HEAD"), project, on_step)._changed(built=False)
+    source = Source(repository, Commit(repository.head, "HEAD"))
+    changed = _Comparison.of(source, repository, project, on_step).changed(built=False)
     new = repository.new_files()
     return [name for name in changed if name.endswith(".py") or name not in new]
 
 
-def _commit_comparison(repository: Repository, commit: Commit, project: Project, on_step: OnStep) -> _Comparison:
-    today = Today(repository.top.resolve(), repository)
-    return _Comparison.of(CommitSource(repository, commit), today, project, on_step)
-
-
-def _today(project: Project) -> Today:
-    """Return today's tree: the git working tree around the rootdir, or else the rootdir."""
-    repository = repository_around(project.rootdir)
-    return Today((project.rootdir if repository is None else repository.top).resolve(), repository)
-
-
-def _directory_source(path: Path, today: Today, project: Project) -> Source:
-    """Return another directory as a source: a whole tree, or a replacement for the rootdir alone."""
+def _checkout(path: Path, today: Repository) -> Source:
+    """Return another checkout as it is."""
     if not path.is_dir():
         raise SideError(f"dir:{path} names no directory to compare with")
-    place = path.resolve()
-    rootdir = project.rootdir.resolve()
-    if place in (today.top, rootdir):
-        raise SideError(f"dir:{path} is today's own tree; both sides would be the same")
-    repository = repository_around(place)
-    # A copy within today's tree has the repository of today's tree.
-    if repository is not None and repository.top.resolve() != today.top:
-        check_size(repository.top, repository.differing(repository.head))
-        return WorkingSource(repository)
-    check_size(place, listing(place))
-    below = rootdir.relative_to(today.top)
-    return PlainSource(place, "" if (place / below).is_dir() else below.as_posix())
+    other = find_repository(path)
+    if other.top == today.top:
+        raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
+    return Source.working(other)
 
 
 @dataclass(frozen=True)
@@ -121,7 +100,7 @@ class _Comparison:
     """One source beside today's tree."""
 
     source: Source
-    today: Today
+    today: Repository
     project: Project
     packages: tuple[Package, ...]
     overlay: Overlay
@@ -130,17 +109,17 @@ class _Comparison:
     dirty: bool  # whether today's tree has uncommitted changes
 
     @classmethod
-    def of(cls, source: Source, today: Today, project: Project, on_step: OnStep) -> _Comparison:
+    def of(cls, source: Source, today: Repository, project: Project, on_step: OnStep) -> _Comparison:
         """Return the comparison of a source with today's tree."""
         packages = packages_under_test(project, today.top)
         overlay = make_overlay(project, today.top, packages)
-        dirty = today.repository is not None and today.repository.is_dirty(project.baseline_dir)
+        dirty = today.is_dirty(project.baseline_dir)
         return cls(source, today, project, packages, overlay, open_cache(today.top), on_step, dirty)
 
     def sides(self) -> Sides:
         """Prepare both sides."""
         reason = why_build(self.packages, self.today.top)
-        changed = self._changed(built=reason is not None)
+        changed = self.changed(built=reason is not None)
         base, head = self._base_and_head(reason, same=not changed)
         return Sides(
             base=base,
@@ -151,20 +130,20 @@ class _Comparison:
                 *(["today's tree has uncommitted changes"] if self.dirty else []),
                 *([] if reason is None else [f"built on both sides: {reason}"]),
             ),
-            commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
+            commit=None if self.source.is_working else self.source.commit.sha,
         )
 
     def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:
         if reason is None:
             return self._mapped_side(), self._own_side(self._head_label())
         if same:  # equal trees are not measured, so they need no build
-            return self._own_side(self.source.title), self._own_side(self._head_label())
+            return self._own_side(self.source.commit.title), self._own_side(self._head_label())
         self._check_tests_are_outside(reason)
-        sources = (self.source, self.today.source())
+        sources = (self.source, Source.working(self.today))
         originals = [self._original(source) for source in sources]
         below = self._project_dirs(reason)
         isolated = needs_isolation(sys.executable, [original / path for original in originals for path in below])
-        labels = (self.source.title, self._head_label())
+        labels = (self.source.commit.title, self._head_label())
         base, head = (
             self._built_side(source, original, below, label, isolated=isolated)
             for source, original, label in zip(sources, originals, labels, strict=True)
@@ -179,7 +158,7 @@ class _Comparison:
         """Return the source's tree in an environment like this process's, had it been started there."""
 
         def build(directory: Path) -> None:
-            self.on_step(f"checking out {self.source.title}")
+            self.on_step(f"checking out {self.source.commit.title}")
             tree = directory / "tree"
             make_tree(self.source, self.overlay, self.today, tree, ())
             mapping = (self.today.top, tree)
@@ -189,13 +168,13 @@ class _Comparison:
         entry = self.cache.entry(key, build, self.on_step)
         tree = entry / "tree"
         compile_as_today(self.today.top, self.today.files(), tree)
-        return self._side(self.source.title, tree, entry / "environment", (tree,))
+        return self._side(self.source.commit.title, tree, entry / "environment", (tree,))
 
     def _original(self, source: Source) -> Path:
         """Return a copy of a source's original files, which its build starts from."""
 
         def build(directory: Path) -> None:
-            self.on_step(f"checking out {source.title}")
+            self.on_step(f"checking out {source.commit.title}")
             source.lay_out(directory / "tree")
 
         return self.cache.entry(self._key("original", source.key), build, self.on_step) / "tree"
@@ -219,7 +198,8 @@ class _Comparison:
         environment = self.cache.entry(key, build, self.on_step) / "environment"
         home = site_packages(environment)
         loose = [package for package in self.packages if not _is_installed(package.name, home)]
-        without = self._places([package for package in self.packages if package not in loose])
+        built = [package.location for package in self.packages if package not in loose]
+        without = sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in built)
 
         def lay_out(directory: Path) -> None:
             make_tree(source, self.overlay, self.today, directory / "tree", without)
@@ -251,7 +231,7 @@ class _Comparison:
             return mapped(self.project.rootdir, mapping) / path.relative_to(self.project.rootdir)
         return mapped(path, mapping)
 
-    def _changed(self, *, built: bool) -> tuple[str, ...]:
+    def changed(self, *, built: bool) -> tuple[str, ...]:
         """Return the files by which the sides differ, less the overlay's, but a build has its own."""
         alike = self.overlay.is_test if built else self.overlay.covers
         names = self.source.differing(self.today)
@@ -270,16 +250,6 @@ class _Comparison:
             raise SideError(f"{reason}; but no project contains it: add a pyproject.toml or setup.py above it")
         return sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in places)
 
-    def _places(self, packages: Iterable[Package]) -> list[PurePosixPath]:
-        """Return the places of packages in the tree of either side, which may have another layout."""
-        places = set()
-        for package in packages:
-            places.add(package.location)
-            if package.project_dir is not None:
-                tail = package.location.relative_to(package.entry)
-                places |= {package.project_dir / tail, package.project_dir / "src" / tail}
-        return sorted(PurePosixPath(place.resolve().relative_to(self.today.top).as_posix()) for place in places)
-
     def _check_tests_are_outside(self, reason: str) -> None:
         for file in self.project.files:
             for package in self.packages:
@@ -290,8 +260,7 @@ class _Comparison:
                     )
 
     def _head_label(self) -> str:
-        repository = self.today.repository
-        return "working tree" if repository is None or self.dirty else f"HEAD {short(repository.head)}"
+        return "working tree" if self.dirty else f"HEAD {short(self.today.head)}"
 
     def _key(self, kind: str, *parts: object) -> str:
         return "\0".join([kind, *map(str, parts), repr(self.packages)])
@@ -323,3 +292,131 @@ def compile_as_today(top: Path, names: Iterable[str], tree: Path) -> None:
 
 def _compiled(source: Path) -> Path:
     return Path(importlib.util.cache_from_source(str(source)))
+
+
+# --------------------------------------------------------------------------- --rlperf-against
+
+
+_KINDS = "a git ref, pip:REQUIREMENT[,REQUIREMENT…], dir:PATH or python:PATH"
+
+
+def parse_spec(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of base that a value names, and its parts; SideError with the possible forms where it names none.
+
+    The kinds are ``git`` with a ref, ``pip`` with requirements, ``dir`` with the path of a directory, and ``python``
+    with an interpreter's path, or its name on the PATH.
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in {"git", "pip", "dir", "python"}:
+        kind, rest = "git", text
+    named = rest.strip()
+    if not named or named.startswith("-"):  # which git or pip would take for an option
+        raise SideError(f"{text!r} names nothing to compare with: name {_KINDS}")
+    if kind == "pip":
+        return kind, tuple(_requirements(named))
+    # Unlike this function, Path.expanduser raises where there is no such user.
+    return kind, (named if kind == "git" else os.path.expanduser(named),)  # noqa: PTH111
+
+
+def _requirements(text: str) -> Iterator[str]:
+    """Yield the requirements in a list; a comma before an operator of versions or within brackets ends none."""
+    for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
+        if not _is_requirement(piece):
+            raise SideError(
+                f"'pip:{text}': {piece.strip()!r} is no requirement; one begins with the name of a distribution, such "
+                "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in "
+                "another checkout, python:PATH with an environment that has a file of yours installed"
+            )
+        yield piece.strip()
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        return not (Requirement(text).url or "").startswith("file:")  # what it holds may be another thing every time
+    except InvalidRequirement:
+        return False
+
+
+# --------------------------------------------------------------------------- --rlperf-bisect
+
+
+_RELEASES = re.compile(r"pip:\s*(?P<name>[A-Za-z0-9][\w.-]*?)\s*==\s*(?P<good>.+?)(?:\.\.(?P<bad>.+))?")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A commit or a release: ``spec`` is its name for --rlperf-against; ``about`` is a commit in one line."""
+
+    spec: str
+    title: str
+    about: str = ""
+
+    def range_to(self, last: Candidate) -> str:
+        """Return the range from here to another one, as --rlperf-bisect takes it."""
+        return f"{self.spec}..{last.spec.rpartition('=')[2]}"
+
+
+def find_candidates(spec: str, project: Project, on_step: OnStep) -> list[Candidate]:
+    """Return the candidates of ``--rlperf-bisect`` in order, behind the good one; SideError where there are none."""
+    if spec.startswith("pip:"):
+        return _releases(spec, on_step)
+    repository = find_repository(project.rootdir)
+    good, _, bad = spec.partition("..")
+    if not good:
+        raise SideError("no good commit is named: give GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases")
+    first, last = repository.exactly(good), repository.exactly(bad or "HEAD")
+    logged = repository.first_parents(first.sha, last.sha)
+    if not logged:
+        raise SideError(f"there is no commit after {good} ({short(first.sha)}) up to {last.title} ({short(last.sha)})")
+    changed = uncommitted(project, on_step)
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise SideError(
+            f"the working tree has uncommitted changes ({', '.join(changed[:3])}{more}), which are in no commit of the "
+            "search: commit them, or git stash -u"
+        )
+    found = [(first.sha, ""), *((sha, f"{day} {author}: {subject}") for sha, author, day, subject in logged)]
+    return [Candidate(short(sha), f"commit {short(sha)}", about) for sha, about in found]
+
+
+def compared(base: Candidate, head: Candidate, project: Project, on_step: OnStep) -> Sides:
+    """Return the comparison of two candidates, both with today's tests; SideError where one of them cannot be had."""
+    before, packages = _side(base, head, project, on_step)
+    after, others = _side(head, base, project, on_step)
+    return Sides(before, after, tuple(dict.fromkeys((*packages, *others))), None, ())
+
+
+def _side(wanted: Candidate, other: Candidate, project: Project, on_step: OnStep) -> tuple[Side, tuple[str, ...]]:
+    """Return the side of a candidate, and the packages under test; a release that is installed is today's side."""
+    name, _, version = wanted.spec.removeprefix("pip:").partition("==")
+    is_here = bool(version) and installed_versions().get(normalized(name)) == version
+    sides = prepare_sides((other if is_here else wanted).spec, project, on_step)
+    return sides.head if is_here else sides.base, sides.packages
+
+
+def _releases(spec: str, on_step: OnStep) -> list[Candidate]:
+    found = _RELEASES.fullmatch(spec.strip())
+    if found is None:
+        raise SideError(f"{spec!r} names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD")
+    name = found["name"]
+    bad = found["bad"] or installed_versions().get(normalized(name))
+    if bad is None:
+        raise SideError(f"{name} is not installed, so name the last release too: pip:{name}=={found['good']}..BAD")
+    try:
+        first, last = Version(found["good"]), Version(bad)
+        if first >= last:
+            raise SideError(f"{name} {first} is no earlier release than {last}: give pip:{name}==GOOD..BAD")
+        on_step(f"listing the releases of {name}")
+        between = {version for version in map(Version, _listed(name)) if first < version < last}
+    except InvalidVersion as error:
+        raise SideError(f"{spec!r}: {error}") from None
+    return [Candidate(f"pip:{name}=={version}", f"{name} {version}") for version in (first, *sorted(between), last)]
+
+
+def _listed(name: str) -> list[str]:
+    """Return the final releases of a distribution that pip finds."""
+    completed = run_pip(sys.executable, ["index", "versions", name], f"list the releases of {name}")
+    found = re.search(r"^Available versions:(.*)$", completed.out, re.MULTILINE)
+    if completed.code or found is None:
+        raise SideError(f"pip cannot list the releases of {name}:\n{last_lines(completed)}")
+    return found[1].split(",")

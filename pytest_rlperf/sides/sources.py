@@ -1,4 +1,4 @@
-"""The files of a side: a commit's, a working tree's or a plain directory's, with today's tests laid over them."""
+"""The files of a side: a commit's or a working tree's, with today's tests laid over them."""
 
 from __future__ import annotations
 
@@ -10,178 +10,68 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import ANCHOR_FILE
-from pytest_rlperf.sides.cache import sha256
-from pytest_rlperf.sides.git import Commit, Repository
-from pytest_rlperf.sides.packages import Package, is_environment
+from pytest_rlperf.sides.git import Commit, Repository, find_repository
+from pytest_rlperf.sides.packages import Package
 
-# Directories that are left out of a plain directory, beside environments: version control and caches.
-_LEFT_OUT = {
-    *(".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".eggs"),
-    *("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".cache"),
-}
-# Far more than anybody's code has: beyond it there is data, or other projects.
-MOST_BYTES = 2 * 10**9
-MOST_FILES = 100_000
 _SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 _TESTS = {"test", "tests"}  # names of directories of tests within code
 
 
 @dataclass(frozen=True)
-class Today:
-    """The user's tree as it is now."""
+class Source:
+    """The original files of a side, before today's tests are laid over them: a commit's, or those of a working tree.
 
-    top: Path
-    repository: Repository | None
-
-    def files(self) -> list[str]:
-        """Return its files relative to its top, less those that git ignores."""
-        return list(listing(self.top)) if self.repository is None else self.repository.files()
-
-    def source(self) -> Source:
-        """Return the tree as the source of a side."""
-        return PlainSource(self.top, "") if self.repository is None else WorkingSource(self.repository)
-
-
-@dataclass(frozen=True)
-class CommitSource:
-    """The files of a commit."""
+    A working tree has the commit that is checked out in it, with its changes; it is called by the commit's title too.
+    """
 
     repository: Repository
     commit: Commit
+    is_working: bool = False
+
+    @classmethod
+    def working(cls, repository: Repository) -> Source:
+        """Return a working tree as it is."""
+        return cls(repository, Commit(repository.head, str(repository.top)), is_working=True)
 
     @property
     def key(self) -> str:
-        """The commit, its absent submodules, how git converts contents, and the repository that lends objects."""
+        """A text that is different wherever the files are: it names the repository too, which lends objects."""
         absent = ",".join(self.repository.absent_submodules(self.commit.sha))
-        return f"{self.commit.sha} {self.repository.top} {absent} {self.repository.conversions_key()}"
-
-    @property
-    def title(self) -> str:
-        """The title of the commit."""
-        return self.commit.title
+        changed = self._changed() if self.is_working else set()
+        return f"{self.commit.sha} {self.repository.top} {absent} {digest(self.repository.top, sorted(changed))}"
 
     def lay_out(self, target: Path) -> None:
-        """Check the commit out into a clone of its own.
+        """Check the commit out into a clone of its own; copy a working tree's changes into it.
 
         A file that git calls unchanged has today's bytes: they may be from before a setting of git's changed.
         """
         self.repository.check_out(self.commit.sha, target)
-        differing, names = self.repository.differing(self.commit.sha), self.repository.files()
-        copy_unlike(self.repository.top, target, set(names).difference(_below(differing, names)))
+        names = set(self.repository.files())
+        if self.is_working:
+            for name in set(find_repository(target).files()) - names:
+                remove(target, name)
+        else:
+            names -= self._changed()
+        for name in names:
+            if not _same(self.repository.top / name, target / name):
+                copy(self.repository.top, target, name)
 
-    def differing(self, today: Today) -> list[str]:
-        """Return the files that git lists: today's tree belongs to this repository."""
-        return self.repository.differing(self.commit.sha)
+    def differing(self, today: Repository) -> list[str]:
+        """Return the files by which the source differs from today's tree, relative to its top."""
+        if not self.is_working:
+            return self.repository.differing(self.commit.sha)
+        names = {*self.repository.files(), *today.files()}
+        return sorted(name for name in names if not _same(self.repository.top / name, today.top / name))
 
-
-@dataclass(frozen=True)
-class WorkingSource:
-    """The files of a git working tree: its commit with today's changes."""
-
-    repository: Repository
-
-    @property
-    def key(self) -> str:
-        """The commit, and the content of the files that differ from it."""
-        unchanged = CommitSource(self.repository, self._commit).key
-        differing = set(self.repository.differing(self._commit.sha))
-        names = sorted({*differing, *_below(differing, self.repository.files())})
-        return f"{unchanged} {digest(self.repository.top, names)}" if names else unchanged
-
-    @property
-    def title(self) -> str:
-        """The path of the working tree."""
-        return str(self.repository.top)
-
-    def lay_out(self, target: Path) -> None:
-        """Check the commit out into a clone, and copy the changed files into it."""
-        self.repository.check_out(self._commit.sha, target)
-        names = self.repository.files()
-        for name in set(listing(target)).difference(names):
-            remove(target, name)
-        copy_unlike(self.repository.top, target, names)
-
-    def differing(self, today: Today) -> list[str]:
-        """Compare with today's tree file by file, including submodules."""
-        return _differing(self.repository.top, self.repository.files(), today.top, today.files())
-
-    @property
-    def _commit(self) -> Commit:
-        return Commit(self.repository.head, "HEAD")
-
-
-@dataclass(frozen=True)
-class PlainSource:
-    """The files of a directory without git, which replace those of ``place`` in today's tree."""
-
-    directory: Path
-    place: str
-
-    @property
-    def key(self) -> str:
-        """The content of all files."""
-        return f"{self.place} {digest(self.directory, sorted(listing(self.directory)))}"
-
-    @property
-    def title(self) -> str:
-        """The path of the directory."""
-        return str(self.directory)
-
-    def lay_out(self, target: Path) -> None:
-        """Copy the files."""
-        place = target / self.place
-        place.mkdir(parents=True)
-        for name in listing(self.directory):
-            copy(self.directory, place, name)
-
-    def differing(self, today: Today) -> list[str]:
-        """Compare with that part of today's tree file by file."""
-        prefix = f"{self.place}/" if self.place else ""
-        names = [name.removeprefix(prefix) for name in today.files() if name.startswith(prefix)]
-        changed = _differing(self.directory, listing(self.directory), today.top / self.place, names)
-        return [f"{prefix}{name}" for name in changed]
-
-
-# The original files of a side, before today's tests are laid over them: ``key`` is different wherever the files are,
-# ``title`` is the side's name in reports, ``lay_out`` puts the files into a directory that does not exist yet, and
-# ``differing`` returns the files by which they differ from today's tree, relative to its top.
-Source: TypeAlias = CommitSource | WorkingSource | PlainSource
-
-
-def listing(directory: Path) -> Iterator[str]:
-    """Yield the files and links below a directory, relative to it, less version control, caches and environments.
-
-    Pipes, sockets and devices are left out too.
-    """
-    for root, directories, files in os.walk(directory):
-        here = Path(root)
-        links = [name for name in directories if (here / name).is_symlink()]
-        directories[:] = sorted(name for name in directories if name not in links and not _is_left_out(here / name))
-        for name in sorted([*links, *(name for name in files if is_file(here / name))]):
-            yield (here / name).relative_to(directory).as_posix()
-
-
-def check_size(directory: Path, names: Iterable[str]) -> None:
-    """Raise SideError where files below a directory are too many or too large to be copied for a comparison."""
-    total = 0
-    for count, name in enumerate(names, 1):
-        path = directory / name
-        total += path.lstat().st_size if is_file(path) else 0
-        if total > MOST_BYTES or count > MOST_FILES:
-            raise SideError(
-                f"{directory} has over {total / 1e9:.1f} GB in its first {count:,} files, which would all be copied "
-                f"(the limits are {MOST_BYTES / 1e9:.0f} GB and {MOST_FILES:,} files): name the directory of the code "
-                "alone, or let git leave the rest out (git init, a .gitignore, git add --all, git commit)"
-            )
-
-
-def _is_left_out(directory: Path) -> bool:
-    return directory.name in _LEFT_OUT or is_environment(directory)
+    def _changed(self) -> set[str]:
+        """Return the files by which the working tree may differ from the commit, those of submodules each."""
+        known = set(self.repository.differing(self.commit.sha))
+        within = (name for name in self.repository.files() if known & {*map(str, PurePosixPath(name).parents)})
+        return {*known, *within}
 
 
 def is_file(path: Path) -> bool:
@@ -197,7 +87,7 @@ def digest(root: Path, names: Iterable[str]) -> str:
         if path.is_symlink():
             content = b"link " + os.fsencode(path.readlink())
         elif path.is_file():
-            content = f"{path.stat().st_mode & 0o111:o} {sha256(path)}".encode()
+            content = f"{path.stat().st_mode & 0o111:o} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode()
         else:
             content = b"none"
         total.update(os.fsencode(name) + b"\0" + content + b"\0")
@@ -219,13 +109,6 @@ def copy(source: Path, target: Path, name: str) -> None:
         raise SideError(f"cannot copy {source / name}: {error}") from None
 
 
-def copy_unlike(source: Path, target: Path, names: Iterable[str]) -> None:
-    """Copy those files that another tree lacks, or has with other contents."""
-    for name in names:
-        if not _same(source / name, target / name):
-            copy(source, target, name)
-
-
 def remove(tree: Path, name: str) -> None:
     """Remove a file, a link or a directory of a tree, and the directories that are empty without it."""
     place = tree / name
@@ -239,16 +122,6 @@ def remove(tree: Path, name: str) -> None:
         if parent == tree or not parent.is_dir() or any(parent.iterdir()):
             break
         parent.rmdir()
-
-
-def _below(places: Iterable[str], names: Iterable[str]) -> set[str]:
-    """Return those names that are, or lie below, one of the places, such as a submodule."""
-    known = set(places)
-    return {name for name in names if any(place in known for place in (name, *map(str, PurePosixPath(name).parents)))}
-
-
-def _differing(base: Path, names: Iterable[str], head: Path, today: Iterable[str]) -> list[str]:
-    return sorted(name for name in {*names, *today} if not _same(base / name, head / name))
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -302,11 +175,11 @@ class Overlay:
             and path.parents[1] == self.baselines
         )
 
-    def files(self, today: Today) -> list[str]:
+    def files(self, today: Repository) -> list[str]:
         """Return today's files that are laid over each side."""
         return sorted(name for name in today.files() if self.covers(name))
 
-    def key(self, today: Today) -> str:
+    def key(self, today: Repository) -> str:
         """Return a digest of the covered files and of the rules that select them."""
         places = (self.deep, self.level, sorted(self.single), self.code)
         return f"{digest(self.top, self.files(today))} {places!r}"
@@ -344,13 +217,15 @@ def make_overlay(project: Project, top: Path, packages: Iterable[Package]) -> Ov
     )
 
 
-def make_tree(source: Source, overlay: Overlay, today: Today, tree: Path, without: Iterable[PurePosixPath]) -> None:
+def make_tree(
+    source: Source, overlay: Overlay, today: Repository, tree: Path, without: Iterable[PurePosixPath]
+) -> None:
     """Lay out a side's tree with today's tests over it, and without the packages that were built."""
     source.lay_out(tree)
     laid = overlay.files(today)
-    kept = set(laid)
-    for name in [name for name in listing(tree) if name not in kept and overlay.covers(name)]:
-        remove(tree, name)
+    for name in set(find_repository(tree).files()).difference(laid):
+        if overlay.covers(name):
+            remove(tree, name)
     for name in laid:
         copy(overlay.top, tree, name)
     for place in without:

@@ -17,8 +17,8 @@ from pytest_rlperf.errors import MeasurementError, SideError, see
 from pytest_rlperf.measure.worker import wait_all
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
+from pytest_rlperf.sides.loaded import check_loaded
 from pytest_rlperf.sides.packages import not_installed
-from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.timers import VARIABLE
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.alike import dependents, learned, modules_alike, sites_of

@@ -1,4 +1,4 @@
-import dataclasses, json, sys
+import pickle, sys
 from pathlib import Path
 from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.model.sides import Project
@@ -17,4 +17,4 @@ project = Project(
     baseline_dir=root / "baselines",
 )
 sides = prepare_sides("HEAD~1", project, lambda step: print(step, file=sys.stderr))
-print(json.dumps(dataclasses.asdict(sides), default=str))
+print(pickle.dumps(sides).hex())

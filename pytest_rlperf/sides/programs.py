@@ -1,30 +1,87 @@
-"""Builds by pip into the environment of a side; the environment of the run stays as it is."""
+"""Other programs, run to their end or to a time limit: any of them, and pip's builds of projects."""
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
 import importlib.util
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
-from pytest_rlperf.sides.command import Completed, run
-from pytest_rlperf.sides.environment import changed_environment
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    limit_s: float,
+) -> Completed:
+    """Run a program without a terminal, and return how it ended; SideError where it cannot start or takes too long.
+
+    Whatever ends the wait early, a Ctrl-C too, ends the program and every process that it has started.
+    """
+    words = [str(word) for word in argv]
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="surrogateescape",  # file names are bytes
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:  # a NUL in a word is a ValueError
+        raise SideError(f"cannot run {words[0]}: {error}") from None
+    with process:
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise SideError(f"`{' '.join(words):.120}` did not end within {limit_s:.0f} s and was ended") from None
+        finally:
+            # Its children share its session and end with it, so that none of them writes to a side later.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return Completed(process.returncode, out, err)
+
+
+def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return this process's variables with changes made to them; None removes one."""
+    merged: dict[str, str | None] = {**os.environ, **changes}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+# --------------------------------------------------------------------------- pip
+
+
 BUILD_LIMIT_S = 1800.0
 _LAST_LINES = 25
 
+# Variables that would make pip install or import elsewhere.
 _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PYTHONPATH")
 
 
@@ -67,38 +124,21 @@ def run_pip(python: str, arguments: list[str], purpose: str) -> Completed:
     if importlib.util.find_spec("pip") is None:
         raise SideError(f"pip is needed to {purpose}, and {sys.executable} has none; python -m ensurepip installs it")
     options = ["--no-input", "--disable-pip-version-check", "--no-color"]
-    argv = [python, "-m", "pip", *options, *arguments]
-    # Its directory is on its sys.path, so it is one without modules.
-    return run(argv, cwd=Path(python).parent, env=_for_pip(python), limit_s=BUILD_LIMIT_S)
-
-
-def _for_pip(python: str) -> dict[str, str]:
-    """Return the variables for pip, less those that would make it install or import elsewhere."""
     # A build without isolation calls the tools beside the running interpreter.
-    tools = [str(Path(python).parent), str(Path(sys.executable).parent)]
-    path = os.pathsep.join([*tools, os.environ.get("PATH", os.defpath)])
-    return changed_environment({**dict.fromkeys(_MISLEADING), "PATH": path, "PIP_USER": "0"})
+    tools = [str(Path(python).parent), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    variables = {**dict.fromkeys(_MISLEADING), "PATH": os.pathsep.join(tools), "PIP_USER": "0"}
+    return run(
+        [python, "-m", "pip", *options, *arguments],
+        cwd=Path(python).parent,  # it is on pip's sys.path, so it is one without modules
+        env=changed_environment(variables),
+        limit_s=BUILD_LIMIT_S,
+    )
 
 
 def last_lines(completed: Completed) -> str:
     """Return the end of a command's output, errors last."""
     lines = [line for line in (completed.out + "\n" + completed.err).splitlines() if line.strip()]
     return "\n".join(lines[-_LAST_LINES:])
-
-
-def is_satisfied(requirement: str) -> bool:
-    """Whether the running environment satisfies a requirement."""
-    try:
-        wanted = Requirement(requirement)
-    except InvalidRequirement:
-        return False
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-        return True
-    try:
-        version = importlib.metadata.version(wanted.name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return wanted.url is None and wanted.specifier.contains(version, prereleases=True)
 
 
 def read_settings(project_dir: Path) -> dict[str, Any]:
