@@ -120,7 +120,7 @@ def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromW
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
     sent: list[m.FromWorker] = []
     engine: Any = SimpleNamespace(receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=dict, dropped=0)
-    found = session.Session(start(), engine, terminal=-1)
+    found = session.Session(start(), engine)
     if error is not None:
 
         def collect() -> None:

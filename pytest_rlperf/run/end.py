@@ -38,15 +38,9 @@ _JSON = "--rlperf-json"
 _HTML = "--rlperf-html"
 
 
-def check_outputs(settings: Config, junit_xml: str | None) -> None:
-    """Raise OutputError where a file cannot be written, before any time is spent on measuring.
-
-    ``junit_xml`` is where pytest itself will write, which it would find out at the end.
-    """
-    # As pytest reads it.
-    junit = Path(os.path.expanduser(os.path.expandvars(junit_xml))) if junit_xml else None  # noqa: PTH111
-    files = ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json), ("--junit-xml", junit))
-    for option, path in files:
+def check_outputs(settings: Config) -> None:
+    """Raise OutputError where a file cannot be written, before any time is spent on measuring."""
+    for option, path in ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json)):
         if path is not None:
             check_file(option, path)
     if settings.html is not None:

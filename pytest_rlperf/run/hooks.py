@@ -80,7 +80,7 @@ class MeasuredRun:
             coverage.options.cov_fail_under = None
         self._forked = config.pluginmanager.unregister(name="pytest_forked") is not None
         try:
-            check_outputs(settings, getattr(config.option, "xmlpath", None))
+            check_outputs(settings)
             self._run = RunState(settings, config.rootpath, notes)
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None

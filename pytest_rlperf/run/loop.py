@@ -207,8 +207,7 @@ class TestLoop:
         alone = Sides(today, today, packages=(), changed=(), notes=())
         processes = Processes(self._surroundings(project, session.items))
         try:
-            with processes.guardian.guarding_commands():
-                sides = self._prepare_sides(project)
+            sides = self._prepare_sides(project)
             if self._run.settings.selfcheck:
                 stems = processes.stems(alone, "other worker", "head worker")
                 self._run_tests(session, partial(self._check_self, stems), processes)
@@ -376,8 +375,7 @@ class TestLoop:
 def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
     """Return the lanes of a run: one where tests write to an output that they share; note where there are fewer."""
     machine, wanted = count_lanes(), run.settings.lanes
-    shares_output = config.option.capture in ("no", "tee-sys") or _logs_live(config)
-    if shares_output or run.settings.selfcheck:
+    if config.option.capture in ("no", "tee-sys") or run.settings.selfcheck:
         wanted = 1
     cpus = max(1, len(machine.cpus))
     if wanted is None and machine.most < cpus:
@@ -385,14 +383,6 @@ def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
     elif wanted is not None and wanted > cpus:
         run.note(FewerLanes(cpus, wanted, None))
     return Lanes(min(wanted or machine.most, cpus), machine.cpus)
-
-
-def _logs_live(config: pytest.Config) -> bool:
-    """Whether pytest writes its tests' log to the terminal or to one file."""
-    logs = config.pluginmanager.get_plugin("logging-plugin")
-    if logs is None:
-        return False
-    return bool(logs._log_cli_enabled() or config.getoption("log_file", None) or config.getini("log_file"))
 
 
 def make_project(session: pytest.Session, path: Sequence[str], settings: Config) -> Project:

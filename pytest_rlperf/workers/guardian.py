@@ -39,22 +39,14 @@ class Guardian:
 
     def new_directory(self) -> Path:
         """Return a new directory for files of this run."""
-        self._ensure_begun()
+        with self._beginning:
+            if self.scratch is None:
+                self.scratch = self._begin()
         return Path(tempfile.mkdtemp(dir=self.scratch, prefix=""))
 
     def variables(self) -> dict[str, str]:
         """Return the environment by which the guardian recognises a process of this run."""
         return {} if self.scratch is None else {VARIABLE: str(self.scratch)}
-
-    @contextlib.contextmanager
-    def guarding_commands(self) -> Iterator[None]:
-        """Have the guardian recognise the processes that the body starts: programs such as git, and their children."""
-        self._ensure_begun()
-        os.environ.update(self.variables())
-        try:
-            yield
-        finally:
-            os.environ.pop(VARIABLE, None)
 
     def watch(self, pid: int) -> None:
         """Guard a worker, the leader of its session."""
@@ -74,11 +66,6 @@ class Guardian:
         self._process.wait()
         self._process = None
         shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
-
-    def _ensure_begun(self) -> None:
-        with self._beginning:
-            if self.scratch is None:
-                self.scratch = self._begin()
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""

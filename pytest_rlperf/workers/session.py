@@ -15,7 +15,6 @@ import functools
 import gc
 import itertools
 import json
-import logging
 import os
 import random
 import signal
@@ -33,7 +32,6 @@ import pytest
 from _pytest import capture
 from _pytest.config import _prepareconfig
 from _pytest.outcomes import Failed
-from _pytest.terminal import TerminalReporter
 
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import ENGINE, result_key
@@ -224,10 +222,9 @@ def _leave(order: m.Leave) -> Result:
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int, began_s: float = 0.0) -> None:
+    def __init__(self, start: m.Start, engine: RemoteEngine, began_s: float = 0.0) -> None:
         self._start = start
         self._began_s = began_s
-        self._terminal = terminal
         self._engine = engine
         self._errors: dict[str, str] = {}
         self._items: dict[str, pytest.Item] = {}
@@ -240,19 +237,10 @@ class Session:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Keep the terminal's formatting, which assertion messages use, and write to nowhere."""
         self._config = config
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            self._show_live_logs(config)
+        if config.pluginmanager.get_plugin("terminalreporter") is not None:
             writer = config.get_terminal_writer()
             writer._file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
             writer.hasmarkup = self._start.markup
-
-    def _show_live_logs(self, config: pytest.Config) -> None:
-        """Have the reporter's live logs (``log_cli``) reach the user's terminal, which it writes nothing else to."""
-        logs = config.pluginmanager.get_plugin("logging-plugin")
-        if self._start.reports and logs is not None and isinstance(logs.log_cli_handler, logging.StreamHandler):
-            file = os.fdopen(self._terminal, "w", buffering=1)
-            logs.log_cli_handler.stream = TerminalReporter(config, file)
 
     def pytest_internalerror(self, excrepr: Any) -> None:
         """Write down the error that ends this process."""
@@ -513,13 +501,12 @@ def _overrides(start: m.Start) -> dict[str, Any]:
         "continue_on_collection_errors": True,
         "dist": "no",
         "lf": False,
+        "log_file": os.devnull,
         "maxfail": 0,
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
         "tx": [],
-        # The run creates the file; one worker adds to it.
-        **({"log_file_mode": "a"} if start.reports else {"log_file": os.devnull}),
     }
 
 
@@ -555,12 +542,12 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
         m.send(connection, m.Started(os.getpid()))
     _kept = None if forked else vary_heap()
     _end_on_sigterm()
-    terminal, began_s = os.dup(1), time.monotonic()  # before pytest captures it
+    began_s = time.monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
     engine = RemoteEngine(start, connection)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    config.pluginmanager.register(Session(start, engine, terminal, began_s), "rlperf-worker")
+    config.pluginmanager.register(Session(start, engine, began_s), "rlperf-worker")
     _end_process(int(config.hook.pytest_cmdline_main(config=config)))
