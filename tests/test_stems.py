@@ -26,7 +26,6 @@ from pytest_rlperf.workers.stems import (
     DoubtfulError,
     Processes,
     Stems,
-    Surroundings,
     WorkerGroup,
 )
 
@@ -142,9 +141,7 @@ class FakeWorker(Fake):
 
 def processes_of(*, forks: bool) -> Processes:
     """Return the processes of a run that forks, or starts new interpreters."""
-    return Processes(
-        Surroundings(dict(os.environ), (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0)
-    )
+    return Processes(dict(os.environ), (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0)
 
 
 @pytest.fixture

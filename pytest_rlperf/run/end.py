@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,19 +49,19 @@ def check_outputs(settings: Config) -> None:
         check_html(settings.html)
 
 
+@dataclass
 class EndOfRun:
     """Reports a run at its end, by its outcomes and notes, and by the places where its tests failed.
 
     ``items`` are the tests to be measured, by their ids.
     """
 
-    def __init__(self, config: pytest.Config, settings: Config, run: RunState) -> None:
-        self._config = config
-        self._settings = settings
-        self._run = run
-        self.items: dict[str, pytest.Item] = {}
-        self._places: dict[str, tuple[str, int]] = {}
-        self._kept = False
+    config: pytest.Config
+    settings: Config
+    run: RunState
+    items: dict[str, pytest.Item] = field(default_factory=dict)
+    _places: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _kept: bool = False
 
     def add_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Keep the line of a test that GitHub is to annotate: where it failed, else where it begins."""
@@ -78,10 +78,10 @@ class EndOfRun:
         ``failed`` are the keys of tests that failed, and the ids of files that cannot be collected, ``finished`` the
         keys of tests that came to their end.
         """
-        settings = self._settings
-        unmeasured = {*finished} - {*failed, *self._run.outcomes.keys}
+        settings = self.settings
+        unmeasured = {*finished} - {*failed, *self.run.outcomes.keys}
         document = written(self._document(failed, unmeasured))
-        if self._run.outcomes.keys:
+        if self.run.outcomes.keys:
             self._keep(document)
         writers: list[tuple[Path | None, Callable[[Path], object]]] = [
             (settings.json, lambda path: write_file(_JSON, path, document)),
@@ -99,7 +99,7 @@ class EndOfRun:
 
     def _keep(self, document: str) -> None:
         """Keep the run's JSON in pytest's cache, for ``rlperf show``, where there is one that can be written."""
-        cache = getattr(self._config, "cache", None)
+        cache = getattr(self.config, "cache", None)
         if cache is not None:
             with suppress(OSError, OutputError):
                 write_file("pytest's cache", cache.mkdir(CACHE) / LATEST_RUN, document)
@@ -107,7 +107,7 @@ class EndOfRun:
 
     def _document(self, failed: Collection[str], unmeasured: Collection[str]) -> dict[str, Any]:
         """Return the run's JSON; ``unmeasured`` are the keys of tests without figures that have not failed."""
-        run, machine = self._run, self._run.baselines.machine
+        run, machine = self.run, self.run.baselines.machine
         if run.fitness is not None:
             return selfcheck_document(machine, run.outcomes.selfchecks, run.fitness)
         file = run.merged or RunFile(
@@ -129,29 +129,25 @@ class EndOfRun:
         """Return the HTML report; OutputError without jinja2."""
         from pytest_rlperf.report.html import render_html
 
-        settings = {result_key(item): self._settings.for_test(item) for item in self.items.values()}
+        settings = {result_key(item): self.settings.for_test(item) for item in self.items.values()}
         return render_html(
             self._outcomes,
             self._summary(verbose=True),
-            tolerances={
-                key: self._run.policy(settings[key]).tolerance for key in self._run.outcomes.tests if key in settings
-            },
+            tolerances={key: self.run.policy(settings[key]).tolerance for key in settings},
             command=self._command([], "--rlperf"),
-            provenance=self._run.provenance(),
+            provenance=self.run.provenance(),
         )
 
     def _benchmarks(self) -> str:
         """Return pytest-benchmark's JSON."""
-        run, items = self._run, self.items.values()
+        run, items = self.run, self.items.values()
         params = {result_key(item): item.callspec.params for item in items if hasattr(item, "callspec")}
-        document = benchmark_json.benchmark_document(
-            run.outcomes.tests, run.baselines.machine, run.provenance(), params=params
-        )
-        return written(document)
+        tests, machine = run.outcomes.tests, run.baselines.machine
+        return written(benchmark_json.benchmark_document(tests, machine, run.provenance(), params=params))
 
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
         """Show the table, the phases, and commands to type next; ``failed`` is as in :meth:`write`."""
-        run = self._run
+        run = self.run
         width, color = reporter._tw.fullwidth, reporter.hasmarkup
         if run.fitness is not None:
             checks, machine = list(run.outcomes.selfchecks.values()), describe(run.baselines.machine)
@@ -161,7 +157,7 @@ class EndOfRun:
         outcomes = list(run.outcomes.tests.values())
         if not (outcomes or run.notes):
             return  # the run ended before anything was measured, with its own message
-        verbose = self._config.get_verbosity() > 0
+        verbose = self.config.get_verbosity() > 0
         summary = self._summary(verbose=verbose, kept=self._kept)
         reporter.section("rlperf")
         reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
@@ -175,37 +171,33 @@ class EndOfRun:
             command=self._command(self._paths, "--rlperf"),
             lines=self._places,
             failed=failed,
-            against=self._settings.against is not None,
-            strict=self._settings.strict,
-            json=self._settings.json,
-            summarizes=self._run.shard is None,
+            against=self.settings.against is not None,
+            strict=self.settings.strict,
+            json=self.settings.json,
+            summarizes=self.run.shard is None,
         )
         return write_github(os.environ, self._outcomes, github)
 
     @property
     def _outcomes(self) -> list[Outcome]:
-        return list(self._run.outcomes.tests.values())
+        return list(self.run.outcomes.tests.values())
 
     def _summary(self, *, verbose: bool, kept: bool = False) -> Summary:
         """Return the texts under the table; ``kept`` is as in :func:`next_steps`."""
-        baselines, merged = self._run.baselines, self._run.merged
+        baselines, merged = self.run.baselines, self.run.merged
         return Summary(
             machines=[describe(baselines.machine)] if merged is None else merged.machine_lines(),
             origins=baselines.origins(self._outcomes) if merged is None else merged.compared,
-            notes=note_lines(self._run.notes, verbose=verbose),
+            notes=note_lines(self.run.notes, verbose=verbose),
             steps=self._next(verbose=verbose, kept=kept),
         )
 
     def _next(self, *, verbose: bool, kept: bool) -> list[NextStep]:
         """Return the commands to type next, each with its effect."""
-        saved, command = self._run.saved, self._command(self._paths)
+        saved, command = self.run.saved, self._command(self._paths)
+        against = self.settings.against is not None
         steps = next_steps(
-            self._outcomes,
-            command,
-            saved=saved is not None,
-            against=self._settings.against is not None,
-            verbose=verbose,
-            kept=kept,
+            self._outcomes, command, saved=saved is not None, against=against, verbose=verbose, kept=kept
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""
@@ -214,11 +206,11 @@ class EndOfRun:
 
     def _command(self, paths: Collection[str], *flags: str) -> str:
         """Return the command that runs tests against the same base; the key of a test can be put behind it."""
-        against = [] if self._settings.against is None else [f"--rlperf-against={self._settings.against}"]
+        against = [] if self.settings.against is None else [f"--rlperf-against={self.settings.against}"]
         return shlex.join(["pytest", *paths, *against, *flags])
 
     @property
     def _paths(self) -> list[str]:
         """The paths of tests as they were typed, none where pytest's settings name them."""
-        pyargs = ["--pyargs"] if self._config.option.pyargs else []
-        return [*pyargs, *self._config.args] if self._config.args_source is self._config.ArgsSource.ARGS else []
+        pyargs = ["--pyargs"] if self.config.option.pyargs else []
+        return [*pyargs, *self.config.args] if self.config.args_source is self.config.ArgsSource.ARGS else []

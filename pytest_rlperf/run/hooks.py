@@ -47,15 +47,10 @@ _TestStatus: TypeAlias = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  
 _ENDING_S = 30.0  # workers and the guardian have seconds each, reports less
 
 
-def _platform_notes(platform: str) -> list[str]:
+def _platform_notes(platform: str) -> list[Note]:
     """Return what this system does not offer to a run; Linux offers all of it."""
-    if platform.startswith("linux"):
-        return []
-    system = "macOS" if platform == "darwin" else platform
-    return [
-        f"on {system} processes cannot be placed on CPUs, and there is no /proc: all else works, but times spread more "
-        "than on Linux"
-    ]
+    text = f"on {'macOS' if platform == 'darwin' else platform} processes cannot be placed on CPUs: times spread more"
+    return [] if platform.startswith("linux") else [TextNote(text)]
 
 
 class MeasuredRun:
@@ -65,7 +60,7 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._began = began
-        notes: list[Note] = [TextNote(text) for text in _platform_notes(sys.platform)]
+        notes = _platform_notes(sys.platform)
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
@@ -78,7 +73,6 @@ class MeasuredRun:
         if coverage is not None and getattr(coverage.options, "cov_fail_under", None):
             notes.append(TextNote("--cov-fail-under is off: coverage is not measured in the processes that run tests"))
             coverage.options.cov_fail_under = None
-        self._forked = config.pluginmanager.unregister(name="pytest_forked") is not None
         try:
             check_outputs(settings)
             self._run = RunState(settings, config.rootpath, notes)
@@ -117,8 +111,6 @@ class MeasuredRun:
             self._settings.for_test(item)
         if self._settings.shard is not None:
             self._keep_shard(self._settings.shard, items)
-        if self._forked and (config.option.forked or any(item.get_closest_marker("forked") for item in items)):
-            self._run.note(TextNote("pytest-forked is off: measured tests run in processes of their own"))
 
     def _keep_shard(self, wanted: tuple[int, int], items: list[pytest.Item]) -> None:
         """Deselect the tests of other shards."""
@@ -151,22 +143,16 @@ class MeasuredRun:
             return f"rlperf: {tests} in shards on the nodes of a Ray cluster"
         if self._settings.selfcheck:
             return f"rlperf: {tests}, each {1 + len(selfcheck.SLOWDOWNS)} times"
-        return f"rlperf: {tests} {self._how(items)}"
+        return f"rlperf: {tests}, {self._how(items)}"
 
     def _how(self, items: list[pytest.Item]) -> str:
         """Return how tests are measured: some in live pairs, the others by themselves."""
-        settings, baselines = self._settings, self._run.baselines
-        lanes = self._lanes.count
-        live = len(items) if settings.against is not None else 0
-        if settings.against is None:
-            live = sum(baselines.commit_of(result_key(item)) is not None for item in items)
-        alone, parts = len(items) - live, []
-        if alone:
-            parts.append(f"{alone if live else ''} in {WORKERS} processes each".lstrip())
-        if live:
-            at_once = f", {lanes} at once" if lanes > 1 else ""
-            parts.append(f"{live if alone else ''} in {settings.pairs[0]} live pairs each or more{at_once}".lstrip())
-        return "; ".join(parts)
+        commit_of = self._run.baselines.commit_of
+        live = sum(1 for item in items if self._settings.against or commit_of(result_key(item)))
+        at_once = f", {self._lanes.count} at once" if self._lanes.count > 1 else ""
+        alone = f"{len(items) - live} in {WORKERS} processes each" if live < len(items) else ""
+        pairs = f"{live} in {self._settings.pairs[0]} live pairs each or more{at_once}" if live else ""
+        return "; ".join(filter(None, (alone, pairs)))
 
     @cached_property
     def _lanes(self) -> Lanes:

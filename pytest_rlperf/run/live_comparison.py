@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -266,18 +264,12 @@ class LiveComparison(LivePairs):
         if index == 0:
             self.test.progress.show("starting pairs")
             self.test.group.at_end(partial(self._let_go, 0))
-            if self._stems.fresh:  # new interpreters take seconds: those of the next pairs start with the first
-                self._start_others(number)
         base, head = self._stems.workers(number, loader)
         self._open[index] = base, head
         if index == 0:
             self.test.group.reports_by(head)
         self.test.group.open(in_turn(index, base, head))
         return base, head
-
-    def _start_others(self, number: int) -> None:
-        for other in range(number + 1, number + self._least):
-            threading.Thread(target=_quietly, args=(partial(self._stems.ready, other),), daemon=True).start()
 
     def prepare(self, index: int, pair: WorkerPair) -> None:
         """Check that a pair does the same work with code that may differ; have the first pairs count."""
@@ -446,9 +438,3 @@ def _contributions(measured: PairsMeasured, base: Result, verdict: Verdict) -> t
         for base_shares, head_shares in (block.shares() for block in measured.traced)
     ]
     return contributions(blocks, base.call_s, base.call_s * (ratio - 1))
-
-
-def _quietly(start: Callable[[], object]) -> None:
-    """Start processes ahead of their use; whoever uses them meets the error."""
-    with contextlib.suppress(Exception):
-        start()

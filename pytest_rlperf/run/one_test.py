@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -49,6 +49,7 @@ class Measured(NamedTuple):
     base_commit: str | None = None
 
 
+@dataclass(frozen=True)
 class OneTest:
     """Measures and judges one test.
 
@@ -56,28 +57,24 @@ class OneTest:
     ``solo`` has the workers that measure a test by itself.
     """
 
-    def __init__(
-        self, test: Measuring, solo: Stems, base_sides: BaseSides, against: Stems | None, run: RunState
-    ) -> None:
-        self._test = test
-        self._group, self._settings = test.group, test.settings
-        self._solo = test.stems(solo)
-        self._base_sides = base_sides
-        self._against = against
-        self._run = run
+    test: Measuring
+    solo: Stems
+    base_sides: BaseSides
+    against: Stems | None
+    run: RunState
 
     def measure(self) -> tuple[Outcome, tuple[Note, ...]]:
         """Measure and judge the test; return its outcome, and notes on what could not be compared."""
         started_s = time.monotonic()
-        commit = self._run.baselines.commit_of(self._group.key)
-        if self._against is not None:
-            measured = self._measure_against(self._against)
+        commit = self.run.baselines.commit_of(self.test.group.key)
+        if self.against is not None:
+            measured = self._measure_against(self.against)
         elif commit is not None:
             measured = self._settle(commit)
         else:
             result = self._measure_by_itself()
             measured = Measured(result, Evidence(result))
-        return conclude(self._run, self._settings, measured, time.monotonic() - started_s)
+        return conclude(self.run, self.test.settings, measured, time.monotonic() - started_s)
 
     def _measure_against(self, stems: Stems) -> Measured:
         """Measure for a comparison with the side that the user named."""
@@ -98,7 +95,7 @@ class OneTest:
             except NothingLoadedError as error:
                 obstacle = str(error)
             except SideError as error:
-                self._base_sides.give_up(stems, error)
+                self.base_sides.give_up(stems, error)
                 obstacle = str(error)
             except (LeftEarlyError, WorkerLostError) as stopped:
                 if not _is_due_to_base(stopped):
@@ -110,14 +107,14 @@ class OneTest:
 
     def _measure_live(self, stems: Stems) -> Measured:
         """Compare live, unless it is the same code; then measure by itself what is to be stored."""
-        base, saves, named = stems.sides.base.label, self._settings.save, self._against is not None
+        base, saves, named = stems.sides.base.label, self.test.settings.save, self.against is not None
         unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded
         if stems.is_same_code:
             unpaired = reasons.SameCode(base, only_loaded=False)
         else:
-            stored = self._run.baselines.stored(self._group.key)
-            counting = counting_pass(self._settings, 2 * COUNTED_PAIRS)
-            live_comparison = LiveComparison(self._test, stems, counting, None if stored is None else stored.pairs)
+            stored = self.run.baselines.stored(self.test.group.key)
+            counting = counting_pass(self.test.settings, 2 * COUNTED_PAIRS)
+            live_comparison = LiveComparison(self.test, stems, counting, None if stored is None else stored.pairs)
             try:
                 head, live = live_comparison.compare()
                 saved = self._measure_by_itself() if saves else None
@@ -135,18 +132,18 @@ class OneTest:
 
     def _unmeasured(self) -> Result:
         """Return a result without figures of a component that has run once, as it does without --rlperf."""
-        if self._group.reporter is None:
-            with self._test.lanes.lane(self._test.order):
+        if self.test.group.reporter is None:
+            with self.test.lanes.lane(self.test.order):
                 check(self._open_solo(1))
-        called = self._group.called
-        return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
+        called = self.test.group.called
+        return Result(self.test.group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 
     def _find(self, commit: str) -> tuple[Stems | None, str]:
         """Return the stems of a commit and today's code, or why its code cannot be had."""
         try:
-            stems = self._base_sides.of_commit(commit, self._test.progress.show)
+            stems = self.base_sides.of_commit(commit, self.test.progress.show)
             if not stems.is_same_code:
-                stems.check_collected([self._group.key])
+                stems.check_collected([self.test.group.key])
         except SideError as error:
             return None, str(error)
         except WorkerLostError as lost:
@@ -155,32 +152,33 @@ class OneTest:
 
     def _measure_by_itself(self) -> Result:
         """Measure the test by itself, with the machine to itself."""
-        self._group.enter(self._test.lanes.lane(self._test.order, all_of_them=True))  # until the test's end
-        self._test.progress.show("starting workers")
-        max_time_s = self._settings.max_time_s
+        self.test.group.enter(self.test.lanes.lane(self.test.order, all_of_them=True))  # until the test's end
+        self.test.progress.show("starting workers")
+        max_time_s = self.test.settings.max_time_s
         workers = self._open_solo(workers_needed(max_time_s))
         measured = measure_one_side(
             workers,
             max_time_s,
-            self._test.progress,
-            long=self._run.baselines.uses_mean(self._group.key),
-            counting=counting_pass(self._settings, WORKERS),
+            self.test.progress,
+            long=self.run.baselines.uses_mean(self.test.group.key),
+            counting=counting_pass(self.test.settings, WORKERS),
         )
         start = Start.FORKED if all(worker.stem.forks for worker in workers) else Start.FRESH
-        result = make_result(self._group.key, self._group.called, measured)
+        result = make_result(self.test.group.key, self.test.group.called, measured)
         return replace(result, counting=counted_by(workers), start=start)
 
     def _open_solo(self, count: int) -> list[Worker]:
         """Return workers of head's, with the test at its call."""
+        group, solo = self.test.group, self.test.stems(self.solo)
         workers: list[Worker] = []
-        numbers = [self._solo.claim(index) for index in range(count)]
+        numbers = [solo.claim(index) for index in range(count)]
         for number in numbers:
-            self._group.at_end(partial(self._solo.give_back, number))
+            group.at_end(partial(solo.give_back, number))
         with ThreadPoolExecutor(count) as threads:  # new interpreters start at the same time
-            for (worker,) in threads.map(self._solo.workers, numbers):
-                self._group.at_end(partial(self._solo.let_go, worker))
+            for (worker,) in threads.map(solo.workers, numbers):
+                group.at_end(partial(solo.let_go, worker))
                 workers.append(worker)
-        self._group.open(workers)
+        group.open(workers)
         return workers
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_rlperf.sides.loaded import belongs_to, loaded_files
-from pytest_rlperf.sides.packages import normalized
 
 NEVER = frozenset(
     {
@@ -102,30 +101,6 @@ def _plugins() -> set[str]:
         files = (entry.dist.files if entry.dist is not None else None) or ()
         found |= {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
     return found - {"pytest_rlperf"}
-
-
-def dependents(packages: Collection[str]) -> set[str]:
-    """Return the import packages of the distributions that need one which provides ``packages``, however indirectly."""
-    if not packages:
-        return set()
-    providing = importlib.metadata.packages_distributions()
-    changed = {normalized(name) for package in packages for name in providing.get(package.partition(".")[0], ())}
-    needs = {
-        normalized(distribution.metadata["Name"]): {_name_of(each) for each in distribution.requires or ()}
-        for distribution in importlib.metadata.distributions()
-        if distribution.metadata["Name"]
-    }
-    found = set(changed)
-    while more := {name for name, needed in needs.items() if name not in found and needed & found}:
-        found |= more
-    found -= changed
-    return {package for package, names in providing.items() if any(normalized(name) in found for name in names)}
-
-
-def _name_of(requirement: str) -> str:
-    """Return the name of the distribution that a requirement is of; one for an extra counts as well."""
-    end = next((index for index, sign in enumerate(requirement) if not (sign.isalnum() or sign in "-_.")), None)
-    return normalized(requirement[:end])
 
 
 def sites_of(python: str) -> tuple[str, list[str]]:

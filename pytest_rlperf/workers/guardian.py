@@ -23,6 +23,7 @@ VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of w
 GRACE_S = 5.0  # for teardowns after the end of the run's process
 _FINISHED = "finished"
 _POLL_S = 0.05
+_CHECK_MS = 2000
 
 
 class Guardian:
@@ -127,15 +128,10 @@ def _wait_for_end(run: int) -> tuple[set[int], bool]:
     workers: set[int] = set()
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    # A process that the run has forked may hold the pipe open.
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            poll.register(os.pidfd_open(run), select.POLLIN)
     rest = b""
     while os.getppid() == run:
-        ready = dict(poll.poll())
-        if 0 not in ready:
-            break
+        if not poll.poll(_CHECK_MS):  # a process that the run has forked may hold the pipe open
+            continue
         data = os.read(0, 1 << 16)
         if not data:
             break

@@ -127,22 +127,20 @@ class Process:
 
     # ------------------------------------------------------------------ messages
 
-    def send(self, message: m.ToWorker | m.ToLoader) -> None:
-        """Send a message; WorkerLostError where the process is gone."""
+    def send(self, message: m.ToWorker | m.ToLoader, *ends: Connection) -> None:
+        """Send a message, and ends of connections that belong to it and are closed here.
+
+        WorkerLostError where the process is gone.
+        """
         try:
             m.send(self.connection, message)
+            for there in ends:
+                with there:
+                    send_handle(self.connection, there.fileno(), self.pid)
         except BlockingIOError:
             raise self.lost(self._abort("read no message", _HALF_MESSAGE_S, _CALL_HINT)) from None
         except OSError:
             raise self.lost(self._how_it_ended()) from None
-
-    def hand_over(self, there: Connection) -> None:
-        """Send the end of a connection, which is closed here, after the message that it belongs to."""
-        with there:
-            try:
-                send_handle(self.connection, there.fileno(), self.pid)
-            except OSError:
-                raise self.lost(self._how_it_ended()) from None
 
     def receive(self, due_s: float, limit_s: float, hint: str) -> m.FromWorker:
         """Return the next message; a process that sends none until ``due_s``, after ``limit_s``, is ended.
@@ -351,9 +349,7 @@ class Loader(Process):
         """Have the stems of a pair forked, and return the connections to them."""
         ends = [connected() for _ in starts]
         with self._lock:
-            self.send(m.ForkPair(list(starts)))
-            for _, there in ends:
-                self.hand_over(there)
+            self.send(m.ForkPair(list(starts)), *(there for _, there in ends))
         return [here for here, _ in ends]
 
 
@@ -410,8 +406,7 @@ class Stem(Process):
         with self.lock:
             if self._quit_s is not None:
                 raise self.lost(f"{self.name} has ended")
-            self.send(m.Fork(str(scratch)))
-            self.hand_over(there)
+            self.send(m.Fork(str(scratch)), there)
         return Worker(self, here, scratch)
 
     def reap(self, pid: int) -> None:

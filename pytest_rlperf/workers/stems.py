@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.alike import dependents, learned, modules_alike, sites_of
+from pytest_rlperf.workers.alike import learned, modules_alike, sites_of
 from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
@@ -43,9 +43,9 @@ class DoubtfulError(Exception):
     """A forked worker may not be as a new process is: new interpreters are to measure the test."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What the processes of a run start with.
+@dataclass
+class Processes:
+    """All processes of a run, and what they start with. Any thread may use any method.
 
     ``variables`` are those that the run's process began with, and ``ours`` the modules that the run has loaded for
     itself; ``fixtures`` are those of its tests. ``forks`` is whether processes may be forked from a loader. ``top`` is
@@ -61,16 +61,9 @@ class Surroundings:
     markup: bool
     share_terminal: bool
     start_limit_s: float
-
-
-class Processes:
-    """All processes of a run. Any thread may use any method."""
-
-    def __init__(self, surroundings: Surroundings) -> None:
-        self.surroundings = surroundings
-        self.guardian = Guardian()
-        self._stems: list[Stems] = []
-        self._is_cancelled = False
+    guardian: Guardian = field(default_factory=Guardian)
+    _stems: list[Stems] = field(default_factory=list)
+    _is_cancelled: bool = False
 
     def stems(self, sides: Sides, *names: str, fresh: str = "") -> Stems:
         """Return stems of ``sides``, which end with the run; base's workers and head's, or head's alone, have names."""
@@ -85,7 +78,7 @@ class Processes:
 
     def not_forked(self) -> list[str]:
         """Return why processes were not forked that were to be."""
-        reasons = (stems.fresh for stems in self._stems if self.surroundings.forks)
+        reasons = (stems.fresh for stems in self._stems if self.forks)
         return [reason for reason in dict.fromkeys(reasons) if reason and reason != _ASKED_FOR]
 
     def cancel(self) -> None:
@@ -130,7 +123,7 @@ class Stems:
         fresh: str = "",
     ) -> None:
         self.sides = sides
-        self.fresh = fresh or ("" if processes.surroundings.forks else _ASKED_FOR)
+        self.fresh = fresh or ("" if processes.forks else _ASKED_FOR)
         self._twin: Stems | None = None
         self._processes = processes
         self._names = names  # of base's workers, where there are any, and of head's
@@ -145,8 +138,8 @@ class Stems:
         self._lock = threading.Lock()
         self._locks: dict[tuple[int, int], threading.Lock] = {}
         self._loading = threading.Lock()
-        packages = set(sides.packages)
-        self._differing = packages | (dependents(packages) if sides.changed is None else set())
+        self._differing = sorted(sides.packages)
+        self._places = list(dict.fromkeys((*sides.base.homes, *sides.head.homes, processes.top)))
 
     @property
     def is_same_code(self) -> bool:
@@ -251,7 +244,7 @@ class Stems:
 
         The first of those that are forked ``probe``, which shows whether copies of them can work.
         """
-        guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
+        guardian, limit_s = self._processes.guardian, self._processes.start_limit_s
         starts: dict[str, m.Start] = {}
         sides = (self.sides.base, self.sides.head)[-len(self._names) :]
         for name, side in zip(self._names, sides, strict=True):
@@ -302,9 +295,8 @@ class Stems:
     def _start(self, number: int, side: Side, loader: Loader | None, *, reports: bool, probe: bool) -> m.Start:
         """Return the settings of a side's stem."""
         forks, changes = (False, {}) if loader is None else (True, loader.changes)
-        surroundings, sides = self._processes.surroundings, self.sides
-        scratch = self._processes.guardian.new_directory()
-        homes = (*sides.base.homes, *sides.head.homes)
+        processes = self._processes
+        scratch = processes.guardian.new_directory()
         prefix, sites = sites_of(side.python) if forks else ("", [])
         environment = self._environment({**side.environment, **changes})
         return m.Start(
@@ -313,12 +305,12 @@ class Stems:
             args=list(side.args),
             files=[str(path) for path in side.files],
             scratch=str(scratch),
-            markup=surroundings.markup,
+            markup=processes.markup,
             reports=reports,
-            watched=[str(home) for home in dict.fromkeys((*homes, surroundings.top))],
-            packages=list(sides.packages),
+            watched=[str(place) for place in self._places],
+            packages=list(self.sides.packages),
             output=str(scratch / "output"),
-            share_terminal=surroundings.share_terminal and reports,
+            share_terminal=processes.share_terminal and reports,
             directory=str(side.directory),
             environment=environment if forks else padded(environment),
             python=side.python,
@@ -333,7 +325,7 @@ class Stems:
 
         Collecting the tests may have changed this process's variables since, for one side alone.
         """
-        changed = {**self._processes.surroundings.variables, **changes}
+        changed = {**self._processes.variables, **changes}
         environment = {
             name: value for name, value in changed.items() if value is not None and not name.startswith(_OF_THE_RUN)
         }
@@ -360,17 +352,17 @@ class Stems:
         Variables of native libraries that the tests' own code sets while it is collected are there before it imports
         any; those that the imported modules set themselves are among its changes.
         """
-        guardian = self._processes.guardian
+        processes, guardian = self._processes, self._processes.guardian
         if self._modules is None:
-            self._modules = self._alike()
+            self._modules = modules_alike(self._places, self._differing, processes.ours, processes.fixtures)
         # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
         before: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        packages = sorted(self._differing)
         for _ in range(_LOADS_MOST):
             environment = padded(self._environment(before))
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
             self._end_with_run([loader])
-            dirty = loader.load([name for name in self._modules if not _is_within(name, self._left_out)], packages)
+            wanted = [name for name in self._modules if not _is_within(name, self._left_out)]
+            dirty = loader.load(wanted, self._differing)
             found = {**environment, **loader.changes}
             own = {name: value for name, value in library_variables().items() if found.get(name) != value}
             if dirty is not None:
@@ -380,20 +372,15 @@ class Stems:
             else:
                 before.update(own)
                 loader.end(0)
-        needed = ", ".join([*packages, "a thread or a log of its own"])
+        needed = ", ".join([*self._differing, "a thread or a log of its own"])
         raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
-
-    def _alike(self) -> list[str]:
-        sides, surroundings = self.sides, self._processes.surroundings
-        homes = (*sides.base.homes, *sides.head.homes)
-        return modules_alike([*homes, surroundings.top], self._differing, surroundings.ours, surroundings.fixtures)
 
     def learn(self, workers: Sequence[Worker]) -> None:
         """Have the loaders import what the first call in all of ``workers`` has loaded, for the stems to come.
 
         Stems that are there already are of no more use where that takes long.
         """
-        if self.fresh or not workers or any(worker.sets_variables for worker in workers):
+        if self.fresh or any(worker.sets_variables for worker in workers):
             return
         new = learned(workers[0].others, workers[-1].others, self._differing)
         with self._loading:
@@ -403,10 +390,10 @@ class Stems:
                 return
             assert self._modules is not None
             self._modules += new
-            packages, began_s = sorted(self._differing), time.monotonic()
+            began_s = time.monotonic()
             for number, loader in list(self._loaders.items()):
                 try:
-                    dirty = loader.load(new, packages)
+                    dirty = loader.load(new, self._differing)
                 except WorkerLostError:
                     dirty = None
                     del self._loaders[number]
@@ -557,14 +544,14 @@ class WorkerGroup:
             wait_all(others, step)
 
 
+@dataclass
 class BaseSides:
-    """The base sides of a run, by the commit of a baseline; ``head`` is today's side."""
+    """The base sides of a run, by the commit of a baseline."""
 
-    def __init__(self, project: Project, processes: Processes) -> None:
-        self._project = project
-        self._processes = processes
-        self._lock = threading.Lock()
-        self._known: dict[str, Stems | SideError] = {}
+    project: Project
+    processes: Processes
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: dict[str, Stems | SideError] = field(default_factory=dict)
 
     def of_commit(self, sha: str, show: Callable[[str], None]) -> Stems:
         """Return the stems of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
@@ -573,8 +560,8 @@ class BaseSides:
                 from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
 
                 try:
-                    sides = commit_sides(sha, self._project, show)
-                    self._known[sha] = self._processes.stems(sides, *PAIR_NAMES)
+                    sides = commit_sides(sha, self.project, show)
+                    self._known[sha] = self.processes.stems(sides, *PAIR_NAMES)
                 except SideError as error:
                     self._known[sha] = error
             found = self._known[sha]
