@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from inspect import signature
@@ -64,11 +64,6 @@ class RunOnce:
 def is_measured(item: pytest.Item) -> bool:
     """Whether a test uses one of the fixtures below, itself or through another fixture."""
     return not CALLS.keys().isdisjoint(getattr(item, "fixturenames", ()))
-
-
-def missing_call(names: Iterable[str]) -> str:
-    """Return the call that a measured test with fixtures of these names lacks: of ours, or of pytest-benchmark's."""
-    return next((CALLS[name] for name in names if name in CALLS), "benchmark(function)")
 
 
 def result_key(item: pytest.Item) -> str:
@@ -157,14 +152,15 @@ def unmet(item: pytest.Item) -> str:
 
 
 def warn_if_uncalled(item: pytest.Item) -> None:
-    """Warn of a test that has passed, has a fixture in its own signature, and never called it."""
-    if not isinstance(item, pytest.Function) or ENGINE in item.config.stash:
-        return  # the notes of a measured run name such tests
-    asked = [name for name in item._fixtureinfo.argnames if name in CALLS]
+    """Warn of a test that has passed, has a fixture in its own signature or, in a worker, any, and never called it."""
+    if not isinstance(item, pytest.Function):
+        return
+    names = item.fixturenames if ENGINE in item.config.stash else item._fixtureinfo.argnames
+    asked = [name for name in names if name in CALLS]
     if asked and not item.stash[_CALLED]:
         from pytest_rlperf.report.wording import uncalled
 
-        item.warn(pytest.PytestWarning(uncalled({item.nodeid: missing_call(asked)})))
+        item.warn(pytest.PytestWarning(uncalled({item.nodeid: CALLS[asked[0]]})))
 
 
 @pytest.fixture

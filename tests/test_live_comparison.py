@@ -67,9 +67,6 @@ class Stems:
     def may_differ(self, base: Worker, head: Worker) -> bool:
         return True
 
-    def learn(self, pair: Sequence[Worker]) -> None:
-        """Learn nothing."""
-
     def let_go(self, worker: Worker) -> None:
         """Let a worker end."""
 

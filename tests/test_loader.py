@@ -97,7 +97,7 @@ def made(name: str, file: Path) -> ModuleType:
     return module
 
 
-ASK = "from pytest_rlperf.workers.probe import fault_of_forks\nprint(fault_of_forks({}))"
+ASK = "from pytest_rlperf.workers.loader import fault_of_forks\nprint(fault_of_forks({}))"
 
 
 def fault_in(text: str, limit_s: float) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import signal
 import sys
 import threading
-import time
 from collections.abc import Generator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from types import FrameType
 from typing import TypeAlias
 
@@ -17,7 +15,7 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.fixtures import is_measured, missing_call, result_key, unmet
+from pytest_rlperf.fixtures import is_measured, result_key, unmet
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
@@ -29,14 +27,13 @@ from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.statuses import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine
-from pytest_rlperf.report.wording import note_lines, seen_from_here, uncalled
-from pytest_rlperf.run import selfcheck
-from pytest_rlperf.run.end import EndOfRun, check_outputs
+from pytest_rlperf.report.wording import note_lines, seen_from_here
+from pytest_rlperf.run import one_test
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
-from pytest_rlperf.run.outcomes import RunState
-from pytest_rlperf.run.saving import save
+from pytest_rlperf.run.reporting import EndOfRun, check_outputs
+from pytest_rlperf.run.state import RunState, save
 
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGINT: signal.default_int_handler,
@@ -44,7 +41,6 @@ _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGHUP: signal.SIG_DFL,
 }
 _TestStatus: TypeAlias = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # a category, a letter, a word
-_ENDING_S = 30.0  # workers and the guardian have seconds each, reports less
 
 
 def _platform_notes(platform: str) -> list[Note]:
@@ -64,7 +60,6 @@ class MeasuredRun:
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
-        self._passed: list[pytest.Item] = []
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
@@ -79,7 +74,7 @@ class MeasuredRun:
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
-        _Interrupts(config)
+        _interrupt_once(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -142,7 +137,7 @@ class MeasuredRun:
         if self._settings.ray is not None:
             return f"rlperf: {tests} in shards on the nodes of a Ray cluster"
         if self._settings.selfcheck:
-            return f"rlperf: {tests}, each {1 + len(selfcheck.SLOWDOWNS)} times"
+            return f"rlperf: {tests}, each {1 + len(one_test.SLOWDOWNS)} times"
         return f"rlperf: {tests}, {self._how(items)}"
 
     def _how(self, items: list[pytest.Item]) -> str:
@@ -202,8 +197,6 @@ class MeasuredRun:
             self._add_error(key, report)
         elif report.skipped and hasattr(report, "wasxfail"):
             self._xfailed.add(key)
-        elif report.when == "call" and report.passed:
-            self._passed.append(item)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(
@@ -235,10 +228,6 @@ class MeasuredRun:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Store results, write files, and set the exit status: a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        silent = [item for item in self._passed if result_key(item) not in self._run.outcomes.keys]
-        if silent:
-            calls = {item.nodeid: missing_call(getattr(item, "fixturenames", ())) for item in silent}
-            self._run.note(TextNote(uncalled(calls)))
         self._refuse_empty_comparison(session)
         fitness = self._run.fitness
         if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
@@ -249,7 +238,9 @@ class MeasuredRun:
         elif exitstatus == pytest.ExitCode.OK and not self._run.outcomes.keys:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
-        if not names_tests(self._config):
+        # Where files or tests were named, or --lf left files out, there may be tests that were not collected.
+        named = any("::" in arg or arg.endswith(".py") for arg in self._config.args)
+        if not (named or getattr(self._config.option, "lf", False)):
             keys = {result_key(item) for item in session.items}
             self._run.note(*self._run.accepted.unmatched(keys | self._left_out))
         if self._settings.save and self._run.outcomes.tests:
@@ -268,9 +259,6 @@ class MeasuredRun:
         except BaselineError as error:
             self._run.note(TextNote(str(error)))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        except KeyboardInterrupt:
-            self._run.note(TextNote("interrupted while storing: the baseline has all new figures, or none"))
-            session.exitstatus = pytest.ExitCode.INTERRUPTED
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
         """Make it a usage error, never a pass, where no gated test could run on the base side.
@@ -303,38 +291,29 @@ class MeasuredRun:
         return LogLine(write)
 
 
-class _Interrupts:
-    """Has SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
+def _interrupt_once(config: pytest.Config) -> None:
+    """Have SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
-    Only the first does. Those in the next seconds have no effect: they would break off a teardown, a removal or a
-    report of the run that ends.
+    Only the first does: others would break off a teardown, a removal or a report of the run that ends.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return  # a program that runs pytest in a thread handles its own signals
+    # Under nohup SIGHUP stays ignored.
+    usual = {number: handler for number, handler in _INTERRUPTS.items() if signal.getsignal(number) is handler}
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._until_s = 0.0
-        for number, usual in _INTERRUPTS.items():
-            # Under nohup SIGHUP stays ignored; a program that runs pytest in a thread handles its own signals.
-            is_usual = signal.getsignal(number) is usual
-            if is_usual and threading.current_thread() is threading.main_thread():
-                signal.signal(number, self._interrupt)
-                config.add_cleanup(partial(self._reset, number))
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in usual:
+            signal.signal(each, signal.SIG_IGN)  # also while the interpreter ends
+        raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if time.monotonic() >= self._until_s:
-            self._until_s = time.monotonic() + _ENDING_S
-            raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
+    def reset() -> None:
+        for number, handler in usual.items():
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, handler)
 
-    def _reset(self, number: signal.Signals) -> None:
-        if number != signal.SIGINT or not self._until_s:
-            signal.signal(number, _INTERRUPTS[number])
-        else:  # more of them may come while the interpreter ends, which puts back what ends a process at once
-            atexit.register(signal.signal, number, signal.SIG_IGN)
-
-
-def names_tests(config: pytest.Config) -> bool:
-    """Whether files or tests were named, or --lf left files out: then there may be tests that were not collected."""
-    named = any("::" in arg or arg.endswith(".py") for arg in config.args)
-    return named or bool(getattr(config.option, "lf", False))
+    for number in usual:
+        signal.signal(number, interrupt)
+    config.add_cleanup(reset)
 
 
 def _can_be_measured(item: pytest.Item) -> bool:

@@ -88,13 +88,12 @@ class LivePairs:
 
     def __init__(self, test: Measuring, history: PairSpread | None = None) -> None:
         self.test = test
-        self._policy = policy = test.policy
-        self._least = policy.pairs[0]
+        policy = test.policy
         self._history = history
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
             test.progress,
-            least=max((self._least if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
+            least=max((policy.pairs[0] if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=test.settings.max_time_s,
             tolerance=policy.tolerance,
@@ -122,7 +121,7 @@ class LivePairs:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
-        with ThreadPoolExecutor(max(self._least, self.test.lanes.count)) as threads:
+        with ThreadPoolExecutor(max(self.test.policy.pairs[0], self.test.lanes.count)) as threads:
             try:
                 while verdict is None:
                     for _ in range(self._missing(len(running))):
@@ -148,7 +147,7 @@ class LivePairs:
 
     def _missing(self, running: int) -> int:
         """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
-        least = self._least - self._begun
+        least = self.test.policy.pairs[0] - self._begun
         if least > 0 or running:
             return max(0, least)
         return self._measurement.begin(max(1, self.test.lanes.free))
@@ -156,16 +155,16 @@ class LivePairs:
     def _loader(self) -> int:
         """Return the number of the loader for the next pair: a change is confirmed by the second one's."""
         ratios = log_ratios(self._measurement.records())
-        return int(bool(ratios) and abs(statistics.median(ratios)) > self._policy.tolerance)
+        return int(bool(ratios) and abs(statistics.median(ratios)) > self.test.policy.tolerance)
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
         records = self._measurement.records()
         if not records:
             return None
-        verdict = judge_records(records, self._policy, final=False, history=self._history)
+        verdict = judge_records(records, self.test.policy, final=False, history=self._history)
         if verdict is None and is_last and self._measurement.is_time_up:
-            verdict = judge_records(records, self._policy, final=True, history=self._history)
+            verdict = judge_records(records, self.test.policy, final=True, history=self._history)
         return verdict
 
     def _take(self, index: int) -> None:
@@ -279,8 +278,6 @@ class LiveComparison(LivePairs):
             raise DoubtfulError("the test sets variables that libraries read when they are loaded")
         self._outputs[index] = base.seed, base.output, head.output
         may_differ = self._stems.may_differ(base, head)
-        if index == 0:
-            self._stems.learn(pair)
         if index < COUNTED_PAIRS:
             self._counting.run(in_turn(index, base, head))
             self._tallies[index] = base.tally, head.tally
@@ -325,13 +322,13 @@ class LiveComparison(LivePairs):
 
         Where something grows, one of head's processes shows which lines allocate what it keeps.
         """
-        if self._policy.findings["growth"] == OFF:
+        if self.test.policy.findings["growth"] == OFF:
             return live
         if growth.hints(live):
             self.test.progress.show("looking whether memory grows")
             with self.test.lanes.lane(self.test.order, 0):
                 live = replace(live, longer=self._measurement.go_on(_LONGER_S))
-        found = growth.find(live, self._policy)
+        found = growth.find(live, self.test.policy)
         if found is None:
             return live
         self.test.progress.show("looking which lines allocate")
@@ -345,7 +342,7 @@ class LiveComparison(LivePairs):
 
         What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
         """
-        if self._stems.fresh or self._policy.findings["first_call"] == OFF:
+        if self._stems.fresh or self.test.policy.findings["first_call"] == OFF:
             return live
         base, head = self._open[0]
         hides = not self.test.order and imports_more(base.loaded, head.loaded)

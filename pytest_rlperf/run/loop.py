@@ -39,13 +39,11 @@ from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
-from pytest_rlperf.run.baselines import tree_top
-from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.live_comparison import Measuring
-from pytest_rlperf.run.one_test import OneTest, essence, explain, failure_of
-from pytest_rlperf.run.outcomes import RunState, Series
-from pytest_rlperf.run.selfcheck import check_self
+from pytest_rlperf.run.one_test import OneTest, check_self, essence, explain, failure_of
+from pytest_rlperf.run.reporting import ReportForwarder
+from pytest_rlperf.run.state import RunState, Series, tree_top
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import (
@@ -498,12 +496,11 @@ def _failure_text(error: Exception, reporter: Worker | None) -> str:
 def _how_it_left(early: LeftEarlyError, reporter: Worker) -> str:
     """Return how a test ended in one worker while it went on in the one that reports it."""
     name, done = early.worker.name, early.done
-    if done.outcome == "missing":
-        return f"{name} did not collect the test, which this process did: {done.text}"
     if done.outcome == "passed":
         return (
             f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter.name}; it "
             "must do the same in every process, whatever it finds there"
         )
+    outcome = "was not collected" if done.outcome == "missing" else done.outcome
     way_out = f"{collision_text(done.collision)}\n" if done.collision else ""
-    return f"in {name} the test {done.outcome} where it went on in {reporter.name}.\n{way_out}{done.text}"
+    return f"in {name} the test {outcome} where it went on in {reporter.name}.\n{way_out}{done.text}"

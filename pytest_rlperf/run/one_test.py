@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
@@ -14,23 +14,27 @@ from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
+from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import OFF, Outcome, Status, Verdict
-from pytest_rlperf.model.measured import Result, Start
+from pytest_rlperf.model.measured import Result, Start, test_name
 from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.model.progress import Progress
+from pytest_rlperf.model.selfcheck import Selfcheck, Trial
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.wording import failure_text
-from pytest_rlperf.run.baselines import live_counts
+from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import (
     COUNTED_PAIRS,
     LiveComparison,
+    LivePairs,
     Measuring,
     UnpairedError,
+    WorkerPair,
     make_result,
 )
-from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.run.state import RunState, live_counts
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.verify import NothingLoadedError
 from pytest_rlperf.workers import messages as m
@@ -95,7 +99,7 @@ class OneTest:
             except NothingLoadedError as error:
                 obstacle = str(error)
             except SideError as error:
-                self.base_sides.give_up(stems, error)
+                self.base_sides.give_up(commit, error)
                 obstacle = str(error)
             except (LeftEarlyError, WorkerLostError) as stopped:
                 if not _is_due_to_base(stopped):
@@ -287,3 +291,63 @@ def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outco
     if known is not None:
         return replace(known, verdict=verdict)
     return Outcome(Result(key, "", "", 0.0, (), (), 0.0, ()), None, None, verdict, seconds)
+
+
+# ----------------------------------------------------------------------- the self-check
+
+
+OpenPairs: TypeAlias = dict[tuple[int, int], WorkerPair]
+"""Pairs by their number and that of their loader."""
+
+SLOWDOWNS: tuple[float, ...] = (0.02, 0.03, 0.05, 0.10)
+
+
+class _SlowedPairs(LivePairs):
+    """The pairs of one trial, which all trials of a test share: head's workers do extra work in every round."""
+
+    def __init__(self, test: Measuring, stems: Stems, open_pairs: OpenPairs, slowdown: float) -> None:
+        super().__init__(test)
+        self._stems = stems
+        self._open_pairs = open_pairs
+        self._slowdown = slowdown
+        self._steps: int | None = None if slowdown else 0
+
+    def open(self, index: int, loader: int) -> WorkerPair:
+        """Return the pair that an earlier trial has opened, or a new one."""
+        key = index, loader
+        if key not in self._open_pairs:
+            base, head = self._stems.workers(*key)
+            self._open_pairs[key] = base, head
+            for worker in (base, head):
+                self.test.group.at_end(partial(self._stems.let_go, worker))
+            self.test.group.reports_by(head)
+            self.test.group.open([base, head])
+        return self._open_pairs[key]
+
+    def adjust(self, pair: WorkerPair) -> None:
+        """Slow head down, by as many steps in every pair: otherwise pairs would differ by the errors of sizing."""
+        base, head = pair
+        base.ask(m.Slow(0.0, 0))
+        self._steps = head.ask(m.Slow(self._slowdown, self._steps))
+
+
+def check_self(test: Measuring, stems: Stems) -> Selfcheck:
+    """Compare one test with itself, unchanged and with known slowdowns.
+
+    Both sides run the same code, each in workers of its own. The trials of a test share their pairs: a difference
+    between two processes shows in all trials alike.
+    """
+    pairs: OpenPairs = {}
+    test, stems = replace(test, lanes=Lanes(1, usable_cpus())), test.stems(stems)
+    result: Result | None = None
+    trials: list[Trial] = []
+    for slowdown in (0.0, *SLOWDOWNS):
+        started_s = time.monotonic()
+        change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
+        test.progress.begin(f"{test_name(test.group.key)}, {change}")
+        verdict, measured = _SlowedPairs(test, stems, pairs, slowdown).run()
+        result = result or make_result(test.group.key, test.group.called, measured.head)
+        trials.append(Trial(slowdown, verdict, measured.pairs, time.monotonic() - started_s))
+    stems.trim()
+    assert result is not None
+    return Selfcheck(result, tuple(trials))

@@ -32,8 +32,8 @@ from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.report.merge import MergeError, check_shard, merge_shards
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.run_json import RunFile, decoded, read_document
-from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.run.reporting import ReportForwarder
+from pytest_rlperf.run.state import RunState
 from pytest_rlperf.workers import messages as m
 
 OPTION = "--rlperf-ray"

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from pytest_rlperf.sides.loaded import belongs_to, loaded_files
@@ -34,11 +34,8 @@ NEVER = frozenset(
 
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
-_USED = {
-    "rlperf_ppo_collect": ("torch",),
-    **dict.fromkeys(("rlperf_sac_update", "rlperf_ppo_update", "rlperf_train"), ("torch", "torch._dynamo")),
-}
-"""What components load that a fixture measures, also where test files do not; optimizers need the second."""
+_USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
+"""Fixtures whose components load PyTorch, also where test files do not."""
 
 # The modules of a session that works on orders, beside pytest's own.
 _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.workers.session")
@@ -65,15 +62,10 @@ def modules_alike(
         and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     ]
     own = [] if "pytest_rlperf" in differing else list(_SESSION)
-    used = {name: None for fixture in fixtures for name in _USED.get(fixture, ()) if not belongs_to(name, left_out)}
+    # The first step of any optimizer imports the second, which takes a second.
+    uses_torch = "torch" in names or not _USING_TORCH.isdisjoint(fixtures)
+    used = ("torch", "torch._dynamo") if uses_torch and not belongs_to("torch", left_out) else ()
     return [*names, *own, *used]
-
-
-def learned(base: Sequence[str], head: Sequence[str], differing: Collection[str]) -> list[str]:
-    """Return those of the modules that workers of both sides loaded which a loader may import for others."""
-    left_out = {*NEVER, *differing, *_plugins()}
-    common = set(base)
-    return [name for name in head if name in common and not belongs_to(name, left_out)]
 
 
 def imports_more(base: Mapping[str, str], head: Mapping[str, str]) -> bool:

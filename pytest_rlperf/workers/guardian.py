@@ -109,17 +109,11 @@ def _guard(scratch: str, run: int) -> None:
     if not is_finished:
         for worker in workers:  # alone: they end what they have started
             _kill(worker, signal.SIGTERM)
-        deadline_s = time.monotonic() + GRACE_S
-        while time.monotonic() < deadline_s and any(_members(workers, marker)):
-            time.sleep(_POLL_S)
-    deadline_s = time.monotonic() + GRACE_S
-    while time.monotonic() < deadline_s:
-        left = list(_members(workers, marker))
-        if not left:
-            break
-        for pid in left:
+    force_s = time.monotonic() + (0.0 if is_finished else GRACE_S)
+    while (left := list(_members(workers, marker))) and time.monotonic() < force_s + GRACE_S:
+        for pid in left if time.monotonic() >= force_s else ():
             _kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S / 10)
+        time.sleep(_POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
 
 

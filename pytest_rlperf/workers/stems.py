@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.alike import learned, modules_alike, sites_of
+from pytest_rlperf.workers.alike import modules_alike, sites_of
 from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
@@ -34,8 +33,6 @@ KEPT_MOST = 6  # pairs of stems that are kept from test to test
 LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
 _ASKED_FOR = "new interpreters are asked for"
-_LEARNED_LEAST = 10  # modules that a first call loads, from which on loaders import them, too
-_LONG_LOAD_S = 0.3  # of that, from which on stems are forked anew: it takes as long to fork and collect
 _LOADS_MOST = 5  # of loaders, each of which begins without what made the one before of no use
 
 
@@ -278,14 +275,10 @@ class Stems:
                 return
             self.fresh = reason
             loaders, self._loaders = list(self._loaders.values()), {}
-        self._retire_all()
-        end_all(loaders, 0)
-
-    def _retire_all(self) -> None:
-        with self._lock:
             old, self._stems = list(self._stems.values()), {}
         for stems in old:
             self._retire(stems)
+        end_all(loaders, 0)
 
     def _retire(self, stems: Sequence[Stem]) -> None:
         """Have stems end that no new test needs; copies at work go on."""
@@ -375,35 +368,6 @@ class Stems:
         needed = ", ".join([*self._differing, "a thread or a log of its own"])
         raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
 
-    def learn(self, workers: Sequence[Worker]) -> None:
-        """Have the loaders import what the first call in all of ``workers`` has loaded, for the stems to come.
-
-        Stems that are there already are of no more use where that takes long.
-        """
-        if self.fresh or any(worker.sets_variables for worker in workers):
-            return
-        new = learned(workers[0].others, workers[-1].others, self._differing)
-        with self._loading:
-            known = set(self._modules or ())
-            new = [name for name in new if name not in known and not _is_within(name, self._left_out)]
-            if len(new) < _LEARNED_LEAST:
-                return
-            assert self._modules is not None
-            self._modules += new
-            began_s = time.monotonic()
-            for number, loader in list(self._loaders.items()):
-                try:
-                    dirty = loader.load(new, self._differing)
-                except WorkerLostError:
-                    dirty = None
-                    del self._loaders[number]
-                if dirty is not None:
-                    self._left_out.add(dirty)
-                    del self._loaders[number]
-            self._has_probed = False
-            if time.monotonic() - began_s > _LONG_LOAD_S:
-                self._retire_all()
-
     # ------------------------------------------------------------------ workers
 
     def workers(self, number: int, loader: int = 0) -> list[Worker]:
@@ -456,6 +420,7 @@ def _is_within(name: str, packages: Collection[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
+@dataclass
 class WorkerGroup:
     """The workers that have one test open, of whichever side; the first one reports it, to ``forward``.
 
@@ -463,17 +428,16 @@ class WorkerGroup:
     get there and to leave it.
     """
 
-    def __init__(self, key: str, next_key: str | None, forward: Forward, *, setup_s: float, patience_s: float) -> None:
-        self.key = key
-        self.has_machine = False
-        self.workers: list[Worker] = []
-        self.reporter: Worker | None = None
-        self._next_key = next_key
-        self._setup_s = setup_s
-        self._patience_s = patience_s
-        self._forward = forward
-        self._lock = threading.Lock()
-        self._at_end = contextlib.ExitStack()
+    key: str
+    next_key: str | None
+    forward: Forward
+    setup_s: float
+    patience_s: float
+    has_machine: bool = False
+    workers: list[Worker] = field(default_factory=list)
+    reporter: Worker | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _at_end: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
     def called(self) -> m.Called:
@@ -501,10 +465,8 @@ class WorkerGroup:
             self.reports_by(worker)
             with self._lock:
                 self.workers.append(worker)
-            forward = self._forward if worker is self.reporter else None
-            worker.start_run(
-                self.key, self._next_key, setup_s=self._setup_s, patience_s=self._patience_s, forward=forward
-            )
+            forward = self.forward if worker is self.reporter else None
+            worker.start_run(self.key, self.next_key, setup_s=self.setup_s, patience_s=self.patience_s, forward=forward)
         try:
             for worker in workers:
                 worker.wait_called()
@@ -569,8 +531,6 @@ class BaseSides:
             raise found
         return found
 
-    def give_up(self, stems: Stems, error: SideError) -> None:
-        """Answer with ``error`` from now on where ``stems`` are wanted."""
-        for sha, known in self._known.items():
-            if known is stems:
-                self._known[sha] = error
+    def give_up(self, sha: str, error: SideError) -> None:
+        """Answer with ``error`` from now on where ``sha`` is wanted."""
+        self._known[sha] = error
