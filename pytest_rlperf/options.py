@@ -384,11 +384,11 @@ def read_config(config: pytest.Config) -> Config:
 
 _FOR_MEASURING = ("json", "html", "benchmark-json", "shard", "ray", "strict", "findings")
 _CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
-    ("shard", "measures a part of the tests", ("lf", "selfcheck", "bisect")),
+    ("shard", "measures a part of the tests", ("selfcheck", "bisect")),
     (
         "ray",
         "measures on other machines",
-        ("lf", "selfcheck", "bisect", "shard", "save-baseline", "benchmark-json"),
+        ("selfcheck", "bisect", "shard", "save-baseline", "benchmark-json"),
     ),
     (
         "selfcheck",
@@ -409,8 +409,6 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     # The ini file and its addopts may have these, which make tests fail, for the runs that do measure.
     typed = {_word(str(arg).partition("=")[0]) for arg in config.invocation_params.args}
     given = given - {"strict", "findings"} | typed & {"strict", "findings"}
-    if getattr(config.option, "lf", False):  # by a cache that each machine has, or changes
-        given.add("lf")
     if settings.accept is not None and not settings.save:
         raise pytest.UsageError(
             "--rlperf-accept has no effect alone: use it with --rlperf-save-baseline, which stores the new figures"
@@ -421,8 +419,7 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     for flag, does, others in _CONFLICTS:
         for other in others:
             if {flag, other} <= given:
-                spelled = "--lf" if other == "lf" else f"--rlperf-{other}"
-                raise pytest.UsageError(f"--rlperf-{flag} {does}: leave out {spelled}")
+                raise pytest.UsageError(f"--rlperf-{flag} {does}: leave out --rlperf-{other}")
 
 
 def _word(flag: str | None) -> str:

@@ -60,28 +60,3 @@ def pytest_configure(config: pytest.Config) -> None:
         variables = config.stash.get(_VARIABLES, None) or dict(os.environ)
         began = Beginning(_STARTUP_PATH, variables, frozenset(sys.modules) - before)
         config.pluginmanager.register(Run(config, settings, began), "rlperf-run")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Read a measured test's markers before its fixtures take their time."""
-    fixtures.begin(item)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Warn where a test passes without the call that it is there for."""
-    yield
-    fixtures.warn_if_uncalled(item)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to a failure that the test lacks a fixture of ours, and the edit that helps."""
-    report = yield
-    advice = fixtures.unmet(item) if report.failed else ""
-    if advice:
-        report.sections.append(("rlperf", advice))
-    return report

@@ -44,7 +44,6 @@ NONE: frozenset[str] = frozenset()
 COVERED = ("--cov=library", "--cov-fail-under=100")
 CASES = (
     Case("xdist", ("xdist",), ("-n", "2")),
-    Case("xdist by scope", ("xdist",), ("-n", "2", "--dist=loadscope")),
     Case("randomly", ("randomly",)),
     Case("timeout", ("timeout",), ("--timeout=60",)),
     Case("cov", ("pytest_cov",), ("--cov=library",)),
@@ -60,9 +59,6 @@ CASES = (
         code=0,
     ),
     Case("forked", ("pytest_forked",), ("--forked",)),
-    Case("sugar", ("sugar",), shows=False),
-    Case("html", ("html", "metadata"), ("--html=report.html",)),
-    Case("hypothesis", ("hypothesispytest",)),
     Case("-x", (), ("-x",), passed=BEFORE_WRONG, is_quick=True),
     Case("--lf", (), ("--lf",), passed=NONE),
     Case("--sw", (), ("--sw",), passed=BEFORE_WRONG, code=2),

@@ -102,10 +102,8 @@ LIVE = "rlperf_pairs = 4..6\nrlperf_packages = one\n  two"
             id="marker beats both",
         ),
         pytest.param("", LIVE, "", {"pairs": (4, 6), "packages": ("one", "two"), "active": False}, id="a project's"),
-        pytest.param("--rlperf-pairs=2..9", LIVE, "", {"pairs": (2, 9), "active": False}, id="how many alone"),
         pytest.param("--rlperf-tolerance=5%", "", "", {"active": False}, id="how to compare alone measures nothing"),
         pytest.param("--rlperf-against=main", "", "", {"active": True}, id="what to compare with measures"),
-        pytest.param("--rlperf-selfcheck", "", "", {"active": True}, id="a self-check measures"),
         pytest.param(
             *("--rlperf-save-baseline --rlperf-against=pip:a==1 --rlperf-json=out/run.json", "", ""),
             {"save": True, "active": True, "against": "pip:a==1", "json": Path("out/run.json")},
@@ -177,7 +175,6 @@ def usage_error(example: Example, *args: str) -> str:
         ["--rlperf", "--rlperf-shard=x"],
         ["--rlperf-shard=1/4"],
         ["--rlperf-selfcheck", "--rlperf-shard=1/4"],
-        ["--rlperf", "--lf", "--rlperf-shard=1/4"],
         ["--rlperf-ray"],
         ["--rlperf", "--rlperf-ray=tests/test_it.py"],
         ["--rlperf", "--rlperf-ray", "--rlperf-shard=1/4"],

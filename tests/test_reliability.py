@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from builders import ONE_CALL, scratch_left, source, write
+from builders import ONE_CALL, source, write
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
@@ -218,21 +218,6 @@ def test_the_guardians_program(tmp_path: Path, end: str) -> None:
         each.wait()
 
 
-def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run whose guardian is gone goes on, and removes its files itself."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    guardian = Guardian()
-    guardian.close()  # without files there is nothing to guard
-    guardian.new_directory()
-    assert guardian._process is not None
-    guardian._process.kill()
-    guardian._process.wait()
-    guardian.watch(os.getpid())
-    guardian.close()
-    guardian.forget(os.getpid())
-    assert scratch_left(tmp_path) == []
-
-
 def test_a_package_that_is_loaded_for_all_is_not_seen_to_print(tmp_path: Path) -> None:
     """In the end it is one whose copies cannot even begin."""
     text = """
@@ -267,19 +252,3 @@ def test_a_threshold_for_coverage_is_off(tmp_path: Path, wording: Wording) -> No
     pytest.importorskip("pytest_cov")
     run = measure(tmp_path, SOUND, "-p", "pytest_cov", "--cov=.", "--cov-fail-under=99", code=OK)
     assert re.findall(r"(?m)^.*cov-fail-under is .*", run.out) == wording
-
-
-@pytest.mark.slow
-def test_long_paths_that_are_not_utf_8(tmp_path: Path) -> None:
-    """More of file names than an environment variable holds, with bytes that are no UTF-8, reach the workers."""
-    example = Example(tmp_path)
-    directory = os.fsencode(example.root)
-    for _ in range(14):
-        directory += b"/d\xff" + b"x" * 200
-    Path(os.fsdecode(directory)).mkdir(parents=True)
-    names = [b"%s/test_%d.py" % (directory, number) for number in range(50)]
-    for name in names:
-        Path(os.fsdecode(name)).write_text(SOUND)
-    assert sum(map(len, names)) > 128 * 1024
-    run = example.pytest(*ONE_CALL, "-k", "test_7 or test_8", code=OK)
-    assert len(run.document["tests"]) == 2

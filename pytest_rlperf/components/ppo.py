@@ -28,7 +28,7 @@ _THUNK = "rlperf_ppo_collect(lambda: agent.collect(…), items=…)"
 _PPO_COLLECT = hierarchical_timer("ppo_collect")
 
 
-def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
+def ppo_workload(agent: Any, n_steps: int | None = None, items: float | None = None) -> Workload:
     """Return the workload of ``agent.collect(n_steps)``, or of a thunk that collects ``items`` env steps.
 
     The check collects one rollout of an agent's: its arrays must have ``n_steps`` rows, or one more for what also

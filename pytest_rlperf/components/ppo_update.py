@@ -26,7 +26,7 @@ _METHODS = ("update", "learn", "train")
 _IDLE = "is there a rollout to learn from, and does the update take gradient steps?"
 
 
-def ppo_update_workload(agent: Any, n_steps: int | None, setup: Callable[[], object] | None) -> Workload:
+def ppo_update_workload(agent: Any, n_steps: int | None = None, setup: Callable[[], object] | None = None) -> Workload:
     """Return the workload of one PPO update of ``agent``, or of a thunk that does one.
 
     The check collects the rollout, does one update on it, and has ``Training`` look at what it trains. Every call

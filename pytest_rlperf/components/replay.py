@@ -17,7 +17,7 @@ from pytest_rlperf.timers import hierarchical_timer
 _SAMPLE = hierarchical_timer("sample")
 
 
-def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
+def replay_workload(buffer: Any, batch_size: int | None = None) -> Workload:
     """Return the workload of ``buffer.sample(batch_size)``, or of a thunk that draws such a batch.
 
     The check draws one batch: every array in it must have ``batch_size`` rows.

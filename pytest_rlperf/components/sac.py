@@ -21,7 +21,7 @@ _IDLE = "is the buffer filled past its warm-up, and does update() do a gradient 
 _BATCHES = ("batch", "batches", "minibatch", "data", "samples", "transitions", "experience", "experiences")
 
 
-def sac_workload(agent: Any, batch_size: int | None) -> Workload:
+def sac_workload(agent: Any, batch_size: int | None = None) -> Workload:
     """Return the workload of one gradient step of ``agent``, or of a thunk that does one.
 
     The check does one update: of the parameters trained by the optimizers that the agent holds, the thunk refers to, or

@@ -13,10 +13,10 @@ from pytest_rlperf.model.measured import Workload
 def thunk_workload(
     fn: Callable[[], Any],
     *,
-    items: float,
-    unit: str,
-    setup: Callable[[], Any] | None,
-    check: Callable[[Any], Any] | None,
+    items: float = 1,
+    unit: str = "call",
+    setup: Callable[[], Any] | None = None,
+    check: Callable[[Any], Any] | None = None,
 ) -> Workload:
     """Return ``fn`` as a workload; ComponentError where it cannot be called or counted."""
     __tracebackhide__ = True

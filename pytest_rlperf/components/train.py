@@ -18,7 +18,7 @@ _TRAIN = hierarchical_timer("train")
 _IDLE = "does an iteration take gradient steps, and is the learning rate above 0?"
 
 
-def train_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
+def train_workload(agent: Any, n_steps: int | None = None, items: float | None = None) -> Workload:
     """Return the workload of one iteration of ``agent``'s training, or of a thunk that trains on ``items`` env steps.
 
     The check does one iteration, and has ``Training`` look at what it trains.

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from functools import cached_property
 from types import FrameType
 from typing import TypeAlias
 
@@ -16,7 +15,6 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import is_measured, result_key, unmet
-from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, TextNote
@@ -28,8 +26,6 @@ from pytest_rlperf.report.statuses import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine
 from pytest_rlperf.report.wording import note_lines, seen_from_here
-from pytest_rlperf.run import one_test
-from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.reporting import EndOfRun, check_outputs
@@ -125,7 +121,7 @@ class MeasuredRun:
         self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
-        """Show how many tests there are, and how each is measured."""
+        """Show how many tests there are."""
         shard = self._run.shard
         if not items:
             if shard is not None and shard.collected:
@@ -134,24 +130,7 @@ class MeasuredRun:
         tests = units.counted(len(items), "test")
         if shard is not None:
             tests = f"{shard.name}: {len(items)} of {units.counted(len(shard.collected), 'test')}"
-        if self._settings.ray is not None:
-            return f"rlperf: {tests} in shards on the nodes of a Ray cluster"
-        if self._settings.selfcheck:
-            return f"rlperf: {tests}, each {1 + len(one_test.SLOWDOWNS)} times"
-        return f"rlperf: {tests}, {self._how(items)}"
-
-    def _how(self, items: list[pytest.Item]) -> str:
-        """Return how tests are measured: some in live pairs, the others by themselves."""
-        commit_of = self._run.baselines.commit_of
-        live = sum(1 for item in items if self._settings.against or commit_of(result_key(item)))
-        at_once = f", {self._lanes.count} at once" if self._lanes.count > 1 else ""
-        alone = f"{len(items) - live} in {WORKERS} processes each" if live < len(items) else ""
-        pairs = f"{live} in {self._settings.pairs[0]} live pairs each or more{at_once}" if live else ""
-        return "; ".join(filter(None, (alone, pairs)))
-
-    @cached_property
-    def _lanes(self) -> Lanes:
-        return make_lanes(self._config, self._run)
+        return f"rlperf: {tests}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -173,7 +152,7 @@ class MeasuredRun:
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Measure the session's tests in workers of this machine."""
-        TestLoop(session.config, self._run, self._began, self._lanes, progress).run(session)
+        TestLoop(session.config, self._run, self._began, make_lanes(session.config, self._run), progress).run(session)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""

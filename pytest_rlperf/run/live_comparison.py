@@ -177,7 +177,8 @@ class LivePairs:
                 loader = self._loader()
                 pair = self.open(index, loader)
                 warm = self._warm_up(index, pair, loader, started_s)
-                waits = warm is not None and self._wants_machine(warm)
+                self._needs_machine |= warm is not None and warm.needs_machine
+                waits = warm is not None and self.test.lanes.count > 1 and self._needs_machine
                 if warm is not None and not waits:
                     self._measure(warm, cpu)
                 if not waits:
@@ -213,11 +214,6 @@ class LivePairs:
         """Return what importing the tests took; zeros for later tests of a run, for which it is the same."""
         base_s, head_s = (worker.stem.collected.import_s for worker in pair)
         return (0.0, 0.0) if self.test.order else (base_s, head_s)
-
-    def _wants_machine(self, warm: WarmPair) -> bool:
-        """Whether a pair has to measure alone, which it does anyway where there is one lane."""
-        self._needs_machine |= warm.needs_machine
-        return self.test.lanes.count > 1 and self._needs_machine
 
     def _measure(self, warm: WarmPair, cpu: int | None) -> None:
         if warm.is_single and cpu is not None:

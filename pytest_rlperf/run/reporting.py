@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import sys
@@ -96,16 +95,16 @@ class EndOfRun:
         document = written(self._document(failed, unmeasured))
         if self.run.outcomes.keys:
             self._keep(document)
-        writers: list[tuple[Path | None, Callable[[Path], object]]] = [
-            (settings.json, lambda path: write_file(_JSON, path, document)),
-            (settings.html, lambda path: write_file(_HTML, path, self._page())),
-            (settings.benchmark_json, lambda path: write_file(benchmark_json.OPTION, path, self._benchmarks())),
-        ]
+        files: tuple[tuple[str, Path | None, Callable[[], str]], ...] = (
+            (_JSON, settings.json, lambda: document),
+            (_HTML, settings.html, self._page),
+            (benchmark_json.OPTION, settings.benchmark_json, self._benchmarks),
+        )
         errors = []
-        for path, write in writers:
+        for option, path, text in files:
             if path is not None:
                 try:
-                    write(path)
+                    write_file(option, path, text())
                 except OutputError as error:
                     errors.append(str(error))
         return errors
@@ -120,11 +119,19 @@ class EndOfRun:
 
     def _document(self, failed: Collection[str], unmeasured: Collection[str]) -> dict[str, Any]:
         """Return the run's JSON; ``unmeasured`` are the keys of tests without figures that have not failed."""
-        run, machine = self.run, self.run.baselines.machine
+        run = self.run
         if run.fitness is not None:
-            return selfcheck_document(machine, run.outcomes.selfchecks, run.fitness)
-        file = run.merged or RunFile(
-            machine,
+            return selfcheck_document(run.baselines.machine, run.outcomes.selfchecks, run.fitness)
+        notes = note_lines([note for note in run.notes if not isinstance(note, Saved)], verbose=True)
+        # The coordinator has more tests than a merged run where a node was lost.
+        file = replace(self._file(), tests=run.outcomes.tests, notes=tuple(notes))
+        return document_of(replace(file, failed=tuple(failed), unmeasured=tuple(unmeasured)))
+
+    def _file(self) -> RunFile:
+        """Return the run as it is written, without its tests and notes."""
+        run = self.run
+        return run.merged or RunFile(
+            run.baselines.machine,
             compared=tuple(run.baselines.origins(self._outcomes)),
             notes=(),
             tests={},
@@ -133,10 +140,6 @@ class EndOfRun:
             against=run.settings.against,
             shard=run.shard,
         )
-        notes = note_lines([note for note in run.notes if not isinstance(note, Saved)], verbose=True)
-        # The coordinator has more tests than a merged run where a node was lost.
-        file = replace(file, tests=run.outcomes.tests, notes=tuple(notes))
-        return document_of(replace(file, failed=tuple(failed), unmeasured=tuple(unmeasured)))
 
     def _page(self) -> str:
         """Return the HTML report; OutputError without jinja2."""
@@ -197,10 +200,10 @@ class EndOfRun:
 
     def _summary(self, *, verbose: bool, kept: bool = False) -> Summary:
         """Return the texts under the table; ``kept`` is as in :func:`next_steps`."""
-        baselines, merged = self.run.baselines, self.run.merged
+        file = self._file()
         return Summary(
-            machines=[describe(baselines.machine)] if merged is None else merged.machine_lines(),
-            origins=baselines.origins(self._outcomes) if merged is None else merged.compared,
+            machines=file.machine_lines(),
+            origins=file.compared,
             notes=note_lines(self.run.notes, verbose=verbose),
             steps=self._next(verbose=verbose, kept=kept),
         )
@@ -286,8 +289,7 @@ class ReportForwarder:
         collision = vars(report).pop("rlperf_collision", None)
         if collision is not None and isinstance(report.longrepr, ExceptionRepr):
             report.longrepr.addsection("rlperf", collision_text(collision))
-        known = report.when in ("setup", "call", "teardown") and report.outcome in ("passed", "failed", "skipped")
-        if not (isinstance(report, pytest.TestReport) and known and math.isfinite(report.duration)):
+        if not isinstance(report, pytest.TestReport) or report.when not in ("setup", "call", "teardown"):
             raise ValueError("it is of no part of a test")
         report.nodeid, report.location = self._item.nodeid, self._item.location
         return report

@@ -35,7 +35,7 @@ from pytest_rlperf.judge.verdict import unmatched
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import notes, reasons
 from pytest_rlperf.model.counting import Counting, PhaseCounts
-from pytest_rlperf.model.judged import LIVE_TOLERANCE, OFF, Allowance, Finding, Outcome, Policy, Shard, Status, Verdict
+from pytest_rlperf.model.judged import LIVE_TOLERANCE, OFF, Allowance, Finding, Outcome, Policy, Shard, Status
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.reasons import Code, VersionChange
@@ -181,7 +181,8 @@ class RunState:
         """Add notes that are not there yet; of one test's counts the latest stays."""
         for note in added:
             if isinstance(note, notes.UncomparedCounts):
-                self.notes[:] = [old for old in self.notes if not _is_about(old, note.key)]
+                kept = (old for old in self.notes if not isinstance(old, type(note)) or old.key != note.key)
+                self.notes[:] = kept
             if note not in self.notes:
                 self.notes.append(note)
 
@@ -242,10 +243,6 @@ class RunState:
         settings = self.settings
         outputs = (settings.json, settings.html, settings.benchmark_json)
         return read_tree(self._root, settings.baseline_dir, [path for path in outputs if path is not None])
-
-
-def _is_about(note: notes.Note, key: str) -> bool:
-    return isinstance(note, notes.UncomparedCounts) and note.key == key
 
 
 # ----------------------------------------------------------------------- a run's baselines
@@ -476,10 +473,11 @@ def _is_same_code(run: RunState, outcome: Outcome) -> bool:
 
 def _refusal(outcome: Outcome, *, failed: bool) -> notes.KeptBack | None:
     """Return why a test's figures are not stored, None where they are."""
-    is_error = outcome.verdict.status is Status.ERROR
-    if is_error or (failed and not outcome.verdict.fails(strict=False)):  # one slower by its time has good figures
+    verdict, is_new = outcome.verdict, outcome.baseline is None
+    # One that fails as slower by its time has good figures.
+    if verdict.status is Status.ERROR or (failed and not verdict.fails(strict=False)):
         return notes.KeptBack.FAILED
-    if outcome.verdict.status is Status.INVALID:
+    if verdict.status is Status.INVALID:
         return notes.KeptBack.INVALID
     if len(outcome.result.workers) < WORKERS:
         return notes.KeptBack.FEW_WORKERS
@@ -487,16 +485,12 @@ def _refusal(outcome: Outcome, *, failed: bool) -> notes.KeptBack | None:
     if broken_rule(outcome.result) is not None:
         return notes.KeptBack.INVALID_TIME
     if _may_be_slower(outcome):
-        return notes.KeptBack.SLOWER_AND_NEW if outcome.baseline is None else notes.KeptBack.SLOWER
-    if _is_unsettled(outcome.verdict) and outcome.baseline is not None:
+        return notes.KeptBack.SLOWER_AND_NEW if is_new else notes.KeptBack.SLOWER
+    # Stored numbers alone could not decide, and nobody has accepted that.
+    is_undecided = verdict.status is Status.UNDECIDED and not verdict.accepted
+    if is_undecided and not is_new and any(reason.code == Code.UNSETTLED for reason in verdict.also):
         return notes.KeptBack.UNDECIDED
     return None
-
-
-def _is_unsettled(verdict: Verdict) -> bool:
-    """Whether stored numbers alone could not decide, and nobody has accepted that."""
-    is_undecided = verdict.status is Status.UNDECIDED and not verdict.accepted
-    return is_undecided and any(reason.code == Code.UNSETTLED for reason in verdict.also)
 
 
 def _may_be_slower(outcome: Outcome) -> bool:

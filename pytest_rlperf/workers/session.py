@@ -483,11 +483,6 @@ def _overrides(start: m.Start) -> dict[str, Any]:
     }
 
 
-def _end_on_sigterm() -> None:
-    """Have SIGTERM, which the guardian of a run that is gone sends, end this process with all teardowns."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-
-
 def _keep_captured_output(scratch: Path) -> None:
     """Have pytest capture into named files, so that the run can read them when this process is dead."""
     numbers = itertools.count()
@@ -514,7 +509,8 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     if forked:
         m.send(connection, m.Started(os.getpid()))
     _kept = None if forked else vary_heap()
-    _end_on_sigterm()
+    # The guardian of a run that is gone sends it: the process ends with all teardowns.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began_s = time.monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))

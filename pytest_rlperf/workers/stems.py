@@ -94,14 +94,14 @@ class Processes:
 
 def end_all(processes: Sequence[Process], limit_s: float) -> None:
     """End processes, letting fixtures tear down; workers come before the stems that they are copies of."""
-    for process in processes:
-        if process.alive and isinstance(process, Stem | Worker):
-            process.start_quitting()
-    for process in processes:
-        if process.alive and isinstance(process, Stem | Worker):
+    quitting = [process for process in processes if process.alive and isinstance(process, Stem | Worker)]
+    for process in quitting:
+        process.start_quitting()
+    for process in quitting:
+        if process.alive:
             process.interrupt_call(limit_s)
-    for process in processes:
-        process.end(limit_s + TERMINATING_LIMIT_S if isinstance(process, Stem | Worker) else 0)
+    for each in processes:
+        each.end(limit_s + TERMINATING_LIMIT_S if each in quitting else 0)
 
 
 class Stems:
@@ -129,7 +129,6 @@ class Stems:
         self._loaders: dict[int, Loader] = {}
         self._modules: list[str] | None = None
         self._left_out: set[str] = set()
-        self._has_probed = False
         self._claims: Counter[int] = Counter()
         self._keeps = False
         self._lock = threading.Lock()
@@ -219,9 +218,9 @@ class Stems:
         """Return stems forked from a loader, none where copies of them cannot work as new processes do."""
         stems: list[Stem] = []
         try:
-            found, probe = self._loader(loader), not self._has_probed
+            found = self._loader(loader)
             if found is not None:
-                stems = self._begun(number, found, probe=probe)
+                stems = self._begun(number, found)
                 for stem in stems:
                     stem.wait_ready()
             fault = next((stem.collected.fault for stem in stems if stem.collected.fault), "") or self._unequal(stems)
@@ -233,20 +232,16 @@ class Stems:
         if self.fresh:
             end_all(stems, 0)
             return []
-        self._has_probed |= probe
         return stems
 
-    def _begun(self, number: int, loader: Loader | None, *, probe: bool = False) -> list[Stem]:
-        """Return the stems of a number, which do not yet answer: copies of a loader, or new interpreters without one.
-
-        The first of those that are forked ``probe``, which shows whether copies of them can work.
-        """
+    def _begun(self, number: int, loader: Loader | None) -> list[Stem]:
+        """Return the stems of a number, which do not yet answer: copies of a loader, else new interpreters."""
         guardian, limit_s = self._processes.guardian, self._processes.start_limit_s
         starts: dict[str, m.Start] = {}
         sides = (self.sides.base, self.sides.head)[-len(self._names) :]
         for name, side in zip(self._names, sides, strict=True):
             reports = number == 0 and name == self._names[-1]  # the user sees the tests of head's first worker
-            starts[f"{name} {number}"] = self._start(number, side, loader, reports=reports, probe=probe)
+            starts[f"{name} {number}"] = self._start(number, side, loader, reports=reports)
         connections: dict[str, Connection] = {}
         if loader is not None:
             order = [*starts] if number % 2 else [*starts][::-1]  # neither side is always the first to be forked
@@ -285,7 +280,7 @@ class Stems:
         for stem in stems:
             stem.start_quitting()
 
-    def _start(self, number: int, side: Side, loader: Loader | None, *, reports: bool, probe: bool) -> m.Start:
+    def _start(self, number: int, side: Side, loader: Loader | None, *, reports: bool) -> m.Start:
         """Return the settings of a side's stem."""
         forks, changes = (False, {}) if loader is None else (True, loader.changes)
         processes = self._processes
@@ -310,7 +305,7 @@ class Stems:
             prefix=prefix,
             sites=sites,
             forks=forks,
-            probe=probe,
+            probe=forks and number == 0,  # which shows whether copies of stems can work
         )
 
     def _environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
