@@ -1,13 +1,15 @@
 """The fixtures: each makes a workload of the component that a test gives it, and has this process's engine measure it.
 
+The hooks here are for the tests that use them.
+
 PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
-from inspect import signature
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -17,7 +19,6 @@ from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
     from pytest_rlperf.model.measured import Measure, Result, Workload
-    from pytest_rlperf.probes.functions import Phases
 
 
 class Engine(Protocol):
@@ -65,11 +66,6 @@ def is_measured(item: pytest.Item) -> bool:
     return not CALLS.keys().isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def missing_call(names: Iterable[str]) -> str:
-    """Return the call that a measured test with fixtures of these names lacks: of ours, or of pytest-benchmark's."""
-    return next((CALLS[name] for name in names if name in CALLS), "benchmark(function)")
-
-
 def result_key(item: pytest.Item) -> str:
     """Return the key of a test's result: its node id, or with --pyargs its module's name and the rest.
 
@@ -81,8 +77,9 @@ def result_key(item: pytest.Item) -> str:
     return key.encode("utf-8", "backslashreplace").decode()
 
 
-def begin(item: pytest.Item) -> None:
-    """Get a test ready for its one call; a typo in its markers fails it in every run, not only in a measured one."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Read a test's markers before its fixtures take their time: a typo fails it in every run, measured or not."""
     item.stash[_CALLED] = False
     if is_measured(item):
         try:
@@ -105,14 +102,14 @@ def claim(item: pytest.Item) -> None:
 
 
 def _measure(request: pytest.FixtureRequest, component: str, *args: Any, phases: Any = None, **kwargs: Any) -> Result:
-    """Make the component's workload and have this process's engine measure it."""
+    """Make the component's workload of a fixture's arguments, and have this process's engine measure it."""
     __tracebackhide__ = True
     claim(request.node)
     from pytest_rlperf.components import find_workload
 
     workload = find_workload(component)(*args, **kwargs)
     if phases is not None:
-        workload = _with_phases(workload, phases, args[0])
+        workload = _with_phases(workload, phases, [*args, *kwargs.values()][0])
     engine = request.config.stash.get(ENGINE, None) or RunOnce()
     return engine.measure(workload, request.node)
 
@@ -134,36 +131,37 @@ def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
 
 
 def unmet(item: pytest.Item) -> str:
-    """Return why a test lacks the fixture below that it names, or nearly names, and the edit that helps; else ""."""
+    """Return that there is no such fixture as one that a test nearly names, and which is meant; else ""."""
     if not isinstance(item, pytest.Function):
         return ""
-    definitions = item._fixtureinfo.name2fixturedefs
-    for name in item.fixturenames:
-        near = "" if name in definitions or name == "request" else did_you_mean(name, CALLS)
-        if near:
-            return f"there is no fixture {name!r}{near}{see('writing-tests.md#fixtures')}"
-    if item.cls is None or is_measured(item):
-        return ""
-    name = next((name for name in signature(item.function).parameters if name in CALLS), "")
-    if not name:
-        return ""
-    from unittest import TestCase  # which most projects never load
-
-    edit = f"write def {item.name}(self, {name})"
-    if issubclass(item.cls, TestCase):
-        edit = f"write {item.cls.__name__} without unittest.TestCase, to whose methods pytest gives no fixtures"
-    return f"{item.name} does not get the fixture {name!r}: {edit}{see('writing-tests.md#limits')}"
+    missing = [name for name in item.fixturenames if name not in item._fixtureinfo.name2fixturedefs]
+    near = next((name for name in missing if name != "request" and did_you_mean(name, CALLS)), "")
+    return near and f"there is no fixture {near!r}{did_you_mean(near, CALLS)}{see('writing-tests.md#fixtures')}"
 
 
-def warn_if_uncalled(item: pytest.Item) -> None:
-    """Warn of a test that has passed, has a fixture in its own signature, and never called it."""
-    if not isinstance(item, pytest.Function) or ENGINE in item.config.stash:
-        return  # the notes of a measured run name such tests
-    asked = [name for name in item._fixtureinfo.argnames if name in CALLS]
-    if asked and not item.stash[_CALLED]:
-        from pytest_rlperf.report.wording import uncalled
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure that the test lacks a fixture of ours, and the edit that helps."""
+    report = yield
+    advice = unmet(item) if report.failed else ""
+    if advice:
+        report.sections.append(("rlperf", advice))
+    return report
 
-        item.warn(pytest.PytestWarning(uncalled({item.nodeid: missing_call(asked)})))
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Warn of a test that passes, has a fixture in its own signature or, in a worker, any, and never called it."""
+    yield
+    if isinstance(item, pytest.Function) and not item.stash[_CALLED]:
+        names = item.fixturenames if ENGINE in item.config.stash else item._fixtureinfo.argnames
+        asked = next((name for name in names if name in CALLS), None)
+        if asked is not None:
+            from pytest_rlperf.report.wording import uncalled
+
+            item.warn(pytest.PytestWarning(uncalled({item.nodeid: CALLS[asked]})))
 
 
 @pytest.fixture
@@ -175,20 +173,7 @@ def rlperf(request: pytest.FixtureRequest) -> Measure:
     call, as it does for every fixture: ``{"critic": "update_critic", "sample": "buffer.sample"}``, methods by their
     path from the measured object, or functions.
     """
-
-    def measure(
-        fn: Callable[[], Any],
-        *,
-        items: float = 1,
-        unit: str = "call",
-        setup: Callable[[], Any] | None = None,
-        check: Callable[[Any], Any] | None = None,
-        phases: Phases | None = None,
-    ) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "thunk", fn, items=items, unit=unit, setup=setup, check=check, phases=phases)
-
-    return measure
+    return partial(_measure, request, "thunk")
 
 
 @pytest.fixture
@@ -199,12 +184,7 @@ def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
     draw actions from. Actions are drawn beforehand; calls that only reset an env are not counted as its steps.
     ComponentError where a value that a step returns does not have a row an env.
     """
-
-    def measure(env: Any, num_envs: int | None = None, *, phases: Phases | None = None) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "vecenv", env, num_envs, phases=phases)
-
-    return measure
+    return partial(_measure, request, "vecenv")
 
 
 @pytest.fixture
@@ -213,12 +193,7 @@ def rlperf_replay_sample(request: pytest.FixtureRequest) -> Measure:
 
     ComponentError where an array of the batch does not have ``batch_size`` rows.
     """
-
-    def measure(buffer: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "replay", buffer, batch_size, phases=phases)
-
-    return measure
+    return partial(_measure, request, "replay")
 
 
 @pytest.fixture
@@ -231,20 +206,7 @@ def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
     ``device`` where one is named, and of several rollouts in turn there. A function without parameters computes GAE of
     data of its own. ComponentError where the advantages, the first array returned, differ from a float64 computation.
     """
-
-    def measure(
-        function: Callable[..., Any],
-        n_steps: int = 128,
-        n_envs: int = 8,
-        backend: str = "numpy",
-        *,
-        device: str = "cpu",
-        phases: Phases | None = None,
-    ) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "gae", function, n_steps, n_envs, backend, device, phases=phases)
-
-    return measure
+    return partial(_measure, request, "gae")
 
 
 @pytest.fixture
@@ -254,12 +216,7 @@ def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
     Calls ``agent.update(batch_size)``. ComponentError where that changes nothing that can be seen, or makes a
     parameter NaN or infinite; training that cannot be seen is measured by ``rlperf(update, unit="update", check=…)``.
     """
-
-    def measure(agent: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "sac", agent, batch_size, phases=phases)
-
-    return measure
+    return partial(_measure, request, "sac")
 
 
 @pytest.fixture
@@ -270,14 +227,7 @@ def rlperf_ppo_collect(request: pytest.FixtureRequest) -> Measure:
     ``n_steps × num_envs``, or ``(num_envs, n_steps, …)``, where the agent's env has ``num_envs``; one more is allowed,
     and an array named last, next or final), or holds NaN or infinity.
     """
-
-    def measure(
-        agent: Any, n_steps: int | None = None, items: float | None = None, *, phases: Phases | None = None
-    ) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "ppo", agent, n_steps, items, phases=phases)
-
-    return measure
+    return partial(_measure, request, "ppo")
 
 
 @pytest.fixture
@@ -290,18 +240,7 @@ def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
     that uses the rollout up. ComponentError where an update changes nothing that can be seen, or makes a parameter
     NaN or infinite.
     """
-
-    def measure(
-        agent: Any,
-        n_steps: int | None = None,
-        *,
-        setup: Callable[[], Any] | None = None,
-        phases: Phases | None = None,
-    ) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "ppo_update", agent, n_steps, setup, phases=phases)
-
-    return measure
+    return partial(_measure, request, "ppo_update")
 
 
 @pytest.fixture
@@ -313,14 +252,7 @@ def rlperf_train(request: pytest.FixtureRequest) -> Measure:
     to itself, and fails from 10 % on, unless a marker sets another tolerance. ComponentError where an iteration changes
     nothing that can be seen, or makes a parameter NaN or infinite.
     """
-
-    def measure(
-        agent: Any, n_steps: int | None = None, items: float | None = None, *, phases: Phases | None = None
-    ) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "train", agent, n_steps, items, phases=phases)
-
-    return measure
+    return partial(_measure, request, "train")
 
 
 @pytest.fixture
@@ -330,9 +262,4 @@ def rlperf_import(request: pytest.FixtureRequest) -> Measure:
     The interpreter has the variables and the path of the side that is measured. Phases are the slowest of the modules
     that the import loads, each within the one that imported it. ComponentError where the import fails.
     """
-
-    def measure(module: str) -> Result:
-        __tracebackhide__ = True
-        return _measure(request, "imports", module)
-
-    return measure
+    return partial(_measure, request, "imports")

@@ -23,13 +23,8 @@ from pytest_rlperf.model.judged import FINDINGS, GATE, OFF
 if TYPE_CHECKING:
     from _pytest.nodes import Node
 
-_DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|µs|ms|s|min)?\s*")
+_NUMBER = r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)"
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
-_PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
-_PAIRS = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
-_ADDRESS = re.compile(r"auto|[^\s/:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
-_SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
-_BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 ANCHOR = "anchor"  # the value of --rlperf-against for the baseline's own; git:anchor is a ref of that name
 TRAIN_TOLERANCE = 0.10  # of whole iterations, by many threads and processes, whose pairs differ by 4 to 18 %
@@ -37,125 +32,103 @@ _SIZES = "_bytes"
 _DOES = dict.fromkeys(FINDINGS, (OFF, SHOW, GATE)) | {"time": (SHOW, GATE), "outputs": (OFF, SHOW, GATE, "bits")}
 
 
+def _match(pattern: str, value: object, expected: str) -> re.Match[str]:
+    """Return the match of a whole value, blanks around it left out; ValueError without one."""
+    found = re.fullmatch(pattern, str(value).strip(), re.DOTALL)
+    if found is None:
+        raise ValueError(expected)
+    return found
+
+
 def parse_tolerance(value: object) -> float:
     """Read ``"3%"``, or 0.03 from Python code, as the fraction 0.03; ValueError lists the allowed forms."""
-    if isinstance(value, str):
-        match = _PERCENT.fullmatch(value)
-        fraction = float(match[1]) / 100 if match else math.nan
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        fraction = float(value) if value < 1 else math.nan  # 3 is not 300 %, but a forgotten percent sign
-    else:
-        fraction = math.nan
-    if not 0 < fraction <= 10:
-        raise ValueError("a tolerance is a percentage above 0 and up to 1000, such as 3%")
+    expected = "a tolerance is a percentage above 0 and up to 1000, such as 3%"
+    number, percent = _match(rf"{_NUMBER}\s*(%?)", value, expected).groups()
+    fraction = float(number) / 100 if percent else float(number)
+    if not 0 < fraction <= 10 or (fraction >= 1 and not percent):  # 3 is not 300 %, but a forgotten percent sign
+        raise ValueError(expected)
     return fraction
 
 
 def parse_duration(value: object) -> float:
     """Read ``60``, ``"60"``, ``"1.5s"`` or ``"50us"`` as seconds; ValueError lists the allowed forms."""
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        duration = float(match[1]) * _DURATION_UNITS[match[2]] if match else math.nan
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        duration = float(value)
-    else:
-        duration = math.nan
+    expected = "a time is a positive number of seconds, or has a unit: 60, 1.5s, 50us"
+    number, unit = _match(rf"{_NUMBER}\s*(ns|us|µs|ms|s|min)?", value, expected).groups()
+    duration = float(number) * _DURATION_UNITS[unit]
     if not 0 < duration < math.inf:
-        raise ValueError("a time is a positive number of seconds, or has a unit: 60, 1.5s, 50us")
+        raise ValueError(expected)
     return duration
 
 
 def parse_flag(value: object) -> bool:
     """Read a bool, or its spelling in an ini file."""
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    if isinstance(value, bool):
-        return value
-    try:
-        return words[str(value).strip().lower()]
-    except KeyError:
-        raise ValueError("expected true or false") from None
+    word = _match("(?i:1|true|yes|on|0|false|no|off)", value, "expected true or false")[0]
+    return word.lower() in ("1", "true", "yes", "on")
 
 
 def parse_name(value: object) -> str:
     """Read a baseline's name, which becomes the name of a directory."""
-    if not isinstance(value, str) or not _BASELINE_NAME.fullmatch(value) or len(value) > 100:
-        raise ValueError(
-            "a baseline's name holds letters, digits, '.', '_', '+' and '-' and starts with a letter or digit; "
-            "where baselines are kept is set by --rlperf-baseline-dir"
-        )
-    return value
+    return _match(
+        "[A-Za-z0-9][A-Za-z0-9._+-]{,99}",
+        value,
+        "a baseline's name holds letters, digits, '.', '_', '+' and '-' and starts with a letter or digit; "
+        "where baselines are kept is set by --rlperf-baseline-dir",
+    )[0]
 
 
 def parse_reason(value: object) -> str:
     """Read a reason, which must not be empty."""
-    reason = str(value).strip()
-    if not reason:
-        raise ValueError('a reason must not be empty: the baseline file keeps it, for example "larger networks"')
-    if any("\ud800" <= character <= "\udfff" for character in reason):
-        raise ValueError("a reason must be valid UTF-8: the baseline file keeps it")
-    return reason
+    expected = 'a reason is UTF-8 and not empty: the baseline file keeps it, for example "larger networks"'
+    return _match("[^\ud800-\udfff]+", value, expected)[0]
 
 
 def parse_path(value: object) -> Path:
     """Read a path, relative to the rootdir."""
-    if not str(value).strip():
-        raise ValueError("expected a path")
-    return Path(str(value))
+    return Path(_match(".+", value, "expected a path")[0])
 
 
 def parse_spec(value: object) -> str:
     """Read the code to compare with; it is looked up once the tests are known."""
-    spec = str(value).strip()
-    if not spec:
-        raise ValueError("expected a git ref, pip:REQUIREMENT, dir:PATH or python:PATH")
-    return spec
+    return _match(".+", value, "expected a git ref, pip:REQUIREMENT, dir:PATH or python:PATH")[0]
 
 
 def parse_pairs(value: object) -> tuple[int, int]:
     """Read ``"3..10"``, the fewest and the most pairs of a test."""
-    match = _PAIRS.fullmatch(str(value))
-    least, most = (int(match[1]), int(match[2])) if match else (0, 0)
+    expected = "expected the fewest and the most pairs, at least two, such as 3..10"
+    least, most = map(int, _match(r"(\d+)\s*\.\.\s*(\d+)", value, expected).groups())
     if not 2 <= least <= most:
-        raise ValueError("expected the fewest and the most pairs, at least two, such as 3..10")
+        raise ValueError(expected)
     return least, most
 
 
 def parse_lanes(value: object) -> int | None:
     """Read how many pairs are measured at once, None for as many as the machine has room for."""
-    text = str(value).strip()
-    if text == "auto":
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError("expected how many pairs to measure at once, 1 or more, or auto")
-    return int(text)
+    text = _match("auto|[1-9][0-9]*", value, "expected how many pairs to measure at once, 1 or more, or auto")[0]
+    return None if text == "auto" else int(text)
 
 
 def parse_workers(value: object) -> str:
     """Read how the processes that measure are started."""
-    text = str(value).strip()
-    if text not in ("auto", "fresh"):
-        raise ValueError("expected auto or fresh")
-    return text
+    return _match("auto|fresh", value, "expected auto or fresh")[0]
 
 
 def parse_shard(value: object) -> tuple[int, int]:
     """Read ``"2/4"``, the second of four shards."""
-    match = _SHARD.fullmatch(str(value).strip())
-    number, count = (int(match[1]), int(match[2])) if match else (1, 0)
+    expected = "expected K/N, the number of a shard and how many there are, such as 1/4 to 4/4"
+    number, count = map(int, _match("([1-9][0-9]{,3})/([1-9][0-9]{,3})", value, expected).groups())
     if number > count:
-        raise ValueError("expected K/N, the number of a shard and how many there are, such as 1/4 to 4/4")
+        raise ValueError(expected)
     return number, count
 
 
 def parse_address(value: object) -> str:
     """Read where a Ray cluster is: ``"auto"`` for the one that this machine is part of, or its host and port."""
-    address = str(value).strip()
-    if not _ADDRESS.fullmatch(address):
-        raise ValueError(
-            "expected HOST:PORT, or auto for the cluster that this machine is part of; write paths before "
-            "--rlperf-ray, or --rlperf-ray=auto"
-        )
-    return address
+    return _match(
+        r"auto|[^\s/:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}",
+        value,
+        "expected HOST:PORT, or auto for the cluster that this machine is part of; write paths before "
+        "--rlperf-ray, or --rlperf-ray=auto",
+    )[0]
 
 
 def parse_packages(value: object) -> tuple[str, ...]:
@@ -412,11 +385,11 @@ def read_config(config: pytest.Config) -> Config:
 
 _FOR_MEASURING = ("json", "html", "benchmark-json", "shard", "ray", "strict", "findings")
 _CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
-    ("shard", "measures a part of the tests", ("lf", "selfcheck", "bisect")),
+    ("shard", "measures a part of the tests", ("selfcheck", "bisect")),
     (
         "ray",
         "measures on other machines",
-        ("lf", "selfcheck", "bisect", "shard", "save-baseline", "benchmark-json"),
+        ("selfcheck", "bisect", "shard", "save-baseline", "benchmark-json"),
     ),
     (
         "selfcheck",
@@ -437,8 +410,6 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     # The ini file and its addopts may have these, which make tests fail, for the runs that do measure.
     typed = {_word(str(arg).partition("=")[0]) for arg in config.invocation_params.args}
     given = given - {"strict", "findings"} | typed & {"strict", "findings"}
-    if getattr(config.option, "lf", False):  # by a cache that each machine has, or changes
-        given.add("lf")
     if settings.accept is not None and not settings.save:
         raise pytest.UsageError(
             "--rlperf-accept has no effect alone: use it with --rlperf-save-baseline, which stores the new figures"
@@ -449,8 +420,7 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     for flag, does, others in _CONFLICTS:
         for other in others:
             if {flag, other} <= given:
-                spelled = "--lf" if other == "lf" else f"--rlperf-{other}"
-                raise pytest.UsageError(f"--rlperf-{flag} {does}: leave out {spelled}")
+                raise pytest.UsageError(f"--rlperf-{flag} {does}: leave out --rlperf-{other}")
 
 
 def _word(flag: str | None) -> str:

@@ -12,7 +12,6 @@ from pytest_rlperf import fixtures, options
 
 pytest_plugins = ["pytest_rlperf.fixtures"]
 
-_DEBUGGER = pytest.StashKey[str]()
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
 _VARIABLES = pytest.StashKey[dict[str, str]]()  # likewise
 
@@ -40,10 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker, which acts on orders
     settings = options.read_config(config)
     if settings.active and not config.option.collectonly:
-        debugger = _debugger(config)
-        if debugger is not None:
-            config.stash[_DEBUGGER] = debugger
-            return
+        if any(getattr(config.option, name, False) for name in ("usepdb", "trace")):
+            raise pytest.UsageError(
+                "--rlperf measures in other processes, where --pdb and --trace have no terminal: leave --rlperf out, "
+                "then the same tests run once, checked and unmeasured"
+            )
         if sys.platform == "win32":  # before anything that only POSIX has is imported
             raise pytest.UsageError(
                 "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
@@ -60,41 +60,3 @@ def pytest_configure(config: pytest.Config) -> None:
         variables = config.stash.get(_VARIABLES, None) or dict(os.environ)
         began = Beginning(_STARTUP_PATH, variables, frozenset(sys.modules) - before)
         config.pluginmanager.register(Run(config, settings, began), "rlperf-run")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Read a measured test's markers before its fixtures take their time."""
-    fixtures.begin(item)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Warn where a test passes without the call that it is there for."""
-    yield
-    fixtures.warn_if_uncalled(item)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to a failure that the test lacks a fixture of ours, and the edit that helps."""
-    report = yield
-    advice = fixtures.unmet(item) if report.failed else ""
-    if advice:
-        report.sections.append(("rlperf", advice))
-    return report
-
-
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Show that a debugger keeps a run from measuring."""
-    if _DEBUGGER not in config.stash:
-        return []
-    return [f"rlperf: nothing is measured under {config.stash[_DEBUGGER]}: each test runs once, as without --rlperf"]
-
-
-def _debugger(config: pytest.Config) -> str | None:
-    """Return the option by which a debugger is at work in this process, where workers' breakpoints are not."""
-    flags = {"usepdb": "--pdb", "trace": "--trace"}
-    return next((flag for name, flag in flags.items() if getattr(config.option, name, False)), None)

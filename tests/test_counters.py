@@ -24,7 +24,7 @@ from pytest_rlperf.model.notes import (
 from pytest_rlperf.model.stored import Baseline, Machine
 from pytest_rlperf.options import parse_findings
 from pytest_rlperf.report.wording import obstacle_text, verdict_message
-from pytest_rlperf.run.baselines import OtherCounts, StoredCounts, live_counts
+from pytest_rlperf.run.state import OtherCounts, StoredCounts, live_counts
 from pytest_rlperf.timers import hierarchical_timer
 
 EVERY = ("*",)

@@ -6,20 +6,16 @@ import errno
 import json
 import re
 import shutil
-import signal
 import socket
-import subprocess
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import builders
-import psutil
 import pytest
 from builders import provenance, result, source
-from example import FAILED, INTERRUPTED, OK, USAGE, Example, Run
+from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
 from pytest_rlperf.baseline.machine import this_machine
@@ -145,17 +141,6 @@ def test_an_import_is_each_sides_own(repository: Repository) -> None:
     run = repository.against("HEAD", code=FAILED)
     assert run.statuses == {"test_import": "SLOWER"}
     assert "import/mylib" in {phase["path"] for phase in run.tests["test_import"]["result"]["phases"]}
-
-
-@pytest.mark.slow
-def test_stop_at_first_and_last_failed(repository: Repository) -> None:
-    """-x ends a live run at its first SLOWER; --lf compares that test alone."""
-    repository.library("head", times=5)
-    repository.commit()
-    first = repository.against("HEAD~1", "-x", "-p", "cacheprovider", code=FAILED)
-    assert first.statuses == {"test_work": "SLOWER"}
-    again = repository.against("HEAD~1", "--lf", "-p", "cacheprovider", code=FAILED)
-    assert again.statuses == {"test_work": "SLOWER"}
 
 
 @pytest.mark.skipif(count_lanes().most < 2, reason="one lane sets up all the first pairs at once")
@@ -363,46 +348,6 @@ def test_two_runs_at_once_do_not_disturb_each_other(repository: Repository, tmp_
         assert test["verdict"]["status"] == "SLOWER"
 
 
-def members(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
-    """Wait until a run has ``count`` worker processes, and return them."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = [
-            child
-            for child in psutil.Process(process.pid).children(recursive=True)
-            if re.search(r"pytest_rlperf.workers.(session|loader)", " ".join(_command(child)))
-        ]
-        if len(found) >= count:
-            return found
-        if process.poll() is not None:
-            break
-    raise AssertionError(f"no {count} workers; the run wrote: {process.communicate()[0]}")
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_no_worker_outlives_its_run(repository: Repository, how: signal.Signals) -> None:
-    """Workers of both sides end with an interrupted run, and with one that is killed."""
-    repository.library("head", times=2)
-    repository.commit()
-    with repository.start("--rlperf-against=HEAD~1", "--rlperf-max-time=30", "--rlperf-pairs=4..10") as process:
-        workers = members(process, 4)
-        process.send_signal(how)
-        process.communicate(timeout=60)
-        _, alive = psutil.wait_procs(workers, timeout=20)
-    assert alive == []
-    if how is signal.SIGINT:
-        assert process.returncode == INTERRUPTED
-        assert repository.left_over() == []
-
-
 def rewrite(path: Path, change: Any) -> None:
     data = json.loads(path.read_bytes())
     change(data)
@@ -478,7 +423,7 @@ TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns
 @pytest.mark.slow
 def test_selfcheck_tells_what_the_machine_can(repository: Repository, wording: Wording) -> None:
     """Unchanged code is not called slower, nor slower code the same, and the machine is fit if all that was found."""
-    repository.write({"larger.py": "from pytest_rlperf.run import selfcheck\nselfcheck.SLOWDOWNS = (2.0, 4.0)\n"})
+    repository.write({"larger.py": "from pytest_rlperf.run import one_test\none_test.SLOWDOWNS = (2.0, 4.0)\n"})
     run = repository.pytest("--rlperf-selfcheck", *QUICK, *DECISIVE, "-p", "larger", "-k", "work", code=OK)
     assert run.document["kind"] == "selfcheck"
     trials = run.tests["test_work"]["trials"]

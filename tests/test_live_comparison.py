@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -53,8 +52,6 @@ class Stems:
         self.checked: list[str] = []
         self.loaders: dict[int, int] = {}
         self.claimed: set[int] = set()
-        self.ahead: set[int] = set()
-        self.all_ahead = threading.Event()
 
     def claim(self, index: int, avoid: Sequence[int]) -> int:
         self.claimed.add(index)
@@ -63,22 +60,12 @@ class Stems:
     def give_back(self, number: int) -> None:
         self.claimed.remove(number)
 
-    def ready(self, number: int) -> None:
-        self.ahead.add(number)
-        if len(self.ahead) == 2:
-            self.all_ahead.set()
-
     def workers(self, number: int, loader: int) -> list[Worker]:
-        """Return base's and head's worker; new interpreters all wait for those that start at the same time."""
         self.loaders[number] = loader
-        assert not self.fresh or self.all_ahead.wait(10)
         return [Worker(f"{side} {number}", self) for side in ("base", "head")]
 
     def may_differ(self, base: Worker, head: Worker) -> bool:
         return True
-
-    def learn(self, pair: Sequence[Worker]) -> None:
-        """Learn nothing."""
 
     def let_go(self, worker: Worker) -> None:
         """Let a worker end."""
@@ -170,14 +157,6 @@ def test_sides_begin_in_turn(fresh: bool) -> None:
     assert group.reporter == "head 0"
     assert sorted(group.left) == ["base 1", "base 2", "head 1", "head 2"]
     assert stems.claimed == {0}  # until the end of the test
-
-
-def test_new_interpreters_of_the_first_pairs_start_at_the_same_time() -> None:
-    """Each takes seconds; those that are forked start when they are needed."""
-    for fresh, ahead in ((True, {1, 2}), (False, set[int]())):
-        stems = Stems(fresh=fresh)
-        comparison(stems)[0].run()
-        assert stems.ahead == ahead
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from builders import write
 from wording import Wording
 
-from pytest_rlperf.workers.alike import dependents, modules_alike
+from pytest_rlperf.workers.alike import modules_alike
 from pytest_rlperf.workers.loader import load
 
 
@@ -97,31 +97,7 @@ def made(name: str, file: Path) -> ModuleType:
     return module
 
 
-def test_dependents_need_a_package_however_indirectly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the names of distributions, however they are spelt; the packages' own distribution is none."""
-    needs: dict[str, list[str] | None] = {
-        "Own.Package": ["numpy"],
-        "direct": ["own_package >=1.0 ; python_version > '3'", "numpy"],
-        "in-direct": ["Direct[extra]<2"],
-        "numpy": None,
-        "other": ["numpy", "own-package-tools"],
-    }
-    distributions = [SimpleNamespace(metadata={"Name": name}, requires=needed) for name, needed in needs.items()]
-    monkeypatch.setattr("importlib.metadata.distributions", lambda: distributions)
-    packages = {
-        "own": ["Own.Package"],
-        "direct": ["direct"],
-        "indirect": ["in-direct"],
-        "numpy": ["numpy"],
-        "o": ["other"],
-    }
-    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: packages)
-    assert dependents(["own.part"]) == {"direct", "indirect"}
-    assert dependents(["numpy"]) == {"own", "direct", "indirect", "o"}
-    assert dependents(["unknown"]) == dependents([]) == set()
-
-
-ASK = "from pytest_rlperf.workers.probe import fault_of_forks\nprint(fault_of_forks({}))"
+ASK = "from pytest_rlperf.workers.loader import fault_of_forks\nprint(fault_of_forks({}))"
 
 
 def fault_in(text: str, limit_s: float) -> str:

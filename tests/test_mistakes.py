@@ -47,14 +47,6 @@ SERVER = """
             server.bind(("127.0.0.1", PORT))
             rlperf(lambda: sum(range(9)))
 """
-IN_A_CLASS = """
-    import unittest
-
-
-    class {name}({base}):
-        def test_gae({parameters}):
-            rlperf_gae(None)
-"""
 LIBRARY = "import mylib\n\ndef test_it(rlperf):\n    rlperf(mylib.work)\n"
 WORK = "def work():\n    return sum(range(9))\n"
 
@@ -132,12 +124,6 @@ MISTAKES = {
         (),
         ("advantages differ from the float64 reference", "expected", "a function that also takes next_done"),
         "writing-tests.md#fixtures",
-    ),
-    "unittest": Mistake(
-        IN_A_CLASS.format(name="TestOld", base="unittest.TestCase", parameters="self, rlperf_gae"),
-        (),
-        ("test_gae does not get the fixture 'rlperf_gae': write TestOld without unittest.TestCase",),
-        "writing-tests.md#limits",
     ),
     "benchmark": Mistake(
         BOTH,

@@ -176,14 +176,12 @@ class OnCluster:
         self._small = {"object_store_memory": 80_000_000}
         head = {"num_cpus": head_cpus, "include_dashboard": False, **self._small}
         self.cluster: Any = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
-        self.nodes = [self.add_node() for _ in range(nodes)]
+        for _ in range(nodes):
+            self.cluster.add_node(num_cpus=1, **self._small)
         write(self.root, {"pytest.ini": "[pytest]\n", "conftest.py": "", "tests/test_it.py": TESTS})
         write(self.root, {"mylib/__init__.py": LIBRARY.format(times=2)})
         git(self.root, "init", "--quiet", "--initial-branch=main", env=self.variables)
         self.commit()
-
-    def add_node(self) -> Any:
-        return self.cluster.add_node(num_cpus=1, **self._small)
 
     def commit(self) -> None:
         git(self.root, "add", "--all", env=self.variables)
@@ -280,22 +278,6 @@ def test_a_run_on_two_nodes_is_as_one_here(make_cluster: Callable[[int, int], On
     assert document["tests"]["tests/test_it.py::test_slower"]["verdict"]["status"] == "SLOWER"
     assert len(document["parts"]) == 4
     assert not document["provenance"]["dirty"]
-
-
-@pytest.mark.slow
-def test_a_node_that_dies_has_its_shard_measured_elsewhere(make_cluster: Callable[[int, int], OnCluster]) -> None:
-    """Ray starts the task again on another node; nothing of the lost node goes on."""
-    project = make_cluster(1, 0)
-    write(project.root, {"tests/test_it.py": WAITING})
-    with project.start(*ONE_CALL, project.address) as process:
-        wait_for(lambda: list(project.waiting.iterdir()))
-        project.add_node()
-        project.cluster.remove_node(project.nodes[0], allow_graceful=False)
-        (project.waiting / "go").touch()
-        code, out = ended(process)
-    assert code == OK, out
-    assert lines_of(out) == {"tests/test_it.py::test_waits PASSED"}
-    wait_for(lambda: not measuring(project))
 
 
 @pytest.mark.slow

@@ -13,15 +13,14 @@ from wording import Wording
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Allowance, Outcome, Status, Verdict
+from pytest_rlperf.model.judged import Outcome, Status, Verdict
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.notes import KeptBack
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.stored import Acceptance, Link, PairSpread
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import message, saved_lines, verdict_message
-from pytest_rlperf.run.outcomes import RunState
-from pytest_rlperf.run.saving import save
+from pytest_rlperf.run.state import RunState, save
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -258,22 +257,6 @@ def test_what_could_not_be_written_is_not_said_to_be_stored(new_run: NewRun, wor
         save(run, failed=())
     assert run.saved is None
     assert message(run.outcomes.tests["test_it.py::test_a"]) == verdict_message(NEW)
-
-
-def test_a_reason_that_is_no_text_is_refused_before_anything_is_replaced(new_run: NewRun, wording: Wording) -> None:
-    """Bytes that are not UTF-8 come in by a command line; no file could be read back that has them."""
-    first = new_run()
-    enter(first, "test_a", NEW)
-    save(first, failed=())
-    with wording.raises(pytest.UsageError):
-        new_run("--rlperf-accept=f\udcfcr")
-    allowance = Allowance("*", 1.0, "f\udcfcr", "1a2b3c4d5e6f")
-    second = new_run()
-    enter(second, "test_a", replace(SLOWER, accepted=True, allowance=allowance), 2e-3)
-    with pytest.raises(BaselineError) as caught:
-        save(second, failed=())
-    assert str(caught.value).replace(second.baselines.store.path.name, "MACHINE.json") == wording
-    assert stored_ms(second) == {"test_a": 1.0}
 
 
 def test_who_accepts_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:

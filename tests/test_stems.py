@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import sys
 import threading
@@ -11,7 +9,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -27,7 +24,6 @@ from pytest_rlperf.workers.stems import (
     DoubtfulError,
     Processes,
     Stems,
-    Surroundings,
     WorkerGroup,
 )
 
@@ -36,7 +32,6 @@ PROJECT = Project(Path("/t"), Path("/t"), None, (), (), (), (), (), (), Path("/t
 HEAD = PROJECT.side("HEAD", sys.executable, (), (Path("/t"),))
 BASE = replace(HEAD, label="commit 1", homes=(Path("/base"),), environment={"SIDE": "base"})
 SIDES = Sides(base=BASE, head=HEAD, packages=("mine",), changed=("a.py",), notes=())
-TEN = [f"more{number}" for number in range(10)]
 
 
 def noted(name: str) -> Any:
@@ -124,7 +119,6 @@ class FakeWorker(Fake):
         super().__init__()
         self.stem, self.variables = stem, stem.variables
         self.called: m.Called | None = None
-        self.others: list[str] = []
         self.loaded: dict[str, str] = {}
 
     @property
@@ -143,9 +137,7 @@ class FakeWorker(Fake):
 
 def processes_of(*, forks: bool) -> Processes:
     """Return the processes of a run that forks, or starts new interpreters."""
-    return Processes(
-        Surroundings(dict(os.environ), (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0)
-    )
+    return Processes(dict(os.environ), (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0)
 
 
 @pytest.fixture
@@ -156,7 +148,6 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
         monkeypatch.setattr(module, name, fake)
     monkeypatch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])
     monkeypatch.setattr(Guardian, "new_directory", lambda self: tmp_path)
-    monkeypatch.setattr(Guardian, "guarding_commands", lambda self: contextlib.nullcontext())
     return processes_of(forks=True)
 
 
@@ -246,40 +237,10 @@ def test_pairs_that_lose_loaders_at_once_end_no_new_interpreters(stems: Any, mon
 
 
 def test_a_loader_leaves_out_what_wants_a_package_under_test(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is started anew without that; also where a module that it learns is the one."""
-    monkeypatch.setattr(FakeLoader, "dirty", ["dirt.a", "more3"])
-    monkeypatch.setattr(module, "_LONG_LOAD_S", -1.0)
-    pair = stems.workers(0)
-    pair[0].others = pair[1].others = TEN
-    stems.learn(pair)
+    """It is started anew without that."""
+    monkeypatch.setattr(FakeLoader, "dirty", ["dirt.a"])
     assert all(stem.forks for stem in stems.ready(0))
-    first, last = ["numpy", *TEN], ["numpy", *TEN[:3], *TEN[4:]]
-    assert [loader.loaded for loader in loaders()] == [["numpy", "dirt.a"], first, last]
-
-
-@pytest.mark.parametrize("load_s", [0.1, 0.4])
-def test_stems_are_forked_anew_once_loaders_know_more(
-    stems: Any, load_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten modules of a first call on both sides are enough where they take long; a probe follows in any case.
-
-    Those of a call that sets variables of libraries are not learned.
-    """
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=itertools.count(step=load_s).__next__))
-    first, pair = stems.ready(0), stems.workers(0)
-    pair[0].others, pair[1].others = ["base_only", *TEN], [*TEN[1:], "head_only"]
-    stems.learn(pair)
-    pair[1].others, pair[1].variables = TEN, {"OMP_WAIT": "1"}
-    stems.learn(pair)
-    assert stems.ready(0) == first
-    pair[1].variables = first[1].variables
-    stems.learn(pair)
-    second = stems.ready(0)
-    assert (second == first) is (load_s < 0.3)
-    assert stems.ready(1)[0].start.probe is (second == first)
-    assert loaders()[0].loaded == ["numpy", "dirt.a", *TEN]
-    stems.learn(pair)
-    assert stems.ready(0) == second
+    assert [loader.loaded for loader in loaders()] == [["numpy", "dirt.a"], ["numpy"]]
 
 
 @pytest.mark.parametrize(

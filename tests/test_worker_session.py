@@ -43,10 +43,10 @@ def ends() -> Iterator[tuple[Connection, Connection]]:
     there.close()
 
 
-def test_modules_that_the_first_call_loads_are_listed(
+def test_own_modules_that_the_first_call_loads_are_listed(
     ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    """Those that were loaded before the session began are not, nor are files of the code under test."""
+    """With their files; others are not."""
     here, there = ends
     engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there)
 
@@ -64,9 +64,8 @@ def test_modules_that_the_first_call_loads_are_listed(
     answer = m.receive_from_worker(here)
     assert isinstance(answer, m.Answer)
     checked = m.answer_to(m.Check(), answer)
-    assert "rlperf_library" in checked.others
-    assert not {"rlperf_own", "pytest", __name__} & {*checked.others}
     assert checked.loaded["rlperf_own"] == str(HERE)
+    assert "rlperf_library" not in checked.loaded
     assert checked.variables == library_variables()
 
 
@@ -120,7 +119,7 @@ def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromW
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
     sent: list[m.FromWorker] = []
     engine: Any = SimpleNamespace(receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=dict, dropped=0)
-    found = session.Session(start(), engine, terminal=-1)
+    found = session.Session(start(), engine)
     if error is not None:
 
         def collect() -> None:

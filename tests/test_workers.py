@@ -53,7 +53,7 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
     assert sum(len(set(found)) > 1 for found in by_size) >= len(by_size) - 2
 
 
-@pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("library", ["numpy", pytest.param("torch._dynamo", marks=pytest.mark.slow)])
 def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path, library: str) -> None:
     """Descriptors, variables, signals, import hooks, filters, locks, seeds and threads are those of a new process."""
     pytest.importorskip(library)

@@ -24,10 +24,10 @@ from pytest_rlperf.timers.scope import PROCESS
 def thunk_workload(
     fn: Callable[[], Any],
     *,
-    items: float,
-    unit: str,
-    setup: Callable[[], Any] | None,
-    check: Callable[[Any], Any] | None,
+    items: float = 1,
+    unit: str = "call",
+    setup: Callable[[], Any] | None = None,
+    check: Callable[[Any], Any] | None = None,
 ) -> Workload:
     """Return ``fn`` as a workload; ComponentError where it cannot be called or counted."""
     __tracebackhide__ = True

@@ -44,7 +44,7 @@ _POSITIONAL = ("rewards", "values", "dones", "last_values", "gamma", "lam")
 
 
 def gae_workload(
-    function: Callable[..., Any], n_steps: int, n_envs: int, backend: str, device: str = "cpu"
+    function: Callable[..., Any], n_steps: int = 128, n_envs: int = 8, backend: str = "numpy", device: str = "cpu"
 ) -> Workload:
     """Return the workload of ``function`` on a rollout of shape (n_steps, n_envs).
 

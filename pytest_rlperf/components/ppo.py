@@ -76,7 +76,7 @@ def _of_env_steps(
 # --------------------------------------------------------------------------- rollouts
 
 
-def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
+def ppo_workload(agent: Any, n_steps: int | None = None, items: float | None = None) -> Workload:
     """Return the workload of ``agent.collect(n_steps)``, or of a thunk that collects ``items`` env steps.
 
     The check collects one rollout of an agent's: its arrays must have ``n_steps`` rows, or one more for what also
@@ -228,7 +228,7 @@ def _is_full(shape: tuple[int, ...], n_steps: int, items: float | None) -> bool:
 # --------------------------------------------------------------------------- updates and iterations
 
 
-def ppo_update_workload(agent: Any, n_steps: int | None, setup: Callable[[], object] | None) -> Workload:
+def ppo_update_workload(agent: Any, n_steps: int | None = None, setup: Callable[[], object] | None = None) -> Workload:
     """Return the workload of one PPO update of ``agent``, or of a thunk that does one.
 
     The check collects the rollout, does one update on it, and has ``Training`` look at what it trains. Every call
@@ -288,7 +288,7 @@ def _passes(learner: Learner) -> list[Probe]:
     return [*modules, Backward(), OptimizerSteps()] if "torch" in sys.modules else []
 
 
-def train_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
+def train_workload(agent: Any, n_steps: int | None = None, items: float | None = None) -> Workload:
     """Return the workload of one iteration of ``agent``'s training, or of a thunk that trains on ``items`` env steps.
 
     The check does one iteration, and has ``Training`` look at what it trains.

@@ -35,7 +35,7 @@ from pytest_rlperf.timers import hierarchical_timer
 _SAMPLE = hierarchical_timer("sample")
 
 
-def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
+def replay_workload(buffer: Any, batch_size: int | None = None) -> Workload:
     """Return the workload of ``buffer.sample(batch_size)``, or of a thunk that draws such a batch.
 
     The check draws one batch: every array in it must have ``batch_size`` rows.
@@ -111,7 +111,7 @@ _IDLE = "is the buffer filled past its warm-up, and does update() do a gradient 
 _BATCHES = ("batch", "minibatch", "samples", "transitions", "experiences")  # names of a parameter that is no size
 
 
-def sac_workload(agent: Any, batch_size: int | None) -> Workload:
+def sac_workload(agent: Any, batch_size: int | None = None) -> Workload:
     """Return the workload of one gradient step of ``agent``, or of a thunk that does one.
 
     The check does one update: of the parameters trained by the optimizers that the agent holds, the thunk refers to, or

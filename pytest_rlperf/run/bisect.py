@@ -161,21 +161,21 @@ class ProbeLoop(TestLoop):
     def compare(self, session: pytest.Session, base: Candidate, head: Candidate) -> dict[str, Outcome | str]:
         """Return the outcome of each test, or why there is none."""
         self._pair = base, head
-        self._run.settings = replace(self._run.settings, against=base.spec)
-        self._run.outcomes.tests.clear()
+        self.run_state.settings = replace(self.run_state.settings, against=base.spec)
+        self.run_state.outcomes.tests.clear()
         self._reasons: dict[str, str] = {}
         keys = [result_key(item) for item in session.items]
         try:
             self.run(session)
         except (SideError, pytest.UsageError) as error:
             self._reasons = dict.fromkeys(keys, str(error).partition("\n")[0])
-        return {key: self._run.outcomes.tests.get(key) or self._reasons[key] for key in keys}
+        return {key: self.run_state.outcomes.tests.get(key) or self._reasons[key] for key in keys}
 
     def _prepare_sides(self, project: Project) -> Sides:
-        self._progress.count(0, 1, {})
-        self._progress.begin(self._pair[1].title)
+        self.progress.count(0, 1, {})
+        self.progress.begin(self._pair[1].title)
         try:
-            return compared(*self._pair, project, self._progress.show)
+            return compared(*self._pair, project, self.progress.show)
         except SideError as error:
             raise pytest.UsageError(str(error)) from None
 

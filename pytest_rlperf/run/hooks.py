@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import signal
 import sys
 import threading
-import time
 from collections.abc import Generator, Mapping, Sequence
-from functools import cached_property, partial
 from types import FrameType
 from typing import TypeAlias
 
@@ -17,8 +14,7 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.fixtures import is_measured, missing_call, result_key, unmet
-from pytest_rlperf.measure.one_side import WORKERS
+from pytest_rlperf.fixtures import is_measured, result_key, unmet
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
@@ -27,14 +23,11 @@ from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.summary import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine
-from pytest_rlperf.report.wording import note_lines, seen_from_here, uncalled
-from pytest_rlperf.run import selfcheck
-from pytest_rlperf.run.end import EndOfRun, check_outputs
-from pytest_rlperf.run.lanes import Lanes
+from pytest_rlperf.report.wording import note_lines, seen_from_here
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
-from pytest_rlperf.run.outcomes import RunState
-from pytest_rlperf.run.saving import save
+from pytest_rlperf.run.reporting import EndOfRun, check_outputs
+from pytest_rlperf.run.state import RunState, save
 from pytest_rlperf.writing import OutputError
 
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
@@ -43,18 +36,12 @@ _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGHUP: signal.SIG_DFL,
 }
 _TestStatus: TypeAlias = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # a category, a letter, a word
-_ENDING_S = 30.0  # workers and the guardian have seconds each, reports less
 
 
-def _platform_notes(platform: str) -> list[str]:
+def _platform_notes(platform: str) -> list[Note]:
     """Return what this system does not offer to a run; Linux offers all of it."""
-    if platform.startswith("linux"):
-        return []
-    system = "macOS" if platform == "darwin" else platform
-    return [
-        f"on {system} processes cannot be placed on CPUs, and there is no /proc: all else works, but times spread more "
-        "than on Linux"
-    ]
+    text = f"on {'macOS' if platform == 'darwin' else platform} processes cannot be placed on CPUs: times spread more"
+    return [] if platform.startswith("linux") else [TextNote(text)]
 
 
 class MeasuredRun:
@@ -64,11 +51,10 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._began = began
-        notes: list[Note] = [TextNote(text) for text in _platform_notes(sys.platform)]
+        notes = _platform_notes(sys.platform)
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
-        self._passed: list[pytest.Item] = []
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
@@ -77,14 +63,13 @@ class MeasuredRun:
         if coverage is not None and getattr(coverage.options, "cov_fail_under", None):
             notes.append(TextNote("--cov-fail-under is off: coverage is not measured in the processes that run tests"))
             coverage.options.cov_fail_under = None
-        self._forked = config.pluginmanager.unregister(name="pytest_forked") is not None
         try:
-            check_outputs(settings, getattr(config.option, "xmlpath", None))
+            check_outputs(settings)
             self._run = RunState(settings, config.rootpath, notes)
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
-        _Interrupts(config)
+        _interrupt_once(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -116,8 +101,6 @@ class MeasuredRun:
             self._settings.for_test(item)
         if self._settings.shard is not None:
             self._keep_shard(self._settings.shard, items)
-        if self._forked and (config.option.forked or any(item.get_closest_marker("forked") for item in items)):
-            self._run.note(TextNote("pytest-forked is off: measured tests run in processes of their own"))
 
     def _keep_shard(self, wanted: tuple[int, int], items: list[pytest.Item]) -> None:
         """Deselect the tests of other shards."""
@@ -137,7 +120,7 @@ class MeasuredRun:
         self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
-        """Show how many tests there are, and how each is measured."""
+        """Show how many tests there are."""
         shard = self._run.shard
         if not items:
             if shard is not None and shard.collected:
@@ -146,30 +129,7 @@ class MeasuredRun:
         tests = units.counted(len(items), "test")
         if shard is not None:
             tests = f"{shard.name}: {len(items)} of {units.counted(len(shard.collected), 'test')}"
-        if self._settings.ray is not None:
-            return f"rlperf: {tests} in shards on the nodes of a Ray cluster"
-        if self._settings.selfcheck:
-            return f"rlperf: {tests}, each {1 + len(selfcheck.SLOWDOWNS)} times"
-        return f"rlperf: {tests} {self._how(items)}"
-
-    def _how(self, items: list[pytest.Item]) -> str:
-        """Return how tests are measured: some in live pairs, the others by themselves."""
-        settings, baselines = self._settings, self._run.baselines
-        lanes = self._lanes.count
-        live = len(items) if settings.against is not None else 0
-        if settings.against is None:
-            live = sum(baselines.commit_of(result_key(item)) is not None for item in items)
-        alone, parts = len(items) - live, []
-        if alone:
-            parts.append(f"{alone if live else ''} in {WORKERS} processes each".lstrip())
-        if live:
-            at_once = f", {lanes} at once" if lanes > 1 else ""
-            parts.append(f"{live if alone else ''} in {settings.pairs[0]} live pairs each or more{at_once}".lstrip())
-        return "; ".join(parts)
-
-    @cached_property
-    def _lanes(self) -> Lanes:
-        return make_lanes(self._config, self._run)
+        return f"rlperf: {tests}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -191,7 +151,7 @@ class MeasuredRun:
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Measure the session's tests in workers of this machine."""
-        TestLoop(session.config, self._run, self._began, self._lanes, progress).run(session)
+        TestLoop(session.config, self._run, self._began, make_lanes(session.config, self._run), progress).run(session)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""
@@ -215,8 +175,6 @@ class MeasuredRun:
             self._add_error(key, report)
         elif report.skipped and hasattr(report, "wasxfail"):
             self._xfailed.add(key)
-        elif report.when == "call" and report.passed:
-            self._passed.append(item)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(
@@ -248,10 +206,6 @@ class MeasuredRun:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Store results, write files, and set the exit status: a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        silent = [item for item in self._passed if result_key(item) not in self._run.outcomes.keys]
-        if silent:
-            calls = {item.nodeid: missing_call(getattr(item, "fixturenames", ())) for item in silent}
-            self._run.note(TextNote(uncalled(calls)))
         self._refuse_empty_comparison(session)
         fitness = self._run.fitness
         if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
@@ -262,7 +216,9 @@ class MeasuredRun:
         elif exitstatus == pytest.ExitCode.OK and not self._run.outcomes.keys:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
-        if not names_tests(self._config):
+        # Where files or tests were named, or --lf left files out, there may be tests that were not collected.
+        named = any("::" in arg or arg.endswith(".py") for arg in self._config.args)
+        if not (named or getattr(self._config.option, "lf", False)):
             keys = {result_key(item) for item in session.items}
             self._run.note(*self._run.accepted.unmatched(keys | self._left_out))
         if self._settings.save and self._run.outcomes.tests:
@@ -281,9 +237,6 @@ class MeasuredRun:
         except BaselineError as error:
             self._run.note(TextNote(str(error)))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        except KeyboardInterrupt:
-            self._run.note(TextNote("interrupted while storing: the baseline has all new figures, or none"))
-            session.exitstatus = pytest.ExitCode.INTERRUPTED
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
         """Make it a usage error, never a pass, where no gated test could run on the base side.
@@ -316,38 +269,29 @@ class MeasuredRun:
         return LogLine(write)
 
 
-class _Interrupts:
-    """Has SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
+def _interrupt_once(config: pytest.Config) -> None:
+    """Have SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
-    Only the first does. Those in the next seconds have no effect: they would break off a teardown, a removal or a
-    report of the run that ends.
+    Only the first does: others would break off a teardown, a removal or a report of the run that ends.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return  # a program that runs pytest in a thread handles its own signals
+    # Under nohup SIGHUP stays ignored.
+    usual = {number: handler for number, handler in _INTERRUPTS.items() if signal.getsignal(number) is handler}
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._until_s = 0.0
-        for number, usual in _INTERRUPTS.items():
-            # Under nohup SIGHUP stays ignored; a program that runs pytest in a thread handles its own signals.
-            is_usual = signal.getsignal(number) is usual
-            if is_usual and threading.current_thread() is threading.main_thread():
-                signal.signal(number, self._interrupt)
-                config.add_cleanup(partial(self._reset, number))
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in usual:
+            signal.signal(each, signal.SIG_IGN)  # also while the interpreter ends
+        raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if time.monotonic() >= self._until_s:
-            self._until_s = time.monotonic() + _ENDING_S
-            raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
+    def reset() -> None:
+        for number, handler in usual.items():
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, handler)
 
-    def _reset(self, number: signal.Signals) -> None:
-        if number != signal.SIGINT or not self._until_s:
-            signal.signal(number, _INTERRUPTS[number])
-        else:  # more of them may come while the interpreter ends, which puts back what ends a process at once
-            atexit.register(signal.signal, number, signal.SIG_IGN)
-
-
-def names_tests(config: pytest.Config) -> bool:
-    """Whether files or tests were named, or --lf left files out: then there may be tests that were not collected."""
-    named = any("::" in arg or arg.endswith(".py") for arg in config.args)
-    return named or bool(getattr(config.option, "lf", False))
+    for number in usual:
+        signal.signal(number, interrupt)
+    config.add_cleanup(reset)
 
 
 def _can_be_measured(item: pytest.Item) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,13 +87,12 @@ class LivePairs:
 
     def __init__(self, test: Measuring, history: PairSpread | None = None) -> None:
         self.test = test
-        self._policy = policy = test.policy
-        self._least = policy.pairs[0]
+        policy = test.policy
         self._history = history
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
             test.progress,
-            least=max((self._least if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
+            least=max((policy.pairs[0] if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=test.settings.max_time_s,
             tolerance=policy.tolerance,
@@ -123,7 +120,7 @@ class LivePairs:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
-        with ThreadPoolExecutor(max(self._least, self.test.lanes.count)) as threads:
+        with ThreadPoolExecutor(max(self.test.policy.pairs[0], self.test.lanes.count)) as threads:
             try:
                 while verdict is None:
                     for _ in range(self._missing(len(running))):
@@ -149,7 +146,7 @@ class LivePairs:
 
     def _missing(self, running: int) -> int:
         """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
-        least = self._least - self._begun
+        least = self.test.policy.pairs[0] - self._begun
         if least > 0 or running:
             return max(0, least)
         return self._measurement.begin(max(1, self.test.lanes.free))
@@ -157,16 +154,16 @@ class LivePairs:
     def _loader(self) -> int:
         """Return the number of the loader for the next pair: a change is confirmed by the second one's."""
         ratios = log_ratios(self._measurement.records())
-        return int(bool(ratios) and abs(statistics.median(ratios)) > self._policy.tolerance)
+        return int(bool(ratios) and abs(statistics.median(ratios)) > self.test.policy.tolerance)
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
         records = self._measurement.records()
         if not records:
             return None
-        verdict = judge_records(records, self._policy, final=False, history=self._history)
+        verdict = judge_records(records, self.test.policy, final=False, history=self._history)
         if verdict is None and is_last and self._measurement.is_time_up:
-            verdict = judge_records(records, self._policy, final=True, history=self._history)
+            verdict = judge_records(records, self.test.policy, final=True, history=self._history)
         return verdict
 
     def _take(self, index: int) -> None:
@@ -179,7 +176,8 @@ class LivePairs:
                 loader = self._loader()
                 pair = self.open(index, loader)
                 warm = self._warm_up(index, pair, loader, started_s)
-                waits = warm is not None and self._wants_machine(warm)
+                self._needs_machine |= warm is not None and warm.needs_machine
+                waits = warm is not None and self.test.lanes.count > 1 and self._needs_machine
                 if warm is not None and not waits:
                     self._measure(warm, cpu)
                 if not waits:
@@ -215,11 +213,6 @@ class LivePairs:
         """Return what importing the tests took; zeros for later tests of a run, for which it is the same."""
         base_s, head_s = (worker.stem.collected.import_s for worker in pair)
         return (0.0, 0.0) if self.test.order else (base_s, head_s)
-
-    def _wants_machine(self, warm: WarmPair) -> bool:
-        """Whether a pair has to measure alone, which it does anyway where there is one lane."""
-        self._needs_machine |= warm.needs_machine
-        return self.test.lanes.count > 1 and self._needs_machine
 
     def _measure(self, warm: WarmPair, cpu: int | None) -> None:
         if warm.is_single and cpu is not None:
@@ -265,18 +258,12 @@ class LiveComparison(LivePairs):
         if index == 0:
             self.test.progress.show("starting pairs")
             self.test.group.at_end(partial(self._let_go, 0))
-            if self._stems.fresh:  # new interpreters take seconds: those of the next pairs start with the first
-                self._start_others(number)
         base, head = self._stems.workers(number, loader)
         self._open[index] = base, head
         if index == 0:
             self.test.group.reports_by(head)
         self.test.group.open(in_turn(index, base, head))
         return base, head
-
-    def _start_others(self, number: int) -> None:
-        for other in range(number + 1, number + self._least):
-            threading.Thread(target=_quietly, args=(partial(self._stems.ready, other),), daemon=True).start()
 
     def prepare(self, index: int, pair: WorkerPair) -> None:
         """Check that a pair does the same work with code that may differ; have the first pairs count."""
@@ -286,8 +273,6 @@ class LiveComparison(LivePairs):
             raise DoubtfulError("the test sets variables that libraries read when they are loaded")
         self._outputs[index] = base.seed, base.output, head.output
         may_differ = self._stems.may_differ(base, head)
-        if index == 0:
-            self._stems.learn(pair)
         if index < COUNTED_PAIRS:
             self._counting.run(in_turn(index, base, head))
             self._tallies[index] = base.tally, head.tally
@@ -332,13 +317,13 @@ class LiveComparison(LivePairs):
 
         Where something grows, one of head's processes shows which lines allocate what it keeps.
         """
-        if self._policy.findings["growth"] == OFF:
+        if self.test.policy.findings["growth"] == OFF:
             return live
         if growth.hints(live):
             self.test.progress.show("looking whether memory grows")
             with self.test.lanes.lane(self.test.order, 0):
                 live = replace(live, longer=self._measurement.go_on(_LONGER_S))
-        found = growth.find(live, self._policy)
+        found = growth.find(live, self.test.policy)
         if found is None:
             return live
         self.test.progress.show("looking which lines allocate")
@@ -352,7 +337,7 @@ class LiveComparison(LivePairs):
 
         What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
         """
-        if self._stems.fresh or self._policy.findings["first_call"] == OFF:
+        if self._stems.fresh or self.test.policy.findings["first_call"] == OFF:
             return live
         base, head = self._open[0]
         hides = not self.test.order and imports_more(base.loaded, head.loaded)
@@ -445,9 +430,3 @@ def _contributions(measured: PairsMeasured, base: Result, verdict: Verdict) -> t
         for base_shares, head_shares in (block.shares() for block in measured.traced)
     ]
     return contributions(blocks, base.call_s, base.call_s * (ratio - 1))
-
-
-def _quietly(start: Callable[[], object]) -> None:
-    """Start processes ahead of their use; whoever uses them meets the error."""
-    with contextlib.suppress(Exception):
-        start()

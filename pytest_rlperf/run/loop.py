@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -38,13 +38,11 @@ from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
-from pytest_rlperf.run.baselines import tree_top
-from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.live_comparison import Measuring
-from pytest_rlperf.run.one_test import OneTest, essence, explain, failure_of
-from pytest_rlperf.run.outcomes import RunState, Series
-from pytest_rlperf.run.selfcheck import check_self
+from pytest_rlperf.run.one_test import OneTest, check_self, essence, explain, failure_of
+from pytest_rlperf.run.reporting import ReportForwarder
+from pytest_rlperf.run.state import RunState, Series, tree_top
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import (
@@ -54,7 +52,6 @@ from pytest_rlperf.workers.stems import (
     DoubtfulError,
     Processes,
     Stems,
-    Surroundings,
     WorkerGroup,
 )
 
@@ -88,28 +85,12 @@ class Judged(NamedTuple):
 Measure: TypeAlias = Callable[[Measuring], Judged]
 
 
-class LatestStep:
-    """Keeps the latest step of one test, for the thread that shows progress."""
-
-    def __init__(self, test: str) -> None:
-        self.test = test
-        self.step: str | None = None
-
-    def begin(self, test: str) -> None:
-        """Name the test that the next steps belong to."""
-        self.test = test
-
-    def show(self, step: str) -> None:
-        """Keep the current step."""
-        self.step = step
-
-
 class TestInLane:
     """One test on its way: a thread measures it, and the run reports what came of it, in order.
 
     It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew in new
     interpreters, with that ``doubt``: theirs is the last word. ``failure`` is why the test cannot be measured, which no
-    worker has reported where it ``is_unreported``.
+    worker has reported where it ``is_unreported``. ``title`` and ``step`` are for the thread that shows progress.
     """
 
     def __init__(
@@ -122,11 +103,20 @@ class TestInLane:
         self.doubt = ""
         self.failure = ""
         self.is_unreported = False
-        self.progress = LatestStep(item.name)
+        self.title = item.name
+        self.step = ""
         self._following = following
         settings = run.settings.for_test(item)
         policy, group = run.policy(settings), self._new_group(settings)
-        self.measuring = Measuring(group, settings, policy, lanes, self.progress, order, fresh=not forks)
+        self.measuring = Measuring(group, settings, policy, lanes, self, order, fresh=not forks)
+
+    def begin(self, test: str) -> None:
+        """Name what the next steps belong to."""
+        self.title = test
+
+    def show(self, step: str) -> None:
+        """Keep the current step."""
+        self.step = step
 
     def _new_group(self, settings: Config) -> WorkerGroup:
         return WorkerGroup(
@@ -180,35 +170,29 @@ class TestInLane:
         self.is_unreported = reporter is None or not reporter.alive or not self.reports
 
 
+@dataclass
 class TestLoop:
     """Runs measured tests in workers, several at once in lanes, and reports them as if they had run here in order.
 
     ``began`` is how this process started.
     """
 
-    def __init__(
-        self, config: pytest.Config, run: RunState, began: Beginning, lanes: Lanes, progress: RunProgress
-    ) -> None:
-        self._config = config
-        self._run = run
-        self._began = began
-        self._lanes = lanes
-        self._progress = progress
-        settings = run.settings
-        # To find where the time goes takes a second, and only these outputs show it.
-        self._explains = config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
+    config: pytest.Config
+    run_state: RunState
+    began: Beginning
+    lanes: Lanes
+    progress: RunProgress
 
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
-        project = make_project(session, self._began.path, self._run.settings)
+        project = make_project(session, self.began.path, self.run_state.settings)
         today = project.side("working tree", sys.executable, project.path, ())
-        self._run.series = Series(session.items)
+        self.run_state.series = Series(session.items)
         alone = Sides(today, today, packages=(), changed=(), notes=())
-        processes = Processes(self._surroundings(project, session.items))
+        processes = self._processes(project, session.items)
         try:
-            with processes.guardian.guarding_commands():
-                sides = self._prepare_sides(project)
-            if self._run.settings.selfcheck:
+            sides = self._prepare_sides(project)
+            if self.run_state.settings.selfcheck:
                 stems = processes.stems(alone, "other worker", "head worker")
                 self._run_tests(session, partial(self._check_self, stems), processes)
             else:
@@ -218,32 +202,32 @@ class TestLoop:
                     self._check_base(against, session)
                 measure = partial(self._compare, solo, BaseSides(project, processes), against)
                 self._run_tests(session, measure, processes)
-            self._run.note(*map(NotForked, processes.not_forked()))
+            self.run_state.note(*map(NotForked, processes.not_forked()))
         except (SideError, BaselineError, WorkerLostError) as error:
-            spec = self._run.settings.against  # without one there is no place for temporary files
+            spec = self.run_state.settings.against  # without one there is no place for temporary files
             raise pytest.UsageError(str(error) if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
             processes.close(INTERRUPTED_LIMIT_S)
             raise
         finally:
-            self._progress.clear()
+            self.progress.clear()
             processes.close()
 
     def _prepare_sides(self, project: Project) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""
-        spec = self._run.settings.against
+        spec = self.run_state.settings.against
         if spec is None:
             return None
         from pytest_rlperf.sides.prepare import prepare_sides  # which a run without a base need not load
 
-        self._progress.begin(spec)
-        sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self._progress.show)
-        self._run.note(*map(TextNote, sides.notes))
+        self.progress.begin(spec)
+        sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self.progress.show)
+        self.run_state.note(*map(TextNote, sides.notes))
         return sides
 
     def _anchored(self, project: Project) -> Sides:
         """Return the sides of a comparison with the baseline's anchor; SideError where its code cannot be had."""
-        baselines, name = self._run.baselines, self._run.settings.baseline
+        baselines, name = self.run_state.baselines, self.run_state.settings.baseline
         anchor = baselines.anchor
         if anchor is None:
             raise SideError(
@@ -252,26 +236,26 @@ class TestLoop:
             )
         from pytest_rlperf.sides.prepare import commit_sides
 
-        self._run.note(ComparedWithAnchor(name, anchor, baselines.last_commit()))
-        return commit_sides(anchor.commit, project, self._progress.show, "anchor")
+        self.run_state.note(ComparedWithAnchor(name, anchor, baselines.last_commit()))
+        return commit_sides(anchor.commit, project, self.progress.show, "anchor")
 
     def _check_base(self, against: Stems, session: pytest.Session) -> None:
         """Start --rlperf-against's first pair; SideError where none of the tests can be collected on base."""
         # One shard may well have new tests alone.
-        if not against.is_same_code and self._run.shard is None:
-            self._progress.begin(against.sides.base.label)
-            self._progress.show("starting workers")
+        if not against.is_same_code and self.run_state.shard is None:
+            self.progress.begin(against.sides.base.label)
+            self.progress.show("starting workers")
             against.check_collected([result_key(item) for item in session.items])
 
     def _run_tests(self, session: pytest.Session, measure: Measure, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
-        items, lanes, forks = session.items, self._lanes, processes.surroundings.forks
-        budget = Budget(self._run.settings, len(items), lanes.count)
+        items, lanes, forks = session.items, self.lanes, processes.forks
+        budget = Budget(self.run_state.settings, len(items), lanes.count)
         tests = [
-            TestInLane(item, following, order, self._run, lanes, forks=forks)
+            TestInLane(item, following, order, self.run_state, lanes, forks=forks)
             for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True))
         ]
-        cache = getattr(self._config, "cache", None)
+        cache = getattr(self.config, "cache", None)
         usual_s = {} if cache is None else cache.get(_SECONDS, {})
         left = TimeLeft([test.measuring.group.key for test in tests], usual_s, lanes.count)
         threads = ThreadPoolExecutor(lanes.count)
@@ -298,9 +282,9 @@ class TestLoop:
 
     def _show_count(self, done: int, total: int, left: TimeLeft) -> None:
         """Show how many tests are reported, the verdicts so far, and the time left."""
-        statuses = Counter(outcome.verdict.status for outcome in self._run.outcomes.tests.values())
+        statuses = Counter(outcome.verdict.status for outcome in self.run_state.outcomes.tests.values())
         verdicts = {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]}
-        self._progress.count(done, total, verdicts, left.left_s())
+        self.progress.count(done, total, verdicts, left.left_s())
 
     def _measure(self, test: TestInLane, measure: Measure, budget: Budget, left: TimeLeft) -> None:
         """Measure one test in its part of the run's time."""
@@ -312,23 +296,23 @@ class TestLoop:
 
     def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
         """Report one test as if it ran here, once it is measured; ``count`` shows meanwhile how far the run is."""
-        reports = ReportForwarder(self._config, test.item, self._progress.clear)
+        reports = ReportForwarder(self.config, test.item, self.progress.clear)
         self._await(test, measured, count)
         reports.forward_all(test.reports)
         if test.is_unreported:
             reports.fabricate(test.failure)
-        outcome = self._run.outcomes.tests.get(test.measuring.group.key)
+        outcome = self.run_state.outcomes.tests.get(test.measuring.group.key)
         reports.finish([] if outcome is None else list(properties(outcome)))
 
     def _await(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
         """Show a test's steps until it is measured, and keep its results."""
         while not wait([measured], _REFRESH_S).done:
             count()
-            if test.progress.step is not None:
-                self._progress.begin(test.progress.test)
-                self._progress.show(test.progress.step)
+            if test.step:
+                self.progress.begin(test.title)
+                self.progress.show(test.step)
         measured.result()
-        key, run, judged, done = test.measuring.group.key, self._run, test.judged, test.done
+        key, run, judged, done = test.measuring.group.key, self.run_state, test.judged, test.done
         if judged is not None:
             if judged.outcome is not None:
                 run.outcomes.add(judged.outcome)
@@ -343,13 +327,15 @@ class TestLoop:
     def _compare(self, solo: Stems, base_sides: BaseSides, against: Stems | None, test: Measuring) -> Judged:
         """Measure a test and compare it with the base side or the baseline."""
         group, settings, progress = test.group, test.settings, test.progress
-        outcome, notes = OneTest(test, solo, base_sides, against, self._run).measure()
+        outcome, notes = OneTest(test, solo, base_sides, against, self.run_state).measure()
         if test.is_short and outcome.verdict.was_cut_short:
             notes = (*notes, ShortOfTime(group.key, settings.max_time_s))
-        if self._explains and outcome.result.measured:
+        # To find where the time goes takes a second, and only these outputs show it.
+        explains = self.config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
+        if explains and outcome.result.measured:
             with nullcontext() if group.has_machine else test.lanes.lane(test.order):
                 outcome = explain(group, outcome, progress)
-        end = m.Leave(outcome.result, failure_of(outcome, self._run))
+        end = m.Leave(outcome.result, failure_of(outcome, self.run_state))
         return Judged(end, outcome, notes=notes)
 
     def _check_self(self, stems: Stems, test: Measuring) -> Judged:
@@ -357,17 +343,17 @@ class TestLoop:
         found = check_self(test, stems)
         return Judged(m.Leave(found.result), selfcheck=found)
 
-    def _surroundings(self, project: Project, items: Sequence[pytest.Item]) -> Surroundings:
-        settings, terminal = self._run.settings, self._config.pluginmanager.get_plugin("terminalreporter")
+    def _processes(self, project: Project, items: Sequence[pytest.Item]) -> Processes:
+        settings, terminal = self.run_state.settings, self.config.pluginmanager.get_plugin("terminalreporter")
         loads_alike = settings.against is None or not settings.against.startswith("python:")  # on one interpreter
-        return Surroundings(
-            variables=self._began.variables,
-            ours=self._began.ours,
+        return Processes(
+            variables=self.began.variables,
+            ours=self.began.ours,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
             forks=sys.platform == "linux" and settings.workers == "auto" and loads_alike,
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
-            share_terminal=self._config.option.capture in ("no", "tee-sys"),
+            share_terminal=self.config.option.capture in ("no", "tee-sys"),
             start_limit_s=settings.setup_time_s,
         )
 
@@ -375,8 +361,7 @@ class TestLoop:
 def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
     """Return the lanes of a run: one where tests write to an output that they share; note where there are fewer."""
     machine, wanted = count_lanes(), run.settings.lanes
-    shares_output = config.option.capture in ("no", "tee-sys") or _logs_live(config)
-    if shares_output or run.settings.selfcheck:
+    if config.option.capture in ("no", "tee-sys") or run.settings.selfcheck:
         wanted = 1
     cpus = max(1, len(machine.cpus))
     if wanted is None and machine.most < cpus:
@@ -384,14 +369,6 @@ def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
     elif wanted is not None and wanted > cpus:
         run.note(FewerLanes(cpus, wanted, None))
     return Lanes(min(wanted or machine.most, cpus), machine.cpus)
-
-
-def _logs_live(config: pytest.Config) -> bool:
-    """Whether pytest writes its tests' log to the terminal or to one file."""
-    logs = config.pluginmanager.get_plugin("logging-plugin")
-    if logs is None:
-        return False
-    return bool(logs._log_cli_enabled() or config.getoption("log_file", None) or config.getini("log_file"))
 
 
 def make_project(session: pytest.Session, path: Sequence[str], settings: Config) -> Project:
@@ -518,12 +495,11 @@ def _failure_text(error: Exception, reporter: Worker | None) -> str:
 def _how_it_left(early: LeftEarlyError, reporter: Worker) -> str:
     """Return how a test ended in one worker while it went on in the one that reports it."""
     name, done = early.worker.name, early.done
-    if done.outcome == "missing":
-        return f"{name} did not collect the test, which this process did: {done.text}"
     if done.outcome == "passed":
         return (
             f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter.name}; it "
             "must do the same in every process, whatever it finds there"
         )
+    outcome = "was not collected" if done.outcome == "missing" else done.outcome
     way_out = f"{collision_text(done.collision)}\n" if done.collision else ""
-    return f"in {name} the test {done.outcome} where it went on in {reporter.name}.\n{way_out}{done.text}"
+    return f"in {name} the test {outcome} where it went on in {reporter.name}.\n{way_out}{done.text}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
@@ -14,22 +14,25 @@ from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
 from pytest_rlperf.measure.passes import CountingPass, counted_by
+from pytest_rlperf.measure.resources import usable_cpus
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import OFF, Outcome, Status, Verdict
-from pytest_rlperf.model.measured import Result, Start
+from pytest_rlperf.model.judged import OFF, Outcome, Selfcheck, Status, Trial, Verdict
+from pytest_rlperf.model.measured import Result, Start, test_name
 from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, Progress, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.summary import failure_text
-from pytest_rlperf.run.baselines import live_counts
+from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import (
     COUNTED_PAIRS,
     LiveComparison,
+    LivePairs,
     Measuring,
     UnpairedError,
+    WorkerPair,
     make_result,
 )
-from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.run.state import RunState, live_counts
 from pytest_rlperf.sides.loaded import NothingLoadedError
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.workers import messages as m
@@ -48,6 +51,7 @@ class Measured(NamedTuple):
     base_commit: str | None = None
 
 
+@dataclass(frozen=True)
 class OneTest:
     """Measures and judges one test.
 
@@ -55,28 +59,24 @@ class OneTest:
     ``solo`` has the workers that measure a test by itself.
     """
 
-    def __init__(
-        self, test: Measuring, solo: Stems, base_sides: BaseSides, against: Stems | None, run: RunState
-    ) -> None:
-        self._test = test
-        self._group, self._settings = test.group, test.settings
-        self._solo = test.stems(solo)
-        self._base_sides = base_sides
-        self._against = against
-        self._run = run
+    test: Measuring
+    solo: Stems
+    base_sides: BaseSides
+    against: Stems | None
+    run: RunState
 
     def measure(self) -> tuple[Outcome, tuple[Note, ...]]:
         """Measure and judge the test; return its outcome, and notes on what could not be compared."""
         started_s = time.monotonic()
-        commit = self._run.baselines.commit_of(self._group.key)
-        if self._against is not None:
-            measured = self._measure_against(self._against)
+        commit = self.run.baselines.commit_of(self.test.group.key)
+        if self.against is not None:
+            measured = self._measure_against(self.against)
         elif commit is not None:
             measured = self._settle(commit)
         else:
             result = self._measure_by_itself()
             measured = Measured(result, Evidence(result))
-        return conclude(self._run, self._settings, measured, time.monotonic() - started_s)
+        return conclude(self.run, self.test.settings, measured, time.monotonic() - started_s)
 
     def _measure_against(self, stems: Stems) -> Measured:
         """Measure for a comparison with the side that the user named."""
@@ -97,7 +97,7 @@ class OneTest:
             except NothingLoadedError as error:
                 obstacle = str(error)
             except SideError as error:
-                self._base_sides.give_up(stems, error)
+                self.base_sides.give_up(commit, error)
                 obstacle = str(error)
             except (LeftEarlyError, WorkerLostError) as stopped:
                 if not _is_due_to_base(stopped):
@@ -109,14 +109,14 @@ class OneTest:
 
     def _measure_live(self, stems: Stems) -> Measured:
         """Compare live, unless it is the same code; then measure by itself what is to be stored."""
-        base, saves, named = stems.sides.base.label, self._settings.save, self._against is not None
+        base, saves, named = stems.sides.base.label, self.test.settings.save, self.against is not None
         unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded
         if stems.is_same_code:
             unpaired = reasons.SameCode(base, only_loaded=False)
         else:
-            stored = self._run.baselines.stored(self._group.key)
-            counting = counting_pass(self._settings, 2 * COUNTED_PAIRS)
-            live_comparison = LiveComparison(self._test, stems, counting, None if stored is None else stored.pairs)
+            stored = self.run.baselines.stored(self.test.group.key)
+            counting = counting_pass(self.test.settings, 2 * COUNTED_PAIRS)
+            live_comparison = LiveComparison(self.test, stems, counting, None if stored is None else stored.pairs)
             try:
                 head, live = live_comparison.compare()
                 saved = self._measure_by_itself() if saves else None
@@ -134,18 +134,18 @@ class OneTest:
 
     def _unmeasured(self) -> Result:
         """Return a result without figures of a component that has run once, as it does without --rlperf."""
-        if self._group.reporter is None:
-            with self._test.lanes.lane(self._test.order):
+        if self.test.group.reporter is None:
+            with self.test.lanes.lane(self.test.order):
                 check(self._open_solo(1))
-        called = self._group.called
-        return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
+        called = self.test.group.called
+        return Result(self.test.group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 
     def _find(self, commit: str) -> tuple[Stems | None, str]:
         """Return the stems of a commit and today's code, or why its code cannot be had."""
         try:
-            stems = self._base_sides.of_commit(commit, self._test.progress.show)
+            stems = self.base_sides.of_commit(commit, self.test.progress.show)
             if not stems.is_same_code:
-                stems.check_collected([self._group.key])
+                stems.check_collected([self.test.group.key])
         except SideError as error:
             return None, str(error)
         except WorkerLostError as lost:
@@ -154,32 +154,33 @@ class OneTest:
 
     def _measure_by_itself(self) -> Result:
         """Measure the test by itself, with the machine to itself."""
-        self._group.enter(self._test.lanes.lane(self._test.order, all_of_them=True))  # until the test's end
-        self._test.progress.show("starting workers")
-        max_time_s = self._settings.max_time_s
+        self.test.group.enter(self.test.lanes.lane(self.test.order, all_of_them=True))  # until the test's end
+        self.test.progress.show("starting workers")
+        max_time_s = self.test.settings.max_time_s
         workers = self._open_solo(workers_needed(max_time_s))
         measured = measure_one_side(
             workers,
             max_time_s,
-            self._test.progress,
-            counting_pass(self._settings, WORKERS),
-            long=self._run.baselines.uses_mean(self._group.key),
+            self.test.progress,
+            long=self.run.baselines.uses_mean(self.test.group.key),
+            counting=counting_pass(self.test.settings, WORKERS),
         )
         start = Start.FORKED if all(worker.stem.forks for worker in workers) else Start.FRESH
-        result = make_result(self._group.key, self._group.called, measured)
+        result = make_result(self.test.group.key, self.test.group.called, measured)
         return replace(result, counting=counted_by(workers), start=start)
 
     def _open_solo(self, count: int) -> list[Worker]:
         """Return workers of head's, with the test at its call."""
+        group, solo = self.test.group, self.test.stems(self.solo)
         workers: list[Worker] = []
-        numbers = [self._solo.claim(index) for index in range(count)]
+        numbers = [solo.claim(index) for index in range(count)]
         for number in numbers:
-            self._group.at_end(partial(self._solo.give_back, number))
+            group.at_end(partial(solo.give_back, number))
         with ThreadPoolExecutor(count) as threads:  # new interpreters start at the same time
-            for (worker,) in threads.map(self._solo.workers, numbers):
-                self._group.at_end(partial(self._solo.let_go, worker))
+            for (worker,) in threads.map(solo.workers, numbers):
+                group.at_end(partial(solo.let_go, worker))
                 workers.append(worker)
-        self._group.open(workers)
+        group.open(workers)
         return workers
 
 
@@ -288,3 +289,63 @@ def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outco
     if known is not None:
         return replace(known, verdict=verdict)
     return Outcome(Result(key, "", "", 0.0, (), (), 0.0, ()), None, None, verdict, seconds)
+
+
+# ----------------------------------------------------------------------- the self-check
+
+
+OpenPairs: TypeAlias = dict[tuple[int, int], WorkerPair]
+"""Pairs by their number and that of their loader."""
+
+SLOWDOWNS: tuple[float, ...] = (0.02, 0.03, 0.05, 0.10)
+
+
+class _SlowedPairs(LivePairs):
+    """The pairs of one trial, which all trials of a test share: head's workers do extra work in every round."""
+
+    def __init__(self, test: Measuring, stems: Stems, open_pairs: OpenPairs, slowdown: float) -> None:
+        super().__init__(test)
+        self._stems = stems
+        self._open_pairs = open_pairs
+        self._slowdown = slowdown
+        self._steps: int | None = None if slowdown else 0
+
+    def open(self, index: int, loader: int) -> WorkerPair:
+        """Return the pair that an earlier trial has opened, or a new one."""
+        key = index, loader
+        if key not in self._open_pairs:
+            base, head = self._stems.workers(*key)
+            self._open_pairs[key] = base, head
+            for worker in (base, head):
+                self.test.group.at_end(partial(self._stems.let_go, worker))
+            self.test.group.reports_by(head)
+            self.test.group.open([base, head])
+        return self._open_pairs[key]
+
+    def adjust(self, pair: WorkerPair) -> None:
+        """Slow head down, by as many steps in every pair: otherwise pairs would differ by the errors of sizing."""
+        base, head = pair
+        base.ask(m.Slow(0.0, 0))
+        self._steps = head.ask(m.Slow(self._slowdown, self._steps))
+
+
+def check_self(test: Measuring, stems: Stems) -> Selfcheck:
+    """Compare one test with itself, unchanged and with known slowdowns.
+
+    Both sides run the same code, each in workers of its own. The trials of a test share their pairs: a difference
+    between two processes shows in all trials alike.
+    """
+    pairs: OpenPairs = {}
+    test, stems = replace(test, lanes=Lanes(1, usable_cpus())), test.stems(stems)
+    result: Result | None = None
+    trials: list[Trial] = []
+    for slowdown in (0.0, *SLOWDOWNS):
+        started_s = time.monotonic()
+        change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
+        test.progress.begin(f"{test_name(test.group.key)}, {change}")
+        verdict, measured = _SlowedPairs(test, stems, pairs, slowdown).run()
+        result = result or make_result(test.group.key, test.group.called, measured.head)
+        trials.append(Trial(slowdown, verdict, measured.pairs, time.monotonic() - started_s))
+    stems.trim()
+    assert result is not None
+    return Selfcheck(result, tuple(trials))

@@ -30,8 +30,8 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Shard
 from pytest_rlperf.model.notes import RunProgress, TextNote
 from pytest_rlperf.report.run_json import MergeError, RunFile, check_shard, decoded, merge_shards, read_document
-from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.run.reporting import ReportForwarder
+from pytest_rlperf.run.state import RunState
 from pytest_rlperf.workers import messages as m
 
 OPTION = "--rlperf-ray"

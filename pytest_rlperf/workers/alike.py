@@ -7,11 +7,10 @@ import importlib.metadata
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from pytest_rlperf.sides.loaded import belongs_to, loaded_files
-from pytest_rlperf.sides.packages import normalized
 
 NEVER = frozenset(
     {
@@ -35,11 +34,8 @@ NEVER = frozenset(
 
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
-_USED = {
-    "rlperf_ppo_collect": ("torch",),
-    **dict.fromkeys(("rlperf_sac_update", "rlperf_ppo_update", "rlperf_train"), ("torch", "torch._dynamo")),
-}
-"""What components load that a fixture measures, also where test files do not; optimizers need the second."""
+_USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
+"""Fixtures whose components load PyTorch, also where test files do not."""
 
 # The modules of a session that works on orders, beside pytest's own.
 _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.workers.session")
@@ -66,15 +62,10 @@ def modules_alike(
         and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     ]
     own = [] if "pytest_rlperf" in differing else list(_SESSION)
-    used = {name: None for fixture in fixtures for name in _USED.get(fixture, ()) if not belongs_to(name, left_out)}
+    # The first step of any optimizer imports the second, which takes a second.
+    uses_torch = "torch" in names or not _USING_TORCH.isdisjoint(fixtures)
+    used = ("torch", "torch._dynamo") if uses_torch and not belongs_to("torch", left_out) else ()
     return [*names, *own, *used]
-
-
-def learned(base: Sequence[str], head: Sequence[str], differing: Collection[str]) -> list[str]:
-    """Return those of the modules that workers of both sides loaded which a loader may import for others."""
-    left_out = {*NEVER, *differing, *_plugins()}
-    common = set(base)
-    return [name for name in head if name in common and not belongs_to(name, left_out)]
 
 
 def imports_more(base: Mapping[str, str], head: Mapping[str, str]) -> bool:
@@ -102,30 +93,6 @@ def _plugins() -> set[str]:
         files = (entry.dist.files if entry.dist is not None else None) or ()
         found |= {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
     return found - {"pytest_rlperf"}
-
-
-def dependents(packages: Collection[str]) -> set[str]:
-    """Return the import packages of the distributions that need one which provides ``packages``, however indirectly."""
-    if not packages:
-        return set()
-    providing = importlib.metadata.packages_distributions()
-    changed = {normalized(name) for package in packages for name in providing.get(package.partition(".")[0], ())}
-    needs = {
-        normalized(distribution.metadata["Name"]): {_name_of(each) for each in distribution.requires or ()}
-        for distribution in importlib.metadata.distributions()
-        if distribution.metadata["Name"]
-    }
-    found = set(changed)
-    while more := {name for name, needed in needs.items() if name not in found and needed & found}:
-        found |= more
-    found -= changed
-    return {package for package, names in providing.items() if any(normalized(name) in found for name in names)}
-
-
-def _name_of(requirement: str) -> str:
-    """Return the name of the distribution that a requirement is of; one for an extra counts as well."""
-    end = next((index for index, sign in enumerate(requirement) if not (sign.isalnum() or sign in "-_.")), None)
-    return normalized(requirement[:end])
 
 
 def sites_of(python: str) -> tuple[str, list[str]]:

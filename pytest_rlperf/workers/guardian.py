@@ -23,6 +23,7 @@ VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of w
 GRACE_S = 5.0  # for teardowns after the end of the run's process
 _FINISHED = "finished"
 _POLL_S = 0.05
+_CHECK_MS = 2000
 
 
 class Guardian:
@@ -39,22 +40,14 @@ class Guardian:
 
     def new_directory(self) -> Path:
         """Return a new directory for files of this run."""
-        self._ensure_begun()
+        with self._beginning:
+            if self.scratch is None:
+                self.scratch = self._begin()
         return Path(tempfile.mkdtemp(dir=self.scratch, prefix=""))
 
     def variables(self) -> dict[str, str]:
         """Return the environment by which the guardian recognises a process of this run."""
         return {} if self.scratch is None else {VARIABLE: str(self.scratch)}
-
-    @contextlib.contextmanager
-    def guarding_commands(self) -> Iterator[None]:
-        """Have the guardian recognise the processes that the body starts: programs such as git, and their children."""
-        self._ensure_begun()
-        os.environ.update(self.variables())
-        try:
-            yield
-        finally:
-            os.environ.pop(VARIABLE, None)
 
     def watch(self, pid: int) -> None:
         """Guard a worker, the leader of its session."""
@@ -74,11 +67,6 @@ class Guardian:
         self._process.wait()
         self._process = None
         shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
-
-    def _ensure_begun(self) -> None:
-        with self._beginning:
-            if self.scratch is None:
-                self.scratch = self._begin()
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""
@@ -121,17 +109,11 @@ def _guard(scratch: str, run: int) -> None:
     if not is_finished:
         for worker in workers:  # alone: they end what they have started
             _kill(worker, signal.SIGTERM)
-        deadline_s = time.monotonic() + GRACE_S
-        while time.monotonic() < deadline_s and any(_members(workers, marker)):
-            time.sleep(_POLL_S)
-    deadline_s = time.monotonic() + GRACE_S
-    while time.monotonic() < deadline_s:
-        left = list(_members(workers, marker))
-        if not left:
-            break
-        for pid in left:
+    force_s = time.monotonic() + (0.0 if is_finished else GRACE_S)
+    while (left := list(_members(workers, marker))) and time.monotonic() < force_s + GRACE_S:
+        for pid in left if time.monotonic() >= force_s else ():
             _kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S / 10)
+        time.sleep(_POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -140,15 +122,10 @@ def _wait_for_end(run: int) -> tuple[set[int], bool]:
     workers: set[int] = set()
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    # A process that the run has forked may hold the pipe open.
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            poll.register(os.pidfd_open(run), select.POLLIN)
     rest = b""
     while os.getppid() == run:
-        ready = dict(poll.poll())
-        if 0 not in ready:
-            break
+        if not poll.poll(_CHECK_MS):  # a process that the run has forked may hold the pipe open
+            continue
         data = os.read(0, 1 << 16)
         if not data:
             break

@@ -4,6 +4,8 @@ For each pair it forks a child that stirs its heap and forks the pair's two stem
 memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a device
 that had begun to work would not survive the forks.
 
+A stem, which imports this file, finds out with :func:`fault_of_forks` whether copies of it can work.
+
 This file's text is run by ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
 import; it imports the standard library only, and is of neither side.
 """
@@ -19,8 +21,10 @@ import json
 import logging
 import os
 import random
+import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
@@ -30,6 +34,7 @@ from typing import Any
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
 OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
 _connection: Connection  # with the run
+_CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 _usual_threshold: tuple[int, int, int]  # of the garbage collector
 _terminal: tuple[int, int]  # the descriptors of the run's own output, for the stem that writes there
 LIBRARY_VARIABLES = (
@@ -223,6 +228,71 @@ def serve() -> None:
         else:
             answer = load(order["modules"], order["packages"])
             _connection.send_bytes(json.dumps({"type": "Imported", **answer}).encode())
+
+
+# --------------------------------------------------------------------------- of a process that has collected
+
+
+def fault_of_forks(limit_s: float = 10.0) -> str:
+    """Return why a copy of this process does not work, by one that tries; empty where it does.
+
+    It multiplies matrices, and with PyTorch runs a parallel operation and a backward pass, in a thread beside. JAX is
+    asked, for a copy of it could not be ended where it hangs within XLA.
+    """
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        return "JAX has begun to compute before the tests run, and a copy of its process would hang"
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if threads:
+        return f"the thread {threads[0]} runs before the tests do, and a copy of its process would lack it"
+    if _uses_cuda():
+        return "CUDA is in use before the tests run, and a copy of its process could not use it"
+    pid = fork()
+    if not pid:
+        code = 1
+        try:
+            _try()
+            code = 0
+        finally:
+            os._exit(code)
+    copy, deadline_s = "a copy of the process that collected tests", time.monotonic() + limit_s
+    try:
+        while time.monotonic() < deadline_s:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return f"{copy} failed with exit code {code} at a tensor" if code else ""
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return "a handler of SIGCHLD keeps the process that collected tests from seeing how its copies end"
+    return f"{copy} hung for {limit_s:g} s at a tensor operation"
+
+
+def _uses_cuda() -> bool:
+    """Whether this process has initialised CUDA, by whichever library: its driver's library knows."""
+    with open("/proc/self/maps", errors="replace") as maps:  # noqa: PTH123
+        if "libcuda.so" not in maps.read():
+            return False
+    import ctypes
+
+    driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED)
+
+
+def _try() -> None:
+    """Have every library work that has threads of its own."""
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        matrix = numpy.ones((128, 128))
+        matrix @ matrix
+    if torch is not None:
+        values = torch.ones(100_000, requires_grad=True)
+        (values * 2).sum().backward()
 
 
 if __name__ == "__main__":

@@ -172,8 +172,7 @@ class Checked(msgspec.Struct, frozen=True):
     """The component ran once and is correct, in ``first_call_s`` with the check, and processed ``items``.
 
     ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded;
-    ``others`` are the modules beside it that were loaded since the worker's stem began. ``variables`` are those of
-    native libraries. ``output`` is what it returned.
+    ``others`` is of the protocol alone. ``variables`` are those of native libraries. ``output`` is what it returned.
     """
 
     first_call_s: float

@@ -104,7 +104,6 @@ class Process:
         self.is_cancelled = False
         self._has_ended = False
         self._quit_s: float | None = None
-        self._descendants: list[psutil.Process] = []
         if started is not None:
             self._is_known_as(started.pid)
 
@@ -126,22 +125,20 @@ class Process:
 
     # ------------------------------------------------------------------ messages
 
-    def send(self, message: m.ToWorker | m.ToLoader) -> None:
-        """Send a message; WorkerLostError where the process is gone."""
+    def send(self, message: m.ToWorker | m.ToLoader, *ends: Connection) -> None:
+        """Send a message, and ends of connections that belong to it and are closed here.
+
+        WorkerLostError where the process is gone.
+        """
         try:
             m.send(self.connection, message)
+            for there in ends:
+                with there:
+                    send_handle(self.connection, there.fileno(), self.pid)
         except BlockingIOError:
             raise self.lost(self._abort("read no message", _HALF_MESSAGE_S, _CALL_HINT)) from None
         except OSError:
             raise self.lost(self._how_it_ended()) from None
-
-    def hand_over(self, there: Connection) -> None:
-        """Send the end of a connection, which is closed here, after the message that it belongs to."""
-        with there:
-            try:
-                send_handle(self.connection, there.fileno(), self.pid)
-            except OSError:
-                raise self.lost(self._how_it_ended()) from None
 
     def receive(self, due_s: float, limit_s: float, hint: str) -> m.FromWorker:
         """Return the next message; a process that sends none until ``due_s``, after ``limit_s``, is ended.
@@ -253,17 +250,13 @@ class Process:
         """
         if self._has_ended:
             return
-        has_left = limit_s > 0 and self._wait_ended(limit_s)
-        if not has_left:
-            self._find_descendants()
+        if limit_s > 0:
+            self._wait_ended(limit_s)
         self._has_ended = True  # the number of its process group may be another's from now on
-        # Even after a clean exit: processes that it started in its session and left running end with it.
+        # Even after a clean exit: what it started in its session ends with it; the guardian ends the rest.
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            for descendant in self._descendants:
-                with contextlib.suppress(psutil.Error):
-                    descendant.kill()
             self._forget()
         if self._started is not None:
             self._started.wait()
@@ -273,16 +266,9 @@ class Process:
         """Let the number of the process, which has ended, be another's."""
         self._guardian.forget(self.pid)
 
-    def _find_descendants(self) -> None:
-        """Find what a process that has to be ended by force has started, in sessions of their own too."""
-        with contextlib.suppress(psutil.Error):
-            if self.pid:
-                self._descendants = psutil.Process(self.pid).children(recursive=True)
-
     def _abort(self, failing: str, limit_s: float, hint: str) -> str:
         """End a process that does not answer; SIGABRT has faulthandler write where it hangs."""
         captured = self._last_output()
-        self._find_descendants()
         self._signal(signal.SIGABRT)
         self._wait_ended(2)
         stack = self._last_output()
@@ -326,9 +312,6 @@ class Loader(Process):
         self._lock = threading.Lock()
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
-    def _find_descendants(self) -> None:
-        """Leave alone what was forked: stems, which end by themselves, and the workers that are their copies."""
-
     def load(self, modules: Sequence[str], packages: Sequence[str]) -> str | None:
         """Import modules; return the first that wants one of ``packages``, or that each side has to import for itself.
 
@@ -336,12 +319,11 @@ class Loader(Process):
 
         WorkerLostError where that ends the process, or takes too long.
         """
-        with self._lock:
-            self.send(m.Load(list(modules), list(packages)))
-            answer = self.receive(time.monotonic() + _LOAD_S, _LOAD_S, _LOAD_HINT)
+        self.send(m.Load(list(modules), list(packages)))
+        answer = self.receive(time.monotonic() + _LOAD_S, _LOAD_S, _LOAD_HINT)
         if not isinstance(answer, m.Imported):
             raise self._unexpected(answer)
-        self.changes |= answer.changes
+        self.changes = answer.changes
         if answer.dirty is not None:
             self.end(0)
         return answer.dirty
@@ -350,9 +332,7 @@ class Loader(Process):
         """Have the stems of a pair forked, and return the connections to them."""
         ends = [connected() for _ in starts]
         with self._lock:
-            self.send(m.ForkPair(list(starts)))
-            for _, there in ends:
-                self.hand_over(there)
+            self.send(m.ForkPair(list(starts)), *(there for _, there in ends))
         return [here for here, _ in ends]
 
 
@@ -409,8 +389,7 @@ class Stem(Process):
         with self.lock:
             if self._quit_s is not None:
                 raise self.lost(f"{self.name} has ended")
-            self.send(m.Fork(str(scratch)))
-            self.hand_over(there)
+            self.send(m.Fork(str(scratch)), there)
         return Worker(self, here, scratch)
 
     def reap(self, pid: int) -> None:
@@ -444,7 +423,6 @@ class Worker(Process):
         self.number = stem.number
         self.seed = 1000 + self.number // 2  # both workers of a pair have the same, and so has every second pair
         self.loaded = dict(stem.collected.loaded)
-        self.others: list[str] = []
         self.variables: Mapping[str, str] = {}
         self.output: tuple[OutputPart, ...] = ()
         self.running = False
@@ -511,7 +489,7 @@ class Worker(Process):
         self.loaded |= checked.loaded
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
-        self.others, self.variables = checked.others, checked.variables
+        self.variables = checked.variables
         self.output = checked.output
         return checked.first_call_s, checked.items
 
@@ -712,8 +690,7 @@ def padded(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _interpreter_flags() -> list[str]:
     """Return the flags this interpreter was started with, as multiprocessing passes them on."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return flags
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
 
 
 def _end_of(path: Path) -> str:

@@ -15,7 +15,6 @@ import functools
 import gc
 import itertools
 import json
-import logging
 import os
 import random
 import signal
@@ -23,7 +22,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
@@ -33,7 +32,6 @@ import pytest
 from _pytest import capture
 from _pytest.config import _prepareconfig
 from _pytest.outcomes import Failed
-from _pytest.terminal import TerminalReporter
 
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import ENGINE, result_key
@@ -46,18 +44,17 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, loaded_files
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.loader import fork, library_variables, vary_heap
-from pytest_rlperf.workers.probe import fault_of_forks
+from pytest_rlperf.workers.loader import fault_of_forks, fork, library_variables, vary_heap
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
+# A user's time limit is for the test, not for measuring it.
 _DROPPED = {
+    "timeout": "timeout(timeout): limit the time of a test; ignored while measuring",
     "rerunfailures": "flaky: rerun on failure; ignored while measuring",
     "randomly": None,
     "pytest_forked": None,
 }
-# Dropped after they have configured themselves: a user's time limit is for the test, not for measuring it.
-_SILENCED = ("timeout",)
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
@@ -98,7 +95,6 @@ class RemoteEngine:
         self._seed = 0
         self._seeded: set[str] = set()
         self._scratch = Path(start.scratch)
-        self._known = frozenset(sys.modules)
         self._owner = os.getpid()
         os.register_at_fork(after_in_child=self._leave_copies)
 
@@ -149,8 +145,8 @@ class RemoteEngine:
                 self._seed_loaded()  # modules that the test's fixtures were the first to import
                 first_call_s, items = meter.check(), meter.workload.processed(1)
                 loaded, children = self.loaded(), _had_children(ended)
-                others, variables = self._others(loaded), library_variables()
-                return m.Checked(first_call_s, items, loaded, children, others, variables, meter.output)
+                variables, output = library_variables(), meter.output
+                return m.Checked(first_call_s, items, loaded, children, variables=variables, output=output)
             case m.Count():
                 return count(meter.workload, order.repetitions, order.limit_s)
             case m.WarmUp():
@@ -176,10 +172,6 @@ class RemoteEngine:
     def loaded(self) -> dict[str, str]:
         """Return the files that are loaded of the code under test, by module."""
         return loaded_files(self._start.watched, self._start.packages)
-
-    def _others(self, loaded: Mapping[str, str]) -> list[str]:
-        """Return the modules that have been loaded since the session began and are none of the code under test."""
-        return [name for name in list(sys.modules) if name not in self._known and name not in loaded]
 
     def send(self, message: m.FromWorker) -> None:
         """Send a message to the run."""
@@ -224,10 +216,9 @@ def _leave(order: m.Leave) -> Result:
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int, began_s: float = 0.0) -> None:
+    def __init__(self, start: m.Start, engine: RemoteEngine, began_s: float = 0.0) -> None:
         self._start = start
         self._began_s = began_s
-        self._terminal = terminal
         self._engine = engine
         self._errors: dict[str, str] = {}
         self._items: dict[str, pytest.Item] = {}
@@ -240,19 +231,10 @@ class Session:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Keep the terminal's formatting, which assertion messages use, and write to nowhere."""
         self._config = config
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            self._show_live_logs(config)
+        if config.pluginmanager.get_plugin("terminalreporter") is not None:
             writer = config.get_terminal_writer()
             writer._file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
             writer.hasmarkup = self._start.markup
-
-    def _show_live_logs(self, config: pytest.Config) -> None:
-        """Have the reporter's live logs (``log_cli``) reach the user's terminal, which it writes nothing else to."""
-        logs = config.pluginmanager.get_plugin("logging-plugin")
-        if self._start.reports and logs is not None and isinstance(logs.log_cli_handler, logging.StreamHandler):
-            file = os.fdopen(self._terminal, "w", buffering=1)
-            logs.log_cli_handler.stream = TerminalReporter(config, file)
 
     def pytest_internalerror(self, excrepr: Any) -> None:
         """Write down the error that ends this process."""
@@ -265,12 +247,6 @@ class Session:
     def _write_down(self, text: str) -> None:
         with (Path(self._start.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{text}\n")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Drop plugins that would interrupt or repeat a test while it is measured."""
-        for name in _SILENCED:
-            session.config.pluginmanager.unregister(name=name)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep collection errors: a test that is missing here is explained by them."""
@@ -428,16 +404,6 @@ def _be_a_process_of_its_own(config: pytest.Config, scratch: Path) -> None:
         util._finalizer_registry.clear()
         util._run_after_forkers()
         atexit.register(util._exit_function)
-        process = sys.modules["multiprocessing.process"]
-        process._children = set()  # type: ignore[attr-defined]
-        process.current_process().authkey = os.urandom(32)
-    for name, attribute in (("resource_tracker", "_resource_tracker"), ("forkserver", "_forkserver")):
-        module = sys.modules.get(f"multiprocessing.{name}")
-        if module is not None:
-            helper = getattr(module, attribute)
-            for field in ("_fd", "_pid", "_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):
-                if hasattr(helper, field):
-                    setattr(helper, field, None)
 
 
 def _end_process(code: int) -> None:
@@ -501,31 +467,20 @@ def _overrides(start: m.Start) -> dict[str, Any]:
     """Return the options that are the run's alone, with their values for a worker."""
     return {
         # The run writes pytest-benchmark's reports and judges its gates.
-        "benchmark_autosave": False,
-        "benchmark_compare": None,
+        **dict.fromkeys([f"benchmark_{name}" for name in ("autosave", "compare", "csv", "histogram", "json", "save")]),
         "benchmark_compare_fail": [],
-        "benchmark_csv": None,
-        "benchmark_histogram": None,
-        "benchmark_json": None,
         "benchmark_quiet": True,
-        "benchmark_save": None,
         "basetemp": str(Path(start.scratch) / "tmp"),
         "continue_on_collection_errors": True,
         "dist": "no",
         "lf": False,
+        "log_file": os.devnull,
         "maxfail": 0,
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
         "tx": [],
-        # The run creates the file; one worker adds to it.
-        **({"log_file_mode": "a"} if start.reports else {"log_file": os.devnull}),
     }
-
-
-def _end_on_sigterm() -> None:
-    """Have SIGTERM, which the guardian of a run that is gone sends, end this process with all teardowns."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def _keep_captured_output(scratch: Path) -> None:
@@ -554,13 +509,14 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     if forked:
         m.send(connection, m.Started(os.getpid()))
     _kept = None if forked else vary_heap()
-    _end_on_sigterm()
-    terminal, began_s = os.dup(1), time.monotonic()  # before pytest captures it
+    # The guardian of a run that is gone sends it: the process ends with all teardowns.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began_s = time.monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
     engine = RemoteEngine(start, connection)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    config.pluginmanager.register(Session(start, engine, terminal, began_s), "rlperf-worker")
+    config.pluginmanager.register(Session(start, engine, began_s), "rlperf-worker")
     _end_process(int(config.hook.pytest_cmdline_main(config=config)))

@@ -6,10 +6,9 @@ import contextlib
 import itertools
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from pytest_rlperf.sides.loaded import check_loaded
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.timers import VARIABLE
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.alike import dependents, learned, modules_alike, sites_of
+from pytest_rlperf.workers.alike import modules_alike, sites_of
 from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
@@ -34,8 +33,6 @@ KEPT_MOST = 6  # pairs of stems that are kept from test to test
 LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
 _ASKED_FOR = "new interpreters are asked for"
-_LEARNED_LEAST = 10  # modules that a first call loads, from which on loaders import them, too
-_LONG_LOAD_S = 0.3  # of that, from which on stems are forked anew: it takes as long to fork and collect
 _LOADS_MOST = 5  # of loaders, each of which begins without what made the one before of no use
 
 
@@ -43,9 +40,9 @@ class DoubtfulError(Exception):
     """A forked worker may not be as a new process is: new interpreters are to measure the test."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What the processes of a run start with.
+@dataclass
+class Processes:
+    """All processes of a run, and what they start with. Any thread may use any method.
 
     ``variables`` are those that the run's process began with, and ``ours`` the modules that the run has loaded for
     itself; ``fixtures`` are those of its tests. ``forks`` is whether processes may be forked from a loader. ``top`` is
@@ -61,16 +58,9 @@ class Surroundings:
     markup: bool
     share_terminal: bool
     start_limit_s: float
-
-
-class Processes:
-    """All processes of a run. Any thread may use any method."""
-
-    def __init__(self, surroundings: Surroundings) -> None:
-        self.surroundings = surroundings
-        self.guardian = Guardian()
-        self._stems: list[Stems] = []
-        self._is_cancelled = False
+    guardian: Guardian = field(default_factory=Guardian)
+    _stems: list[Stems] = field(default_factory=list)
+    _is_cancelled: bool = False
 
     def stems(self, sides: Sides, *names: str, fresh: str = "") -> Stems:
         """Return stems of ``sides``, which end with the run; base's workers and head's, or head's alone, have names."""
@@ -85,7 +75,7 @@ class Processes:
 
     def not_forked(self) -> list[str]:
         """Return why processes were not forked that were to be."""
-        reasons = (stems.fresh for stems in self._stems if self.surroundings.forks)
+        reasons = (stems.fresh for stems in self._stems if self.forks)
         return [reason for reason in dict.fromkeys(reasons) if reason and reason != _ASKED_FOR]
 
     def cancel(self) -> None:
@@ -104,14 +94,14 @@ class Processes:
 
 def end_all(processes: Sequence[Process], limit_s: float) -> None:
     """End processes, letting fixtures tear down; workers come before the stems that they are copies of."""
-    for process in processes:
-        if process.alive and isinstance(process, Stem | Worker):
-            process.start_quitting()
-    for process in processes:
-        if process.alive and isinstance(process, Stem | Worker):
+    quitting = [process for process in processes if process.alive and isinstance(process, Stem | Worker)]
+    for process in quitting:
+        process.start_quitting()
+    for process in quitting:
+        if process.alive:
             process.interrupt_call(limit_s)
-    for process in processes:
-        process.end(limit_s + TERMINATING_LIMIT_S if isinstance(process, Stem | Worker) else 0)
+    for each in processes:
+        each.end(limit_s + TERMINATING_LIMIT_S if each in quitting else 0)
 
 
 class Stems:
@@ -130,7 +120,7 @@ class Stems:
         fresh: str = "",
     ) -> None:
         self.sides = sides
-        self.fresh = fresh or ("" if processes.surroundings.forks else _ASKED_FOR)
+        self.fresh = fresh or ("" if processes.forks else _ASKED_FOR)
         self._twin: Stems | None = None
         self._processes = processes
         self._names = names  # of base's workers, where there are any, and of head's
@@ -139,14 +129,13 @@ class Stems:
         self._loaders: dict[int, Loader] = {}
         self._modules: list[str] | None = None
         self._left_out: set[str] = set()
-        self._has_probed = False
         self._claims: Counter[int] = Counter()
         self._keeps = False
         self._lock = threading.Lock()
         self._locks: dict[tuple[int, int], threading.Lock] = {}
         self._loading = threading.Lock()
-        packages = set(sides.packages)
-        self._differing = packages | (dependents(packages) if sides.changed is None else set())
+        self._differing = sorted(sides.packages)
+        self._places = list(dict.fromkeys((*sides.base.homes, *sides.head.homes, processes.top)))
 
     @property
     def is_same_code(self) -> bool:
@@ -229,9 +218,9 @@ class Stems:
         """Return stems forked from a loader, none where copies of them cannot work as new processes do."""
         stems: list[Stem] = []
         try:
-            found, probe = self._loader(loader), not self._has_probed
+            found = self._loader(loader)
             if found is not None:
-                stems = self._begun(number, found, probe=probe)
+                stems = self._begun(number, found)
                 for stem in stems:
                     stem.wait_ready()
             fault = next((stem.collected.fault for stem in stems if stem.collected.fault), "") or self._unequal(stems)
@@ -243,20 +232,16 @@ class Stems:
         if self.fresh:
             end_all(stems, 0)
             return []
-        self._has_probed |= probe
         return stems
 
-    def _begun(self, number: int, loader: Loader | None, *, probe: bool = False) -> list[Stem]:
-        """Return the stems of a number, which do not yet answer: copies of a loader, or new interpreters without one.
-
-        The first of those that are forked ``probe``, which shows whether copies of them can work.
-        """
-        guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
+    def _begun(self, number: int, loader: Loader | None) -> list[Stem]:
+        """Return the stems of a number, which do not yet answer: copies of a loader, else new interpreters."""
+        guardian, limit_s = self._processes.guardian, self._processes.start_limit_s
         starts: dict[str, m.Start] = {}
         sides = (self.sides.base, self.sides.head)[-len(self._names) :]
         for name, side in zip(self._names, sides, strict=True):
             reports = number == 0 and name == self._names[-1]  # the user sees the tests of head's first worker
-            starts[f"{name} {number}"] = self._start(number, side, loader, reports=reports, probe=probe)
+            starts[f"{name} {number}"] = self._start(number, side, loader, reports=reports)
         connections: dict[str, Connection] = {}
         if loader is not None:
             order = [*starts] if number % 2 else [*starts][::-1]  # neither side is always the first to be forked
@@ -285,26 +270,21 @@ class Stems:
                 return
             self.fresh = reason
             loaders, self._loaders = list(self._loaders.values()), {}
-        self._retire_all()
-        end_all(loaders, 0)
-
-    def _retire_all(self) -> None:
-        with self._lock:
             old, self._stems = list(self._stems.values()), {}
         for stems in old:
             self._retire(stems)
+        end_all(loaders, 0)
 
     def _retire(self, stems: Sequence[Stem]) -> None:
         """Have stems end that no new test needs; copies at work go on."""
         for stem in stems:
             stem.start_quitting()
 
-    def _start(self, number: int, side: Side, loader: Loader | None, *, reports: bool, probe: bool) -> m.Start:
+    def _start(self, number: int, side: Side, loader: Loader | None, *, reports: bool) -> m.Start:
         """Return the settings of a side's stem."""
         forks, changes = (False, {}) if loader is None else (True, loader.changes)
-        surroundings, sides = self._processes.surroundings, self.sides
-        scratch = self._processes.guardian.new_directory()
-        homes = (*sides.base.homes, *sides.head.homes)
+        processes = self._processes
+        scratch = processes.guardian.new_directory()
         prefix, sites = sites_of(side.python) if forks else ("", [])
         environment = self._environment({**side.environment, **changes})
         return m.Start(
@@ -313,19 +293,19 @@ class Stems:
             args=list(side.args),
             files=[str(path) for path in side.files],
             scratch=str(scratch),
-            markup=surroundings.markup,
+            markup=processes.markup,
             reports=reports,
-            watched=[str(home) for home in dict.fromkeys((*homes, surroundings.top))],
-            packages=list(sides.packages),
+            watched=[str(place) for place in self._places],
+            packages=list(self.sides.packages),
             output=str(scratch / "output"),
-            share_terminal=surroundings.share_terminal and reports,
+            share_terminal=processes.share_terminal and reports,
             directory=str(side.directory),
             environment=environment if forks else padded(environment),
             python=side.python,
             prefix=prefix,
             sites=sites,
             forks=forks,
-            probe=probe,
+            probe=forks and number == 0,  # which shows whether copies of stems can work
         )
 
     def _environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -333,7 +313,7 @@ class Stems:
 
         Collecting the tests may have changed this process's variables since, for one side alone.
         """
-        changed = {**self._processes.surroundings.variables, **changes}
+        changed = {**self._processes.variables, **changes}
         environment = {
             name: value for name, value in changed.items() if value is not None and not name.startswith(_OF_THE_RUN)
         }
@@ -360,17 +340,17 @@ class Stems:
         Variables of native libraries that the tests' own code sets while it is collected are there before it imports
         any; those that the imported modules set themselves are among its changes.
         """
-        guardian = self._processes.guardian
+        processes, guardian = self._processes, self._processes.guardian
         if self._modules is None:
-            self._modules = self._alike()
+            self._modules = modules_alike(self._places, self._differing, processes.ours, processes.fixtures)
         # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
         before: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        packages = sorted(self._differing)
         for _ in range(_LOADS_MOST):
             environment = padded(self._environment(before))
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
             self._end_with_run([loader])
-            dirty = loader.load([name for name in self._modules if not _is_within(name, self._left_out)], packages)
+            wanted = [name for name in self._modules if not _is_within(name, self._left_out)]
+            dirty = loader.load(wanted, self._differing)
             found = {**environment, **loader.changes}
             own = {name: value for name, value in library_variables().items() if found.get(name) != value}
             if dirty is not None:
@@ -380,42 +360,8 @@ class Stems:
             else:
                 before.update(own)
                 loader.end(0)
-        needed = ", ".join([*packages, "a thread or a log of its own"])
+        needed = ", ".join([*self._differing, "a thread or a log of its own"])
         raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
-
-    def _alike(self) -> list[str]:
-        sides, surroundings = self.sides, self._processes.surroundings
-        homes = (*sides.base.homes, *sides.head.homes)
-        return modules_alike([*homes, surroundings.top], self._differing, surroundings.ours, surroundings.fixtures)
-
-    def learn(self, workers: Sequence[Worker]) -> None:
-        """Have the loaders import what the first call in all of ``workers`` has loaded, for the stems to come.
-
-        Stems that are there already are of no more use where that takes long.
-        """
-        if self.fresh or not workers or any(worker.sets_variables for worker in workers):
-            return
-        new = learned(workers[0].others, workers[-1].others, self._differing)
-        with self._loading:
-            known = set(self._modules or ())
-            new = [name for name in new if name not in known and not _is_within(name, self._left_out)]
-            if len(new) < _LEARNED_LEAST:
-                return
-            assert self._modules is not None
-            self._modules += new
-            packages, began_s = sorted(self._differing), time.monotonic()
-            for number, loader in list(self._loaders.items()):
-                try:
-                    dirty = loader.load(new, packages)
-                except WorkerLostError:
-                    dirty = None
-                    del self._loaders[number]
-                if dirty is not None:
-                    self._left_out.add(dirty)
-                    del self._loaders[number]
-            self._has_probed = False
-            if time.monotonic() - began_s > _LONG_LOAD_S:
-                self._retire_all()
 
     # ------------------------------------------------------------------ workers
 
@@ -469,6 +415,7 @@ def _is_within(name: str, packages: Collection[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
+@dataclass
 class WorkerGroup:
     """The workers that have one test open, of whichever side; the first one reports it, to ``forward``.
 
@@ -476,17 +423,16 @@ class WorkerGroup:
     get there and to leave it.
     """
 
-    def __init__(self, key: str, next_key: str | None, forward: Forward, *, setup_s: float, patience_s: float) -> None:
-        self.key = key
-        self.has_machine = False
-        self.workers: list[Worker] = []
-        self.reporter: Worker | None = None
-        self._next_key = next_key
-        self._setup_s = setup_s
-        self._patience_s = patience_s
-        self._forward = forward
-        self._lock = threading.Lock()
-        self._at_end = contextlib.ExitStack()
+    key: str
+    next_key: str | None
+    forward: Forward
+    setup_s: float
+    patience_s: float
+    has_machine: bool = False
+    workers: list[Worker] = field(default_factory=list)
+    reporter: Worker | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _at_end: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
     def called(self) -> m.Called:
@@ -514,10 +460,8 @@ class WorkerGroup:
             self.reports_by(worker)
             with self._lock:
                 self.workers.append(worker)
-            forward = self._forward if worker is self.reporter else None
-            worker.start_run(
-                self.key, self._next_key, setup_s=self._setup_s, patience_s=self._patience_s, forward=forward
-            )
+            forward = self.forward if worker is self.reporter else None
+            worker.start_run(self.key, self.next_key, setup_s=self.setup_s, patience_s=self.patience_s, forward=forward)
         try:
             for worker in workers:
                 worker.wait_called()
@@ -557,14 +501,14 @@ class WorkerGroup:
             wait_all(others, step)
 
 
+@dataclass
 class BaseSides:
-    """The base sides of a run, by the commit of a baseline; ``head`` is today's side."""
+    """The base sides of a run, by the commit of a baseline."""
 
-    def __init__(self, project: Project, processes: Processes) -> None:
-        self._project = project
-        self._processes = processes
-        self._lock = threading.Lock()
-        self._known: dict[str, Stems | SideError] = {}
+    project: Project
+    processes: Processes
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: dict[str, Stems | SideError] = field(default_factory=dict)
 
     def of_commit(self, sha: str, show: Callable[[str], None]) -> Stems:
         """Return the stems of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
@@ -573,9 +517,8 @@ class BaseSides:
                 from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
 
                 try:
-                    with self._processes.guardian.guarding_commands():
-                        sides = commit_sides(sha, self._project, show)
-                    self._known[sha] = self._processes.stems(sides, *PAIR_NAMES)
+                    sides = commit_sides(sha, self.project, show)
+                    self._known[sha] = self.processes.stems(sides, *PAIR_NAMES)
                 except SideError as error:
                     self._known[sha] = error
             found = self._known[sha]
@@ -583,8 +526,6 @@ class BaseSides:
             raise found
         return found
 
-    def give_up(self, stems: Stems, error: SideError) -> None:
-        """Answer with ``error`` from now on where ``stems`` are wanted."""
-        for sha, known in self._known.items():
-            if known is stems:
-                self._known[sha] = error
+    def give_up(self, sha: str, error: SideError) -> None:
+        """Answer with ``error`` from now on where ``sha`` is wanted."""
+        self._known[sha] = error

@@ -1,5 +1,3 @@
-import logging
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -62,12 +60,6 @@ def test_unstable_id(rlperf, unstable):
 def test_uncaptured(rlperf, capsys):
     with capsys.disabled():
         print("\nseen at once", flush=True)
-    rlperf(work)
-
-
-def test_logs(rlperf, request):
-    number = int(request.config.workerinput["workerid"][-1])
-    logging.getLogger("component").warning("logged live by %d%s", number, " or so" * number)
     rlperf(work)
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 OWN = ("pytest_rlperf.", "encodings.")
-torch = importlib.import_module("torch") if os.environ["WITH"] == "torch" else None
+importlib.import_module(os.environ["WITH"])
+torch = sys.modules.get("torch")
 
 
 def descriptors():
