@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_rlperf.cli.show import SHOW
 from pytest_rlperf.errors import did_you_mean, see
-from pytest_rlperf.model.judged import FINDINGS, GATE, OFF
+from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node

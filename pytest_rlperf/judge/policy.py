@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pytest_rlperf.cli.show import SHOW
-from pytest_rlperf.model.judged import GATE, OFF, Estimate, Finding, Policy, Status, Verdict
+from pytest_rlperf.model.judged import GATE, OFF, SHOW, Estimate, Finding, Policy, Status, Verdict
 from pytest_rlperf.model.reasons import Reason, TimeAlone
 
 
