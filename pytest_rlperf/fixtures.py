@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -131,12 +132,17 @@ def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
 
 
 def unmet(item: pytest.Item) -> str:
-    """Return that there is no such fixture as one that a test nearly names, and which is meant; else ""."""
+    """Return why a test lacks the fixture below that it names, or nearly names, and the edit that helps; else ""."""
     if not isinstance(item, pytest.Function):
         return ""
     missing = [name for name in item.fixturenames if name not in item._fixtureinfo.name2fixturedefs]
     near = next((name for name in missing if name != "request" and did_you_mean(name, CALLS)), "")
-    return near and f"there is no fixture {near!r}{did_you_mean(near, CALLS)}{see('writing-tests.md#fixtures')}"
+    if near:
+        return f"there is no fixture {near!r}{did_you_mean(near, CALLS)}{see('writing-tests.md#fixtures')}"
+    parameters = () if is_measured(item) else signature(item.function).parameters
+    named = next((name for name in parameters if name in CALLS), "")
+    edit = f"in a class that is no unittest.TestCase, write def {item.name}(self, {named})"
+    return named and f"{item.name} does not get the fixture {named!r}: {edit}{see('writing-tests.md#limits')}"
 
 
 @pytest.hookimpl(wrapper=True)

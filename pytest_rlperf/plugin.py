@@ -12,6 +12,7 @@ from pytest_rlperf import fixtures, options
 
 pytest_plugins = ["pytest_rlperf.fixtures"]
 
+_UNMEASURED = pytest.StashKey[bool]()
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
 _VARIABLES = pytest.StashKey[dict[str, str]]()  # likewise
 
@@ -39,11 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker, which acts on orders
     settings = options.read_config(config)
     if settings.active and not config.option.collectonly:
-        if any(getattr(config.option, name, False) for name in ("usepdb", "trace")):
-            raise pytest.UsageError(
-                "--rlperf measures in other processes, where --pdb and --trace have no terminal: leave --rlperf out, "
-                "then the same tests run once, checked and unmeasured"
-            )
+        if any(getattr(config.option, name, False) for name in ("usepdb", "trace")):  # workers have no terminal
+            config.stash[_UNMEASURED] = True
+            return
         if sys.platform == "win32":  # before anything that only POSIX has is imported
             raise pytest.UsageError(
                 "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
@@ -60,3 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
         variables = config.stash.get(_VARIABLES, None) or dict(os.environ)
         began = Beginning(_STARTUP_PATH, variables, frozenset(sys.modules) - before)
         config.pluginmanager.register(Run(config, settings, began), "rlperf-run")
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Say that a debugger keeps a run from measuring."""
+    if _UNMEASURED not in config.stash:
+        return []
+    return ["rlperf: nothing is measured under --pdb or --trace: each test runs once, as without --rlperf"]

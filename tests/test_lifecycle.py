@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import FIRST_CALLS, ONE_CALL, source
-from example import FAILED, INTERRUPTED, NOTHING, OK, USAGE, Example, Run
+from example import FAILED, INTERRUPTED, NOTHING, OK, Example, Run
 from wording import Wording
 
 WORKERS = 3
@@ -241,10 +241,12 @@ def test_collection_errors_stop_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("debugger", ["--pdb", "--trace"])
-def test_a_debugger_is_for_tests_that_run_unmeasured(tmp_path: Path, debugger: str) -> None:
-    """It has no terminal in the processes that measure; the error has the way out."""
+def test_under_a_debugger_each_test_runs_once(tmp_path: Path, debugger: str) -> None:
+    """It would have no terminal in the processes that measure; the run says that nothing is measured."""
     example = Example(tmp_path, {"test_it.py": "def test_it(rlperf): rlperf(int)\n"})
-    assert "leave --rlperf out" in example.pytest("--rlperf", debugger, code=USAGE).err
+    result = example.pytest("--rlperf", debugger, stdin="c\n" * 3)
+    assert "nothing is measured under --pdb or --trace" in result.out
+    assert not result.section("rlperf")
 
 
 def test_without_the_option_components_run_once(tmp_path: Path, wording: Wording) -> None:

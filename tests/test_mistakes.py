@@ -125,6 +125,12 @@ MISTAKES = {
         ("advantages differ from the float64 reference", "expected", "a function that also takes next_done"),
         "writing-tests.md#fixtures",
     ),
+    "unittest": Mistake(
+        "import unittest\nclass TestOld(unittest.TestCase):\n    def test_gae(self, rlperf_gae): ...\n",
+        (),
+        ("test_gae does not get the fixture 'rlperf_gae': in a class that is no unittest.TestCase",),
+        "writing-tests.md#limits",
+    ),
     "benchmark": Mistake(
         BOTH,
         SHORT,

@@ -54,7 +54,7 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
     return [
         Cell(outcome.result.name, "code"),
         Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
-        Cell(_cpu_share(result) if result.measured else ""),
+        Cell(_cpu_shares([result for _, result in sides(outcome) if result.clock == "wall"])),
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
         Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
@@ -64,11 +64,16 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
     ]
 
 
-def _cpu_share(result: Result) -> str:
-    """Return the CPU seconds a wall second, where they are more than one: less may be other processes' work as well."""
-    if result.clock != "wall" or any(worker.cpu_share <= 1 + _CPU_APART for worker in result.workers):
+def _cpu_shares(results: Sequence[Result]) -> str:
+    """Return the CPU seconds a wall second, both sides' where they differ; empty where none has over one.
+
+    Less than one may be other processes' work as well as waiting.
+    """
+    if not any(all(worker.cpu_share > 1 + _CPU_APART for worker in result.workers) for result in results):
         return ""
-    return f"{result.cpu_share:.1f}"
+    shares = [result.cpu_share for result in results]
+    is_same = abs(shares[0] - shares[-1]) <= _CPU_APART * shares[0]
+    return "→".join(f"{share:.1f}" for share in (shares[-1:] if is_same else shares))
 
 
 def _change(estimate: Estimate | Creep) -> str:
