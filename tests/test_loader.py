@@ -87,7 +87,7 @@ def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch:
     found = modules_alike([tmp_path], {"own"}, {"of_the_run"})
     known = {*places, "without_spec", "__main__", "pytest_rlperf.fixtures"}
     assert sorted(name for name in found if name in known) == sorted(kept)
-    assert found[-1] == "pytest_rlperf.workers.session"
+    assert "pytest_rlperf.workers.session" in found
     assert not any(name.startswith("pytest_rlperf") for name in modules_alike([], {"pytest_rlperf"}, ()))
 
 

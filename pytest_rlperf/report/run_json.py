@@ -146,6 +146,7 @@ class SelfcheckFile:
 _WITH_LINES = frozenset({"message", "notes"})  # texts that may have several lines; names have one
 _UNBOUNDED = frozenset({"ceiling", "high"})  # may be infinite, which JSON has as null
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
+_CONFIDENCES = (0.5, 0.999999)  # of an interval whose standard error can be found
 
 
 def decoded(data: bytes) -> Any:
@@ -181,7 +182,7 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
         raise ReadingError("$ is nested too deep") from None
     for key, test in recorded.tests.items():
         if fault := _fault(test):
-            raise ReadingError(f"$.tests[{_shown(key)}] has {fault}")
+            raise ReadingError(f"$.tests[{_shown(key)}]{fault}")
     return recorded
 
 
@@ -208,6 +209,11 @@ def fit_to_show(value: Any, name: str = "") -> Any:
 
 def _fault(test: Outcome | Selfcheck) -> str:
     """Return what no run can have measured, if anything: later arithmetic divides by times and raises to log ratios."""
+    judged = [test] if isinstance(test, Outcome) else test.trials
+    estimates = filter(None, (each.verdict.estimate for each in judged))
+    least, most = _CONFIDENCES
+    if not all(0 < each.low <= each.ratio <= each.high and least <= each.confidence <= most for each in estimates):
+        return ".verdict.estimate is no positive ratio within its bounds"
     results, pairs = [test.result], test.live.pairs if isinstance(test, Outcome) and test.live is not None else ()
     if isinstance(test, Outcome) and test.before is not None:
         results.append(test.before)
@@ -215,9 +221,9 @@ def _fault(test: Outcome | Selfcheck) -> str:
         results.append(test.baseline.result)
     workers = [worker for result in results for worker in result.workers]
     if any(worker.wall.call_s <= 0 or worker.cpu.call_s <= 0 for worker in workers):
-        return "a call that takes no time"
+        return " has a call that takes no time"
     ratios = (ratio for pair in pairs for ratio in (pair.wall_log_ratio, pair.cpu_log_ratio))
-    return "" if all(abs(ratio) <= LARGEST_LOG for ratio in ratios) else "a ratio that no pair can have"
+    return "" if all(abs(ratio) <= LARGEST_LOG for ratio in ratios) else " has a ratio that no pair can have"
 
 
 def _shown(value: object) -> str:

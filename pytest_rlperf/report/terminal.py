@@ -6,7 +6,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -27,7 +27,9 @@ from pytest_rlperf.report.tables import (
 )
 from pytest_rlperf.report.text import print_facts, print_table, rendered, table_lines, table_text
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, fitness_lines, message, phases_note
-from pytest_rlperf.sides.prepare import Candidate
+
+if TYPE_CHECKING:
+    from pytest_rlperf.sides.prepare import Candidate  # which Windows, where files are only shown, cannot import
 
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
