@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
-from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
+from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, quiet, tracing, undisturbed
 from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use
 from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.counting import Count, Tally
@@ -35,8 +34,7 @@ def tally(
     a note.
     """
     passes = _Passes(call, setup, probes, repetitions)
-    with warnings.catch_warnings(), undisturbed():
-        warnings.simplefilter("ignore")
+    with quiet(), undisturbed():
         calls = MonitoredCalls() if sys.version_info >= (3, 12) else Calls()
         is_counted = passes.run(calls)
         if calls.ran_compiled or (not is_counted and frames_compiled()):

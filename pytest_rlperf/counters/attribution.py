@@ -16,7 +16,6 @@ import statistics
 import sys
 import threading
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
+from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.model.counting import Share
 from pytest_rlperf.probes.attach import Undo, attached, put, together
 
@@ -242,8 +242,7 @@ def shares(
     all its work. ProfilerBusyError where a profiler or debugger is active.
     """
     refuse_company()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         whole_s, spent_s = _watch(call, setup or _nothing, calls, 1 if setup is not None else calls, clock_ns)
     waited_s = min(device_wait_s, spent_s[PYTORCH])  # PyTorch's functions wait for the device
     spent_s[PYTORCH] -= waited_s
