@@ -183,13 +183,7 @@ class Aside:
 
     def attach(self) -> Undo:
         """Time them from now on, and return what puts everything back."""
-        return together(self._put(holder, name) for holder, name in self._places)
-
-    def _put(self, holder: type, name: str) -> Undo:
-        try:
-            return put(holder, name, self._around(vars(holder)[name]))
-        except (AttributeError, TypeError):
-            return _nothing  # a class that refuses attributes keeps its own
+        return together(put(holder, name, self._around(vars(holder)[name])) for holder, name in self._places)
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that times ``function``, unless it runs within another environment or thread."""

@@ -173,13 +173,8 @@ class TensorMemory(Profiled):
 
 @contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Redirect file descriptor 2 to the null device while the body runs, if the process has one."""
-    try:
-        kept = os.dup(_STDERR)
-    except OSError:
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    """Redirect file descriptor 2 to the null device while the body runs."""
+    kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, _STDERR)
         yield
