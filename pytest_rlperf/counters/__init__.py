@@ -74,11 +74,9 @@ class _Passes:
             # In this order: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):
                 passed = [self._count(instrument) for _ in range(1 + len(self._counts))]
-        except CannotCountError as error:
-            self.leave_out(instrument.names, str(error))
-            return False
         except Exception as error:  # the call does not raise where nothing is counted, so the instrument is left out
-            self.leave_out(instrument.names, f"the call fails while they are counted: {type(error).__name__}: {error}")
+            failed = f"the call fails while they are counted: {type(error).__name__}: {error}"
+            self.leave_out(instrument.names, str(error) if isinstance(error, CannotCountError) else failed)
             return False
         for counts, found in zip(self._counts, passed[1:], strict=True):
             seen = {count.name for count in found if count.path == WHOLE}
