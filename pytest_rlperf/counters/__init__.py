@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
-from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
+from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, quiet, tracing, undisturbed
 from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use
 from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.measured import Count, Probe, Tally
@@ -34,8 +33,7 @@ def tally(
     a note.
     """
     passes = _Passes(call, setup, probes, repetitions)
-    with warnings.catch_warnings(), undisturbed():
-        warnings.simplefilter("ignore")
+    with quiet(), undisturbed():
         calls = MonitoredCalls() if sys.version_info >= (3, 12) else Calls()
         is_counted = passes.run(calls)
         if calls.ran_compiled or (not is_counted and frames_compiled()):
@@ -75,11 +73,9 @@ class _Passes:
             # In this order: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):
                 passed = [self._count(instrument) for _ in range(1 + len(self._counts))]
-        except CannotCountError as error:
-            self.leave_out(instrument.names, str(error))
-            return False
         except Exception as error:  # the call does not raise where nothing is counted, so the instrument is left out
-            self.leave_out(instrument.names, f"the call fails while they are counted: {type(error).__name__}: {error}")
+            failed = f"the call fails while they are counted: {type(error).__name__}: {error}"
+            self.leave_out(instrument.names, str(error) if isinstance(error, CannotCountError) else failed)
             return False
         for counts, found in zip(self._counts, passed[1:], strict=True):
             seen = {count.name for count in found if count.path == WHOLE}

@@ -16,7 +16,6 @@ import statistics
 import sys
 import threading
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
+from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.model.measured import Share
 from pytest_rlperf.probes import Undo, attached, put, together
 
@@ -183,13 +183,7 @@ class Aside:
 
     def attach(self) -> Undo:
         """Time them from now on, and return what puts everything back."""
-        return together(self._put(holder, name) for holder, name in self._places)
-
-    def _put(self, holder: type, name: str) -> Undo:
-        try:
-            return put(holder, name, self._around(vars(holder)[name]))
-        except (AttributeError, TypeError):
-            return _nothing  # a class that refuses attributes keeps its own
+        return together(put(holder, name, self._around(vars(holder)[name])) for holder, name in self._places)
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that times ``function``, unless it runs within another environment or thread."""
@@ -242,8 +236,7 @@ def shares(
     all its work. ProfilerBusyError where a profiler or debugger is active.
     """
     refuse_company()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         whole_s, spent_s = _watch(call, setup or _nothing, calls, 1 if setup is not None else calls, clock_ns)
     waited_s = min(device_wait_s, spent_s[PYTORCH])  # PyTorch's functions wait for the device
     spent_s[PYTORCH] -= waited_s

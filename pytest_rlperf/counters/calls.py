@@ -114,13 +114,9 @@ class MonitoredCalls(Calls):
     """Counts as a tool of ``sys.monitoring``, from Python 3.12 on: in all threads, and other tools go on."""
 
     def begin(self) -> None:
-        """Begin to count; CannotCountError where no tool is free."""
+        """Begin to count, as the first tool that is free."""
         self._monitoring: Any = sys.modules["sys"].monitoring
-        tool = next((tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None), None)
-        if tool is None:
-            users = ", ".join(str(self._monitoring.get_tool(tool)) for tool in range(6))
-            raise CannotCountError(f"all tools of sys.monitoring are in use: {users}")
-        self._tool = tool
+        self._tool = tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)
         self._frames = frames_compiled()
         events = self._monitoring.events
         self._callbacks = {events.PY_START: self._start, events.PY_RESUME: self._start, events.CALL: self._call}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -240,39 +240,36 @@ class Levels:
     """Follows a level, as memory in use is, through the phases of one call.
 
     :meth:`note` adds every stretch between two edges of phases. A phase's peak is the highest rise over the level at
-    the beginning of an entry; its net is the sum of what its entries added.
+    the beginning of an entry; its net is the sum of what its entries added. None is the whole call, which is always
+    open.
     """
 
     def __init__(self, level: int) -> None:
-        self._start = self._last = level
-        self._peak = level
-        self._bases: dict[Node, int] = {}  # of the phases that are open, the innermost first
-        self._peaks: dict[Node, int] = {}
-        self._nets: Counter[Node] = Counter()
+        self._last = level
+        self._bases: dict[Node | None, int] = {}  # of the phases that are open
+        self._peaks: dict[Node | None, int] = {}
+        self._nets: Counter[Node | None] = Counter()
 
     def note(self, open_nodes: Sequence[Node], level: int, peak: int) -> None:
         """Add a stretch: the phases that were open, the level at its end, and the highest within."""
         last, bases = self._last, self._bases
-        self._bases = now = {node: bases.get(node, last) for node in open_nodes}
+        self._bases = now = {node: bases.get(node, last) for node in (*open_nodes, None)}
         for node, base in now.items():
             self._peaks[node] = max(self._peaks.get(node, 0), peak - base)
             self._nets[node] += level - last
-        self._peak = max(self._peak, peak)
         self._last = level
 
     def counts(self, paths: dict[Node, str], peak_name: str, net_name: str) -> Iterator[Count]:
-        """Yield the peaks and nets; phases without a path, and bytes of 0 in phases, are left out."""
-        yield Count(WHOLE, peak_name, self._peak - self._start)
-        yield Count(WHOLE, net_name, self._last - self._start)
-        peaks: defaultdict[str, int] = defaultdict(int)
-        nets: defaultdict[str, int] = defaultdict(int)
+        """Yield the peaks and nets; phases without a path are left out."""
+        peaks: Counter[str] = Counter()
+        nets: Counter[str] = Counter()
         for node, peak in self._peaks.items():
-            path = paths.get(node, WHOLE)
-            if path != WHOLE:
+            path = WHOLE if node is None else paths.get(node, WHOLE)
+            if node is None or path != WHOLE:
                 peaks[path] = max(peaks[path], peak)
                 nets[path] += self._nets[node]
         for name, found in ((peak_name, peaks), (net_name, nets)):
-            yield from (Count(path, name, value) for path, value in found.items() if value)
+            yield from (Count(path, name, value) for path, value in found.items())
 
 
 _OWN = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("timers", "probes", "devices", "counters"))

@@ -1,4 +1,7 @@
-"""Host memory: of Python and NumPy by tracemalloc, and of PyTorch by its profiler; and the garbage collector's work."""
+"""Host memory, of Python and NumPy by tracemalloc and of PyTorch by its profiler; the garbage collector's work.
+
+With them are the contexts in which instruments work: undisturbed by the collector, and without warnings.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import gc
 import os
 import sys
 import tracemalloc
+import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -169,13 +173,8 @@ class TensorMemory(Profiled):
 
 @contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Redirect file descriptor 2 to the null device while the body runs, if the process has one."""
-    try:
-        kept = os.dup(_STDERR)
-    except OSError:
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    """Redirect file descriptor 2 to the null device while the body runs."""
+    kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, _STDERR)
         yield
@@ -238,6 +237,19 @@ def _tracked() -> int:
     gc.collect()
     gc.collect()  # the first run untracks a tuple within a tuple, and the next the tuple around it
     return len(gc.get_objects())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Ignore warnings while the body runs.
+
+    The checked first call ran under the user's filters. Later, a repeated warning costs a look at the filters, as it
+    does outside of pytest, which would record it.
+    """
+    __tracebackhide__ = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager

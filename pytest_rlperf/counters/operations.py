@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from pytest_rlperf.counters.instrument import (
     WHOLE,
@@ -203,16 +203,6 @@ def _is_kernel(name: str) -> bool:
     return not name.startswith(("Memcpy", "Memset"))
 
 
-@runtime_checkable
-class CountsDevice(Protocol):
-    """A driver that counts by itself; ``counts`` returns running totals by the names of the vocabulary."""
-
-    device: str
-
-    def counts(self) -> dict[str, int]:
-        """Return the totals so far: ``syncs``, ``copies_to_device``, ``kernels``, …; all that it counts, zeros too."""
-
-
 class DeviceCounts(TotalsInstrument):
     """Counts one device's work by phase, by reading its totals at the edges of phases."""
 
@@ -278,12 +268,12 @@ class DeviceCounts(TotalsInstrument):
         return self.totals.packed
 
     def _all_counts(self) -> dict[str, int]:
-        """Return the totals so far of waits and allocations; the driver's own counts replace ours of the same name."""
+        """Return the totals so far of waits and allocations; what a driver has in ``counts()`` replaces ours."""
         memory = self._driver.memory()
         found = {} if memory is None else {"device_allocations": memory.allocations}
         if self._waits is not None:
             found["syncs"] = self._waits()
-        return found | (self._driver.counts() if isinstance(self._driver, CountsDevice) else {})
+        return found | getattr(self._driver, "counts", dict)()
 
 
 def _sync_debug_mode() -> int:

@@ -394,12 +394,7 @@ class PairedMeasurement:
             share_s = self._left_s / missing
             self._left_s -= share_s
         self._progress.show(f"pair {index + 1}")
-        try:
-            warm = self._warm_up(pair, share_s)
-        except BaseException:
-            with self._lock:
-                self._left_s += share_s
-            raise
+        warm = self._warm_up(pair, share_s)
         with self._lock:
             if self._least < self._least_unplaced and not all(side.single for side in warm):
                 self._least = self._least_unplaced

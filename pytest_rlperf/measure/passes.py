@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
@@ -17,6 +16,7 @@ from typing import TypeAlias
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
 from pytest_rlperf.counters.attribution import ProfilerBusyError, shares
+from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.devices import JaxDevice, clock_for, devices_of, wait_for_all
 from pytest_rlperf.devices.clocks import Device, HostClock
 from pytest_rlperf.devices.tape import Tape
@@ -174,8 +174,7 @@ def count(
     """
     __tracebackhide__ = True
     quieten_ranges()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as in slices
+    with quiet():
         call_s, traced = look_for_phases(workload, clock_ns)
         longest_s = limit_s / (repetitions * _COST_CALLS)
         once_s = _ONCE * limit_s / _COST_CALLS

@@ -8,7 +8,6 @@ import os
 import resource
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import repeat
@@ -16,6 +15,7 @@ from itertools import repeat
 import psutil
 
 from pytest_rlperf.components.checks import output_parts
+from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
@@ -199,8 +199,7 @@ class Meter:
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
         workload = self._timed(SliceKind.PLAIN)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             if limit_s > 0:
                 self._settle_workload(workload, limit_s)
             self._kernels = self._make_kernels() if kernels else {}
@@ -294,12 +293,8 @@ class Meter:
         timed = self._timed(kind) if trace is None else trace.timed
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
-        with warnings.catch_warnings():
-            # The checked first call ran under the user's filters. Here a repeated warning costs a look at the filters,
-            # as it does outside of pytest, which would record it.
-            warnings.simplefilter("ignore")
-            with attached(() if trace is None else trace.probes):
-                rounds_ns, rounds_cpu_ns = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
+        with quiet(), attached(() if trace is None else trace.probes):
+            rounds_ns, rounds_cpu_ns = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
         calls = shape.iterations * shape.rounds
         self._calls += 0 if is_kernel else calls
@@ -324,8 +319,7 @@ class Meter:
     def allocations(self, least_bytes: float) -> list[str]:
         """Return the lines that allocate so many bytes a call that further calls keep, those of the most first."""
         __tracebackhide__ = True
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as in slices
+        with quiet():
             found = find_allocations(self.workload.call, self.workload.setup, self._call_s, least_bytes)
         self.workload.processed(0)
         return found
@@ -334,8 +328,7 @@ class Meter:
         """Return where a call's time goes, and notes where that is unknown."""
         __tracebackhide__ = True
         wait = None if self.device is None else self.device.clock.synchronize
-        with warnings.catch_warnings(), nullcontext() if self.device is None else self.device.answering():
-            warnings.simplefilter("ignore")  # as in slices
+        with quiet(), nullcontext() if self.device is None else self.device.answering():
             return explain(self.workload, self._call_s, wait)
 
     def slow_down(self, share: float, steps: int | None) -> int:
@@ -357,8 +350,7 @@ class Meter:
                 if timed.finish is not None:
                     timed.finish()
 
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # as in slices
+            with quiet():
                 steps = steps_for(share, calls, timed.setup, clock)
         self._extra_steps = steps
         self.workload.processed(0)

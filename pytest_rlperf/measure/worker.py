@@ -19,7 +19,6 @@ class Worker(Protocol):
     same at once. Every method may raise WorkerStoppedError.
     """
 
-    number: int
     seed: int
     tally: Tally | None  # the counts, once the worker has counted
 
