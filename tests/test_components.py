@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import math
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from builders import ONE_CALL
-from library_checks import assert_counts, harvested
+from library_checks import harvested
 from numpy.typing import NDArray
 from wording import Wording
 
@@ -59,58 +58,13 @@ def test_a_thunk_is_called_as_it_is() -> None:
     workload.close()
 
 
-def brief_env() -> type[Any]:
-    """Return a gymnasium env whose episodes are one to five steps long, and which counts its steps and resets."""
-    pytest.importorskip("gymnasium")
-    from brief_env import BriefEnv
-
-    return BriefEnv
-
-
-@functools.cache
-def step_counter() -> type[Any]:
-    """Return a wrapper that counts the steps of a vector env that pays 1 for a step and 0 for a reset."""
-    vector = pytest.importorskip("gymnasium.vector")
-
-    wrapper: Any = vector.VectorWrapper
-
-    class StepCounter(wrapper):  # type: ignore[misc]
-        """Adds up rewards; with ``reuse``, it hands out the same arrays every time."""
-
-        def __init__(self, env: Any, *, reuse: bool) -> None:
-            super().__init__(env)
-            self.n_steps = 0
-            self.reuse = reuse
-            self.ends = (np.zeros(env.num_envs, np.bool_), np.zeros(env.num_envs, np.bool_))
-
-        def step(self, actions: Any) -> Any:
-            obs, rewards, terminated, truncated, info = self.env.step(actions)
-            self.n_steps += int(rewards.sum())
-            if not self.reuse:
-                return obs, rewards, terminated, truncated, info
-            self.ends[0][:], self.ends[1][:] = terminated, truncated
-            return obs, rewards, *self.ends, info
-
-    return StepCounter
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("reuse", [False, True])
-def test_real_steps_of_a_native_vector_env(reuse: bool) -> None:
-    """CartPole's own vector env is counted through its rewards, and so is an env that reuses its arrays."""
-    gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.make_vec("CartPole-v1", num_envs=16, vectorization_mode="vector_entry_point", max_episode_steps=9)
-    counter = step_counter()(env, reuse=reuse)
-    workload = vecenv_workload(counter)
-    assert_counts(workload, lambda: counter.n_steps)
-    counter.close()
-
-
 @pytest.mark.torch
 def test_an_env_is_closed_by_who_made_it() -> None:
     """The env of a thunk is the fixture's to close, one that was given is not."""
     gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.vector.SyncVectorEnv([brief_env()])
+    from brief_env import BriefEnv
+
+    env = gymnasium.vector.SyncVectorEnv([BriefEnv])
     given, made = vecenv_workload(env), vecenv_workload(lambda: env)
     given.check()
     given.close()
@@ -681,13 +635,3 @@ def test_a_thunk_may_compute_gae_of_its_own_data() -> None:
         gae_workload(lambda: np.zeros((2, 8)), 8, 2, "numpy").check()
     with pytest.raises(ComponentError, match="NaN"):
         gae_workload(lambda: np.full((8, 2), np.nan), 8, 2, "numpy").check()
-
-
-def test_the_convention_is_told_as_the_function_has_it(wording: Wording) -> None:
-    """A wrong function that takes next_done is told that dones mark an episode's first steps."""
-
-    def wrong(rewards: Array, values: Array, dones: Array, next_value: Array, next_done: Array) -> Array:
-        return rewards
-
-    with wording.raises(ComponentError):
-        gae_workload(wrong, 8, 2, "numpy").check()

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 pytest.importorskip("gymnasium")
 
 import gymnasium as gym  # noqa: E402 - where it is installed
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper  # noqa: E402
+from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 
@@ -64,13 +64,6 @@ class NeverReset(SyncVectorEnv):
         results = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
         obs, rewards, terminated, truncated, _ = (np.array(part) for part in zip(*results, strict=True))
         return obs, rewards, terminated, truncated, {}
-
-
-class HalfStepped(VectorWrapper):
-    def step(self, actions: Any) -> Any:
-        obs, *rest, info = self.env.step(actions)
-        half = self.num_envs // 2
-        return obs[:half], *(array[:half] for array in rest), info
 
 
 @pytest.mark.parametrize("mode", MODES[:2])

@@ -119,32 +119,29 @@ def test_wrong_gae_is_told(broken: Callable[..., Any], monkeypatch: pytest.Monke
         gae_workload(ppo_module.compute_gae, 64, 3, "torch").check()
 
 
-def model(make: Any, env: Any, inputs: str, output: str, *, lazy: bool = False) -> Any:
-    """Return a small model, with its parameters made unless it is to be ``lazy``."""
+def lazy_model(make: Any, env: Any, inputs: str, output: str) -> Any:
+    """Return a small model, whose parameters its first input makes."""
     network = [{"name": "net", "input": inputs, "layers": [32], "activations": "relu"}]
     spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-    made = make(**spaces, device="cpu", network=network, output=output)
-    if not lazy:
-        made.init_state_dict()
-    return made
+    return make(**spaces, device="cpu", network=network, output=output)
 
 
-def sac(kind: Any = SAC, rows: int = 100, lazy: bool = False, memory: Any = RandomMemory, **config: Any) -> Any:
+def lazy_sac() -> Any:
     env = wrap_env(gymnasium.make("Pendulum-v1"), verbose=False)
     joined = "concatenate([OBSERVATIONS, ACTIONS])"
     names = ("critic_1", "critic_2", "target_critic_1", "target_critic_2")
-    models = {name: model(deterministic_model, env, joined, "ONE", lazy=lazy) for name in names}
-    models["policy"] = model(gaussian_model, env, "OBSERVATIONS", "ACTIONS", lazy=lazy)
-    agent = kind(
+    models = {name: lazy_model(deterministic_model, env, joined, "ONE") for name in names}
+    models["policy"] = lazy_model(gaussian_model, env, "OBSERVATIONS", "ACTIONS")
+    agent = SAC(
         models=models,
-        memory=memory(memory_size=200, device="cpu"),
+        memory=RandomMemory(memory_size=200, device="cpu"),
         observation_space=env.observation_space,
         action_space=env.action_space,
         device="cpu",
-        cfg={"batch_size": 16, "experiment": QUIET, **config},
+        cfg={"batch_size": 16, "experiment": QUIET},
     )
     agent.init()
-    for _ in range(rows):
+    for _ in range(100):
         observations = torch.randn(2, 1, 3)
         agent.memory.add_samples(
             observations=observations[0],
@@ -158,7 +155,7 @@ def sac(kind: Any = SAC, rows: int = 100, lazy: bool = False, memory: Any = Rand
 
 def test_models_are_made_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that wait for their first input have had it before anything is timed, or checked."""
-    agent = sac(lazy=True)
+    agent = lazy_sac()
     workload = sac_workload(agent, 16)
     lazy = torch.nn.parameter.UninitializedTensorMixin
     assert not any(isinstance(value, lazy) for made in agent.models.values() for value in made.parameters())

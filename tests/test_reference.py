@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from wording import Wording
 
 from pytest_rlperf.components.reference.gae import compute_gae, gae_float64
-from pytest_rlperf.timers import recording
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.reference.ppo import PPO
@@ -38,13 +36,6 @@ def torch_with_one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def phase_paths(call: Any) -> set[str]:
-    """Return the paths of the phases `call` records."""
-    with recording() as recorded:
-        call()
-    return {phase.path for phase in recorded.phases(1)}
 
 
 def trajectories(seed: int, n_steps: int, n_envs: int, done_rate: float) -> tuple[Array, Array, Array, Array]:
@@ -116,23 +107,6 @@ def test_the_package_and_gae_need_no_torch() -> None:
 
 
 @pytest.mark.torch
-def test_vec_env_resets_with_the_next_step() -> None:
-    """`make_vec_env` gives that many environments, and the step after an episode's end is a reset with reward 0."""
-    envs = ppo.make_vec_env("CartPole-v1", 3)
-    obs, _ = envs.reset(seed=0)
-    assert obs.shape == (3, 4)
-    ended = np.zeros(3, dtype=bool)
-    resets = 0
-    for _ in range(40):
-        _, rewards, terminated, truncated, _ = envs.step(np.ones(3, dtype=np.int64))
-        np.testing.assert_array_equal(rewards, ~ended)
-        ended = terminated | truncated
-        resets += int(ended.sum())
-    assert resets > 3
-    envs.close()
-
-
-@pytest.mark.torch
 @pytest.mark.filterwarnings("error")
 def test_synthetic_env_keeps_gymnasiums_contract() -> None:
     """Gymnasium's own checker finds nothing to warn of in the environment made by its id."""
@@ -182,19 +156,6 @@ def test_replay_keeps_the_newest_transitions() -> None:
         added += n
         assert len(buffer) == min(added, 10)
         assert set(sampled_numbers(buffer, 400)) == set(range(max(0, added - 10), added))
-
-
-@pytest.mark.torch
-def test_replay_errors(wording: Wording) -> None:
-    """An empty buffer, a wrong shape and too many at once each have their message."""
-    buffer = sac.ReplayBuffer(capacity=4, obs_dim=2, act_dim=1)
-    with pytest.raises(ValueError, match="empty"):
-        buffer.sample(1)
-    add_numbered(buffer, 0, 1)
-    with pytest.raises(ValueError, match="capacity 4"):
-        add_numbered(buffer, 0, 5)
-    with wording.raises(ValueError):
-        buffer.add(np.zeros((1, 2)), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 2)), np.zeros(1))
 
 
 def small_sac(seed: int = 0, **options: Any) -> SAC:

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from pytest_rlperf.components.checks import check_items, check_takes, finished, has_run
 from pytest_rlperf.errors import ComponentError
@@ -93,11 +93,8 @@ def imports_workload(module: str) -> Workload:
     )
 
 
-class _Module(NamedTuple):
-    """A module that was imported, by its path: those that imported it, the outermost first, and its own name."""
-
-    path: tuple[str, ...]
-    total_us: int
+# A module that was imported: those that imported it, the outermost first, and its own name; microseconds.
+_Module: TypeAlias = tuple[tuple[str, ...], int]
 
 
 class _Importing:
@@ -149,15 +146,15 @@ class _Importing:
         for total, indent, name in reversed(_LINE.findall(text)):
             path[len(indent) // 2 :] = [name]
             if path[0] == top or path[0].startswith(f"{top}."):
-                yield _Module(tuple(path), int(total))
+                yield tuple(path), int(total)
 
     def _record(self, node: Node, modules: list[_Module]) -> None:
         """Add modules below a node of the timer tree."""
         if not self._shown:
-            least_us = _SHOWN_LEAST * sum(each.total_us for each in modules if len(each.path) == 1)
-            outer = (each for each in modules if len(each.path) <= _DEEPEST)
-            slowest = sorted(outer, key=lambda each: (-each.total_us, len(each.path)))[:_SHOWN_MOST]
-            self._shown = frozenset(each.path for each in slowest if each.total_us >= least_us)
+            least_us = _SHOWN_LEAST * sum(total_us for path, total_us in modules if len(path) == 1)
+            outer = (each for each in modules if len(each[0]) <= _DEEPEST and each[1] >= least_us)
+            slowest = sorted(outer, key=lambda each: (-each[1], len(each[0])))[:_SHOWN_MOST]
+            self._shown = frozenset(path for path, _ in slowest)
         for path, total_us in modules:
             if path in self._shown:
                 below = node

@@ -110,9 +110,15 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def takes(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether ``function`` can be called with ``arguments``, as far as its signature shows."""
-    return _refusal(signature_of(function), arguments) is None
+def refusal(function: Callable[..., Any], *arguments: Any) -> str:
+    """Return why ``function`` cannot be called with ``arguments``, as far as its signature shows; else ""."""
+    signature = signature_of(function)
+    try:
+        if signature is not None:
+            signature.bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def check_takes(call: str, function: Callable[..., Any], arguments: tuple[Any, ...], instead: str) -> None:
@@ -121,25 +127,13 @@ def check_takes(call: str, function: Callable[..., Any], arguments: tuple[Any, .
     ``call`` describes the call that the fixture makes, and ``instead`` what the test can give in place of the function.
     """
     __tracebackhide__ = True
-    signature = signature_of(function)
-    refusal = _refusal(signature, arguments)
-    if signature is None or refusal is None:
-        return
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-    parameters = signature.replace(parameters=bare, return_annotation=signature.empty)
-    raise ComponentError(f"{call}, but {name}{parameters} does not take that ({refusal}): {instead}")
-
-
-def _refusal(signature: inspect.Signature | None, arguments: tuple[Any, ...]) -> str | None:
-    """Return why a signature does not take arguments, None where it does or there is no signature."""
-    if signature is None:
-        return None
-    try:
-        signature.bind(*arguments)
-    except TypeError as error:
-        return str(error)
-    return None
+    refused = refusal(function, *arguments)
+    if refused:
+        signature = inspect.signature(function)
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        parameters = signature.replace(parameters=bare, return_annotation=signature.empty)
+        raise ComponentError(f"{call}, but {name}{parameters} does not take that ({refused}): {instead}")
 
 
 # --------------------------------------------------------------------------- what a call returns

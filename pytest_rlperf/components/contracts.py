@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -357,18 +356,19 @@ class Cuts:
 
         With ``resumes`` the phase that was open before the call goes on after it.
         """
-        return partial(self._cutting, during, after, resumes)
 
-    def _cutting(self, during: Any, after: Any, resumes: bool, function: Callable[..., Any]) -> Callable[..., Any]:
-        def cutting(*args: Any, **kwargs: Any) -> Any:
-            before = self._open
-            self.switch(during)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.switch(before if resumes else after)
+        def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+            def cutting(*args: Any, **kwargs: Any) -> Any:
+                before = self._open
+                self.switch(during)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self.switch(before if resumes else after)
 
-        return cutting
+            return cutting
+
+        return decorated
 
     def switch(self, phase: AbstractContextManager[object] | None = None) -> None:
         """End the open phase, and begin another, if any."""

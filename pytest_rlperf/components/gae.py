@@ -69,7 +69,7 @@ def gae_workload(
     rollouts = [_rollout(n_steps, n_envs) for _ in range(1 if device == "cpu" else _DEVICE_ROLLOUTS)]
     make = make or partial(_any_gae, device=device)
     gaes = [make(function, rollout, backend) for rollout in rollouts]
-    expected = [_expected(rollout) for rollout in rollouts]
+    expected = [_expected(**rollout) for rollout in rollouts]
     in_turn = cycle([gae.call for gae in gaes])
 
     def call() -> object:
@@ -112,12 +112,9 @@ def _first_array(output: Any) -> Any:
     raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
 
 
-def _expected(rollout: dict[str, Any]) -> Any:
+def _expected(*, rewards: Any, values: Any, ends: Any, last_values: Any, **_: Any) -> Any:
     """Return a rollout's advantages in float64, of shape (n_steps, n_envs)."""
-    advantages, _ = gae_float64(
-        rollout["rewards"], rollout["values"], rollout["ends"], rollout["last_values"], GAMMA, LAMBDA
-    )
-    return advantages
+    return gae_float64(rewards, values, ends, last_values, GAMMA, LAMBDA)[0]
 
 
 def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:

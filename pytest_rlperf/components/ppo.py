@@ -16,7 +16,7 @@ from pytest_rlperf.components.checks import (
     check_items,
     check_takes,
     finished,
-    takes,
+    refusal,
     to_numpy,
 )
 from pytest_rlperf.components.contracts import Learner, Roller, timed_call
@@ -390,10 +390,10 @@ def _update_of(agent: Any) -> Callable[[Any], object]:
     __tracebackhide__ = True
     methods: list[Callable[..., object]] = [method for name in _METHODS if callable(method := attribute(agent, name))]
     for method in methods:
-        if takes(method, None):
+        if not refusal(method, None):
             return method
     for method in methods:
-        if takes(method):
+        if not refusal(method):
             return lambda _, update=method: update()  # type: ignore[misc]
     raise ComponentError(_nothing_to_call(agent))
 

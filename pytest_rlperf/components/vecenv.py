@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.checks import attribute, check_count, check_takes, finished, signature_of, takes, to_numpy
+from pytest_rlperf.components.checks import (
+    attribute,
+    check_count,
+    check_takes,
+    finished,
+    refusal,
+    signature_of,
+    to_numpy,
+)
 from pytest_rlperf.components.contracts import (
     ACTIONS,
     ENV_STEP,
@@ -201,7 +209,7 @@ def reset_first(env: Any, **given: int) -> None:
 def _seed(seeded: Any, seed: int) -> None:
     """Seed an env or a space, where its ``seed`` is a method that takes one."""
     method = attribute(seeded, "seed")
-    if callable(method) and takes(method, seed):
+    if callable(method) and not refusal(method, seed):
         method(seed)
 
 

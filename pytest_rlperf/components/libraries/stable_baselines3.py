@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _BATCHES_AT_LEAST = 4  # that an agent's empty buffer is filled with
 _ROWS_JUDGED = 1024  # of a rollout, by the agent's policy
-_TOLERANCE = 1e-3  # of advantages that are computed again
 _COLLECT_PHASES = {
     "policy": [
         "policy.forward",
@@ -130,7 +129,6 @@ class PpoRoller(Roller):
         names = ("rewards", "values", "log_probs", "advantages", "returns")
         check_finite((name, getattr(rollout, name)) for name in names)
         self._check_policy(rollout)
-        _check_advantages(rollout)
 
     def env_steps(self, rollout: RolloutBuffer) -> float:
         """Return how many env steps the rollout has: a VecEnv resets within the step, so every row is one."""
@@ -192,17 +190,6 @@ class PpoLearner(Learner):
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes of a buffer; those that are dictionaries, in which arrays are replaced, as copies."""
     return {name: dict(value) if isinstance(value, dict) else value for name, value in attributes.items()}
-
-
-def _check_advantages(rollout: RolloutBuffer) -> None:
-    """Check advantages by GAE's recurrence, over all steps but the last, whose next value is not stored."""
-    __tracebackhide__ = True
-    going_on = 1.0 - rollout.episode_starts[1:]
-    deltas = rollout.rewards[:-1] + rollout.gamma * going_on * rollout.values[1:] - rollout.values[:-1]
-    expected = deltas + rollout.gamma * rollout.gae_lambda * going_on * rollout.advantages[1:]
-    scale = max(1.0, float(np.abs(rollout.advantages).max()))
-    if not np.allclose(rollout.advantages[:-1], expected, atol=_TOLERANCE * scale):
-        raise ComponentError("the rollout's advantages are not GAE of its rewards and values: were they computed?")
 
 
 def _flat(array: Any, rows: Any) -> Any:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torchrl.objectives.value import GAE
 
 _TOLERANCE = 1e-4  # of log-probabilities that are computed again, in one batch
-_MASK = ("collector", "mask")
 _POLICY = hierarchical_timer("policy")
 _STORE = hierarchical_timer("store")
 
@@ -77,11 +76,8 @@ class TorchRLStepper(Stepper):
     def check_step(self, results: Any) -> bool:
         """Check one step, and return whether an episode ended with it."""
         __tracebackhide__ = True
-        stepped = results.get("next")
-        for key in (*self.env.reward_keys, *self.env.done_keys):
-            self._check_shape(key, stepped.get(key, None))
         self._check_reset()
-        return bool(stepped.get("done").any())
+        return bool(results.get(("next", "done")).any())
 
     def count(self) -> float:
         """Return the env steps since the last count; ComponentError where an env has been stepped past its end."""
@@ -91,16 +87,6 @@ class TorchRLStepper(Stepper):
 
     def _n_ended(self, done: Any) -> int:
         return 0 if done.all() else int(done.sum())  # where all end together TorchRL resets them itself
-
-    def _check_shape(self, key: Any, tensor: Any) -> None:
-        __tracebackhide__ = True
-        expected = tuple(self.env.batch_size)
-        shape = None if tensor is None else tuple(tensor.shape)
-        if shape is None or shape[: len(expected)] != expected:
-            found = "no" if shape is None else f"of shape {shape} the"
-            raise ComponentError(
-                f"step_and_maybe_reset() returned {found} {key!r}; an env of batch size {expected} has one an env"
-            )
 
     def _check_reset(self) -> None:
         """Raise ComponentError where an env that has ended goes on from there."""
@@ -236,17 +222,11 @@ class TorchRLRoller(Roller):
                 f"of {self.num_envs} envs"
             )
         check_finite((repr(key), tensor) for key, tensor in rollout.items(include_nested=True, leaves_only=True))
-        mask = self._mask(rollout)
-        _check_policy(self._collector, rollout if mask is None else rollout[mask])
+        _check_policy(self._collector, rollout)
 
     def env_steps(self, rollout: Any) -> float:
-        """Return how many env steps a rollout has: a reset has no frame, and padding is masked."""
-        mask = self._mask(rollout)
-        return float(rollout.numel() if mask is None else mask.sum())
-
-    def _mask(self, rollout: Any) -> Any:
-        """Return which frames are no padding; None where none is."""
-        return rollout.get(_MASK, None) if self._collector.split_trajs else None
+        """Return how many env steps a rollout has: a reset has no frame."""
+        return float(rollout.numel())
 
 
 class _RolloutPhases(Cuts):
@@ -295,7 +275,7 @@ def _check_collector(collector: BaseCollector, n_steps: int) -> None:
             f"the {name} ends after {collector.total_frames} frames, and measuring takes as many rollouts as there is "
             "time for: make it with total_frames=-1"
         )
-    for option in ("replay_buffer", "trajs_per_batch", "init_random_frames"):
+    for option in ("replay_buffer", "trajs_per_batch", "split_trajs", "init_random_frames"):
         if getattr(collector, option, None):
             raise ComponentError(f"the {name} has {option}, so a call is no rollout of its policy: make it without")
     if n_steps != collector.frames_per_batch:

@@ -61,17 +61,9 @@ class ReplayBuffer:
     def add(
         self, obs: ArrayLike, actions: ArrayLike, rewards: ArrayLike, next_obs: ArrayLike, dones: ArrayLike
     ) -> None:
-        """Store N transitions, arrays of shape (N, ...), over the oldest ones where the buffer is full.
-
-        ValueError where a shape is not that of N transitions of this buffer, or N is above the capacity.
-        """
+        """Store N transitions, arrays of shape (N, ...), over the oldest ones where the buffer is full."""
         new = [np.asarray(column) for column in (obs, actions, rewards, next_obs, dones)]
         n = len(new[0])
-        for name, column, stored in zip(Batch._fields, new, self._columns, strict=True):
-            if column.shape != (n, *stored.shape[1:]):
-                raise ValueError(f"{name} must have shape {(n, *stored.shape[1:])}: got {column.shape}")
-        if n > self.capacity:
-            raise ValueError(f"{n} transitions at once do not fit a buffer of capacity {self.capacity}")
         first = min(n, self.capacity - self._next_row)  # how many fit before the end of the ring
         for column, stored in zip(new, self._columns, strict=True):
             stored[self._next_row : self._next_row + first] = column[:first]
@@ -80,12 +72,7 @@ class ReplayBuffer:
         self._size = min(self._size + n, self.capacity)
 
     def sample(self, batch_size: int) -> Batch:
-        """Return ``batch_size`` stored transitions, drawn with replacement, in tensors of their own on the device.
-
-        ValueError where the buffer is empty.
-        """
-        if not self._size:
-            raise ValueError("the replay buffer is empty: add transitions before sampling")
+        """Return ``batch_size`` stored transitions, drawn with replacement, in tensors of their own on the device."""
         with _INDEX:
             rows = self._rng.integers(self._size, size=batch_size)
         with _GATHER:
