@@ -220,16 +220,6 @@ def test_printevery_prints_at_regular_calls(
     ]
 
 
-def test_snapshot_is_a_tree_of_one_level(clock: Seconds) -> None:
-    """Names with their counts and totals in nanoseconds."""
-    for seconds in (1, 2):
-        with timeit("a"):
-            clock.sleep(seconds)
-    tree = timeit.snapshot()
-    assert (tree.name, tree.root.total_ns) == ("torchrl", 3_000_000_000)
-    assert (tree.at("a").count, tree.at("a").total_ns) == (2, 3_000_000_000)
-
-
 def test_coroutines_are_timed_until_they_end(clock: Seconds) -> None:
     """Their waits are included, and two that take turns are two entries."""
 

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar
 
-from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.timers.scope import within
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,14 +143,6 @@ class timeit:  # noqa: N801 - TorchRL's name
             return {
                 f"{prefix}/{name}" if prefix else name: entry[0 if percall else 1] for name, entry in cls._REG.items()
             }
-
-    @classmethod
-    def snapshot(cls) -> TimerTree:
-        """Return all that was recorded since the last reset, as a tree of one level."""
-        with _lock:
-            entries = [(name, round(total * 1e9), count) for name, (_, total, count) in cls._REG.items() if count]
-        children = tuple(Timing(str(name), count, total_ns) for name, total_ns, count in entries)
-        return TimerTree(Timing("torchrl", 1, sum(child.total_ns for child in children), children=children))
 
     @staticmethod
     def erase() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pytest_rlperf import units
-from pytest_rlperf.model.timing import Mode, TimerTree, Timing
+from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text
@@ -58,8 +58,6 @@ def _figures(timings: Sequence[Timing]) -> _Figures:
     if any(timing.min_ns is not None or timing.max_ns is not None for timing in timings):
         columns.append((Column("min", "min", priority=4), [_time(timing.min_ns) for timing in timings]))
         columns.append((Column("max", "max", priority=4), [_time(timing.max_ns) for timing in timings]))
-    if any(timing.mode is not Mode.SUM for timing in timings):
-        columns.append((Column("value", "value", priority=2), [_value(timing) for timing in timings]))
     whole_ns = _whole_ns(timings[0])
     columns.append((Column("share", "share"), [_share(timing, whole_ns) for timing in timings]))
     return columns
@@ -98,7 +96,3 @@ def _whole_ns(root: Timing) -> int:
 
 def _share(timing: Timing, whole_ns: int) -> str:
     return units.percent(timing.total_ns / whole_ns, signed=False) if whole_ns else _UNKNOWN
-
-
-def _value(timing: Timing) -> str:
-    return "" if timing.mode is Mode.SUM else f"{timing.mode.value} {_time(timing.value_ns)}"

@@ -266,7 +266,7 @@ class _Loops(Mapping[object, object]):
 
 
 def add_timings(one: Timing, other: Timing) -> Timing:
-    """Return two timings of one path as one: counts and times add up, and the last entries are those of ``other``."""
+    """Return two timings of one path as one: counts and times add up, and the last entry is that of ``other``."""
     return replace(
         one,
         count=one.count + other.count,
@@ -275,7 +275,6 @@ def add_timings(one: Timing, other: Timing) -> Timing:
         max_ns=max(_known(one.max_ns, other.max_ns), default=None),
         last_ns=one.last_ns if other.last_ns is None else other.last_ns,
         children=merge_timings([one.children, other.children]),
-        recent_ns=other.recent_ns or one.recent_ns,
         is_parallel=one.is_parallel or other.is_parallel,
     )
 
