@@ -48,7 +48,7 @@ class Backward:
     ``before`` is called as each begins, ahead of its phase.
     """
 
-    def __init__(self, before: Callable[[], None] | None = None) -> None:
+    def __init__(self, before: Callable[..., None] | None = None) -> None:
         self._before = before
 
     def attach(self) -> Undo:
@@ -61,16 +61,19 @@ class Backward:
         )
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        timed, before = decorate(function, Scope("backward")), self._before
-        if before is None:
-            return timed
+        timed = decorate(function, Scope("backward"))
+        return timed if self._before is None else preceded(timed, self._before)
 
-        @wraps(function)
-        def announced(*args: Any, **kwargs: Any) -> Any:
-            before()
-            return timed(*args, **kwargs)
 
-        return announced
+def preceded(function: Callable[..., Any], before: Callable[..., None]) -> Callable[..., Any]:
+    """Return ``function`` with ``before`` called first, with the same positional arguments."""
+
+    @wraps(function)
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        before(*args)
+        return function(*args, **kwargs)
+
+    return announced
 
 
 class Forward:
