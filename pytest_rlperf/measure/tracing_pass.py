@@ -12,7 +12,7 @@ from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model.measured import Harvest, Phase, Probe, Workload
 from pytest_rlperf.probes import attached
-from pytest_rlperf.probes.torch import standing_probes
+from pytest_rlperf.probes.torch import Ranges
 from pytest_rlperf.timers import Tree, recording_into
 
 _UNSEEN_LOOKS = 3  # of which the median counts: a host that is woken late looks like a device that still works
@@ -153,8 +153,8 @@ def look_for_phases(workload: Workload, clock_ns: ClockNs) -> tuple[float, Harve
         call_s = (clock_ns() - start_ns) / 1e9
     if workload.harvest is None or any(phase.depth for phase in tree.phases(1)):
         return call_s, own
-    return call_s, Harvest(workload.harvest.call, (*standing_probes(), *workload.harvest.probes))
+    return call_s, Harvest(workload.harvest.call, (Ranges(), *workload.harvest.probes))
 
 
 def _own_phases(workload: Workload) -> Harvest:
-    return Harvest(workload.call, (*standing_probes(), *workload.probes))
+    return Harvest(workload.call, (Ranges(), *workload.probes))
