@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
+from pytest_rlperf.model.timing import TimerTree, Timing
 
 T = TypeVar("T")
 
@@ -294,22 +294,9 @@ def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
     return tuple(_summed(((tree.name, tree) for tree in trees), _add_trees).values())
 
 
-def add_gauges(groups: Iterable[Mapping[str, Gauge]]) -> dict[str, Gauge]:
-    """Return the gauges of all groups; those of one name become one, with the last value and the sum of counts."""
-    return _summed((item for group in groups for item in group.items()), _add_gauge)
-
-
 def _add_trees(one: TimerTree, other: TimerTree) -> TimerTree:
-    return TimerTree(
-        root=add_timings(one.root, other.root),
-        gauges=add_gauges([one.gauges, other.gauges]),
-        metadata={**one.metadata, **other.metadata},
-        workers=add_workers([*one.workers, *other.workers]),
-    )
-
-
-def _add_gauge(one: Gauge, other: Gauge) -> Gauge:
-    return Gauge(other.value, min(one.low, other.low), max(one.high, other.high), one.count + other.count)
+    workers = add_workers([*one.workers, *other.workers])
+    return replace(one, root=add_timings(one.root, other.root), workers=workers)
 
 
 def _summed(named: Iterable[tuple[str, T]], add: Callable[[T, T], T]) -> dict[str, T]:
