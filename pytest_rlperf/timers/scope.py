@@ -10,8 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from pytest_rlperf.timers import node as nodes
 from pytest_rlperf.timers.node import ClockNs, Node, Stack
@@ -20,14 +19,8 @@ if TYPE_CHECKING:
     from pytest_rlperf.timers.tree import Tree
 
 
-class Timer(Protocol):
-    """A context manager that times its body, or does nothing where nothing records."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
+Timer: TypeAlias = AbstractContextManager[None]
+"""What times its body, or does nothing where nothing records."""
 
 
 class Nothing:
@@ -287,7 +280,7 @@ def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
     if _pauses(function):
-        return within(function, lambda: cast("AbstractContextManager[None]", scope))
+        return within(function, lambda: scope)
     return cast("Callable[P, R]", functools.wraps(function)(_around_call(function, scope)))
 
 
