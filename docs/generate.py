@@ -25,7 +25,7 @@ _RESULT = ("measured", "name", "clock", "call_s", "items_per_s", "phase")
 _ERRORS = ("PerformanceRegression", "ComponentError", "MeasurementError", "NotMeasuredError")
 _TIMERS = (
     *("hierarchical_timer", "timed", "snapshot", "reset", "merge_tree", "enable", "disable", "is_recording"),
-    *("recording", "recording_into", "add_metadata", "set_gauge", "child_environment"),
+    *("recording", "recording_into", "child_environment"),
 )
 
 

@@ -17,7 +17,6 @@ import pytest
 from builders import Seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wording import Wording
 
 from pytest_rlperf.compat import torchrl
 from pytest_rlperf.compat.torchrl import timeit
@@ -191,19 +190,14 @@ def test_recursion_times_each_call_from_its_own_start(clock: Seconds) -> None:
     assert timeit._REG["f"][1:] == [16.0, 5]
 
 
-def test_marks_and_timers_that_did_not_begin(wording: Wording, clock: Seconds) -> None:
-    """An event begins in one thread and ends in another; what did not begin is an error that names it."""
-    for use in (lambda: timeit("a").elapsed(), lambda: timeit("a").__exit__(None, None, None)):
-        with wording.raises(RuntimeError):
-            use()
+def test_marks_of_two_threads(clock: Seconds) -> None:
+    """An event begins in one thread and ends in another."""
     thread = threading.Thread(target=timeit.mark_start, args=("event",))
     thread.start()
     thread.join()
     clock.sleep(3)
     timeit.mark_end("event")
     assert timeit._REG == {"event": [3.0, 3.0, 1]}
-    with wording.raises(KeyError):
-        timeit.mark_end("event")
 
 
 def test_printevery_prints_at_regular_calls(
@@ -218,16 +212,6 @@ def test_printevery_prints_at_regular_calls(
     assert capsys.readouterr().out.splitlines() == [
         f"now -- a took 1000.0000 msec (total = {total}.0000 sec since last reset)." for total in (" 1", " 3", " 3")
     ]
-
-
-def test_snapshot_is_a_tree_of_one_level(clock: Seconds) -> None:
-    """Names with their counts and totals in nanoseconds."""
-    for seconds in (1, 2):
-        with timeit("a"):
-            clock.sleep(seconds)
-    tree = timeit.snapshot()
-    assert (tree.name, tree.root.total_ns) == ("torchrl", 3_000_000_000)
-    assert (tree.at("a").count, tree.at("a").total_ns) == (2, 3_000_000_000)
 
 
 def test_coroutines_are_timed_until_they_end(clock: Seconds) -> None:

@@ -20,7 +20,7 @@ from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.model.measured import Tally
 from pytest_rlperf.probes.sections import UpdateSections
-from pytest_rlperf.probes.torch import standing_probes
+from pytest_rlperf.probes.torch import Ranges
 from pytest_rlperf.timers import hierarchical_timer
 
 torch: Any = pytest.importorskip("torch")
@@ -37,7 +37,7 @@ Counts = dict[tuple[str, str], int]
 
 
 def count(call: Callable[[], object], **given: Any) -> Tally:
-    given = {"setup": None, "probes": standing_probes(), "repetitions": 2, "environments": environments(), **given}
+    given = {"setup": None, "probes": (Ranges(),), "repetitions": 2, "environments": environments(), **given}
     return tally(call, **given)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.errors import TimerFileError
-from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
+from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
 from pytest_rlperf.timers import files
 from pytest_rlperf.timers.files import DEEPEST
 
@@ -59,8 +59,8 @@ def chain(depth: int) -> TimerTree:
 
 def test_everything_comes_back() -> None:
     """Our own JSON loses nothing at all."""
-    last = Timing("\ud800", 2**63 - 1, 2**63 - 1, last_ns=0, mode=Mode.LAST, is_parallel=True)
-    mean = Timing("x: 0.1, y", 3, 4, 1, 2, 1, children=(last, Timing("", 0, 0)), mode=Mode.MEAN, recent_ns=(1, 2))
+    last = Timing("\ud800", 2**63 - 1, 2**63 - 1, last_ns=0, is_parallel=True)
+    mean = Timing("x: 0.1, y", 3, 4, 1, 2, 1, children=(last, Timing("", 0, 0)))
     worker = TimerTree(Timing("\x1b[2J", 1, 9), {"reward": Gauge(math.inf, -math.inf, 2.5, 7)}, {"key": "値"})
     tree = TimerTree(Timing("root", 1, 5, children=(mean, last)), workers=(worker, replace(worker, workers=(worker,))))
     assert parse(files.write([tree, worker, chain(100)], "json")) == [tree, worker, chain(100)]
@@ -149,7 +149,7 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
         {"format": "rlperf-timers", "version": 2},
         changed(OWN, "trees", 0, "root", to=None),
         changed(OWN, "trees", 0, "root", "children", 0, "total_ns", to=1.5),
-        changed(OWN, "trees", 0, "root", "mode", to="max"),
+        changed(OWN, "trees", 0, "root", "is_parallel", to="yes"),
         changed(OWN, "trees", 0, "gauges", "r", to={"value": [], "low": 0, "high": 1, "count": 1}),
         changed(OWN, "trees", 0, "root", to=msgspec.to_builtins(chain(DEEPEST + 1).root)),
     ],

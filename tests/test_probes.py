@@ -18,7 +18,7 @@ from wording import Wording
 from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes import ProbeError, attached
 from pytest_rlperf.probes.functions import Phases, probes_for
-from pytest_rlperf.probes.torch import LiveTimers, standing_probes
+from pytest_rlperf.probes.torch import Ranges
 from pytest_rlperf.timers import FakeClock, Tree, recording
 
 T = TypeVar("T")
@@ -370,7 +370,7 @@ def test_everything_is_restored_whatever_happens(clock: FakeClock, library: Any,
 def test_probes_are_attached_again_and_alone_time_nothing(clock: FakeClock, library: Any) -> None:
     """Probes are made once and attached for every slice; while nothing records they count nothing that is seen."""
     agent = Agent(clock)
-    probes = [*probes_for({"critic": "update_critic", "polyak": library.polyak}, agent), *standing_probes()]
+    probes = [*probes_for({"critic": "update_critic", "polyak": library.polyak}, agent), Ranges()]
     for _ in range(3):
         with unchanged(agent), attached(probes), recording(clock) as tree:
             agent.update()
@@ -411,7 +411,7 @@ def test_timers_of_ml_agents(clock: FakeClock, package: str) -> None:
         clock.advance(2)
 
     theirs.reset_timers()
-    with unchanged(theirs.TimerStack), attached([LiveTimers()]), recording(clock) as tree:
+    with unchanged(theirs.TimerStack), attached([Ranges()]), recording(clock) as tree:
         with theirs.hierarchical_timer("env_step"):
             decide()
         with pytest.raises(KeyError), theirs.hierarchical_timer("fails"):
@@ -425,7 +425,7 @@ def test_timers_of_ml_agents(clock: FakeClock, package: str) -> None:
 def test_timers_of_sample_factory(clock: FakeClock, package: str) -> None:
     """The real ones, and ours in their place."""
     timing = pytest.importorskip(package).Timing("Learner")
-    with attached([LiveTimers()]), recording(clock) as tree:
+    with attached([Ranges()]), recording(clock) as tree:
         for scope in (timing.add_time("train"), timing.timeit("losses"), timing.time_avg("tail")):
             with scope:
                 clock.advance(1)

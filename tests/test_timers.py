@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf import timers
-from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
+from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording, recording_into, timed
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, path_of
@@ -406,7 +406,6 @@ def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
         worker = Tree(f"worker {number}", clock)
         with recording_into(worker), hierarchical_timer("step"):
             clock.advance(seconds)
-        worker.set_gauge("reward", seconds)
         parts.append(worker.snapshot())
     with recording(clock) as tree, hierarchical_timer("collect"):
         clock.advance(1)
@@ -423,7 +422,6 @@ def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
         SECOND,
         2 * SECOND,
     )
-    assert seen.gauges == {"reward": Gauge(2, 1, 2, 2)}
     assert {worker.name: everything(worker)["step"] for worker in seen.workers} == {
         "worker 0": (1, 1, 1),
         "worker 1": (1, 2, 2),

@@ -27,23 +27,6 @@ from typing import Any, TypeVar
 from pytest_rlperf.compat import take_out
 from pytest_rlperf.timers.scope import within
 
-__all__ = [
-    "TIMER_FORMAT_VERSION",
-    "FuncT",
-    "GaugeNode",
-    "TimerNode",
-    "TimerStack",
-    "add_metadata",
-    "get_timer_root",
-    "get_timer_stack_for_thread",
-    "get_timer_tree",
-    "hierarchical_timer",
-    "merge_gauges",
-    "reset_timers",
-    "set_gauge",
-    "timed",
-]
-
 FuncT = TypeVar("FuncT", bound=Callable[..., Any])
 
 

@@ -120,8 +120,8 @@ class TimingCallback:
         optimizer = getattr(algorithm, "optimizer", None)
         if (
             callable(getattr(algorithm, "loss_fn", None))
-            and self._time(optimizer, "step", partial(clock.call, clock.see_update, clock.end_update, ""))
-            and self._time(algorithm, "loss_fn", partial(clock.call, clock.begin_update, clock.see_update, ""))
+            and self._time(optimizer, "step", partial(clock.call, clock.read, clock.end_update, ""))
+            and self._time(algorithm, "loss_fn", partial(clock.call, clock.begin_update, clock.read, ""))
         ):
             return ""
         return f"does not know where {type(algorithm).__name__} updates"
@@ -150,11 +150,13 @@ class _PhaseClock:
         self.thread: int | None = threading.get_ident()  # the training's, until it is over
         self._seconds = seconds
         self._counts = counts
-        self._since = self._seen = time.perf_counter()
+        self._since = time.perf_counter()
 
     def read(self) -> None:
         """Give the time until now to the innermost phase."""
-        self._give(time.perf_counter())
+        phase, now = self.running[-1], time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._since
+        self._since = now
 
     def phase(self, phase: str) -> Callable[..., Any]:
         """Return what calls a function as a phase."""
@@ -184,14 +186,13 @@ class _PhaseClock:
 
     def enter(self, phase: str) -> None:
         """Begin a phase within the one that runs."""
-        if self.running == [UPDATE]:
-            self.drop_update()
-        self._give(time.perf_counter())
+        self.drop_update()
+        self.read()
         self.running.append(phase)
 
     def leave(self) -> None:
         """End the innermost phase."""
-        self._give(time.perf_counter())
+        self.read()
         self._counts[self.running.pop()] += 1
 
     def begin_update(self) -> None:
@@ -200,10 +201,6 @@ class _PhaseClock:
             self.read()
             self.running = [UPDATE]
 
-    def see_update(self) -> None:
-        """Note that the update has come this far."""
-        self._seen = time.perf_counter()
-
     def end_update(self) -> None:
         """End the update, if there is one."""
         if self.running == [UPDATE]:
@@ -211,16 +208,10 @@ class _PhaseClock:
             self.running = [OTHER]
 
     def drop_update(self) -> None:
-        """End an update that was never finished, where it was last seen."""
+        """End an update that was never finished."""
         if self.running == [UPDATE]:
-            self._give(self._seen)
+            self.read()
             self.running = [OTHER]
-
-    def _give(self, until: float) -> None:
-        phase, taken = self.running[-1], until - self._since
-        if taken >= 0:  # else it was given while an update was under way that then was none
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + taken
-            self._since = until
 
 
 def _who_trains(frame: FrameType | None) -> object:

@@ -20,10 +20,8 @@ from time import perf_counter as _clock
 from typing import Any
 
 from pytest_rlperf.compat import take_out
-from pytest_rlperf.model import timing as model
-from pytest_rlperf.model.timing import Mode, TimerTree
 
-_SUM, _LAST, _MEAN = Mode  # looked up once: members of an enum are slow to find
+_SUM, _LAST, _MEAN = range(3)  # how a value combines its entries
 LEAST_S = 1e-8  # of any entry, so that callers can divide by a value
 
 
@@ -40,17 +38,14 @@ class AvgTime:
 class _Node:
     """One path; ``value`` is the sum, the last or the mean of its entries, as the original prints it."""
 
-    __slots__ = ("children", "count", "key", "mode", "scopes", "total", "value")
+    __slots__ = ("children", "key", "scopes", "value")
 
-    def __init__(self, key: Any, mode: Mode, value: float | AvgTime) -> None:
+    def __init__(self, key: Any, value: float | AvgTime) -> None:
         self.key = key
-        self.mode = mode
         self.value = value
-        self.count = 0
-        self.total = 0.0
         self.children: dict[Any, _Node] = {}
         # The scope of each child, by the way that it counts: a look-up is cheaper than a new object.
-        self.scopes: dict[tuple[Mode, Any], TimingContext] = {}
+        self.scopes: dict[tuple[int, Any], TimingContext] = {}
 
 
 class _Open(threading.local):
@@ -63,16 +58,15 @@ class _Open(threading.local):
 class TimingContext:
     """Times its body under one path; it holds nothing of its entries, so that any code may enter it again."""
 
-    __slots__ = ("_acquire", "_average", "_key", "_mode", "_node", "_open", "_release", "_timing")
+    __slots__ = ("_acquire", "_key", "_mode", "_node", "_open", "_release", "_timing")
 
-    def __init__(self, timing: Timing, node: _Node, mode: Mode, average: int) -> None:
+    def __init__(self, timing: Timing, node: _Node, mode: int) -> None:
         self._timing = timing
         self._open = timing._open
         self._acquire, self._release = timing._lock.acquire, timing._lock.release
         self._node = node
         self._key = node.key
         self._mode = mode
-        self._average = average
 
     def __enter__(self) -> None:
         self._open.stack.append((self._node, _clock()))
@@ -101,13 +95,11 @@ class TimingContext:
             else:
                 self._timing[self._key].values.append(elapsed)
                 node.value.values.append(elapsed)  # type: ignore[union-attr]
-            node.count += 1
-            node.total += elapsed
         finally:
             self._release()
 
 
-def _initial(mode: Mode, average: int) -> float | AvgTime:
+def _initial(mode: int, average: int) -> float | AvgTime:
     return AvgTime(average) if mode is _MEAN else 0.0
 
 
@@ -131,7 +123,7 @@ class Timing(dict[Any, Any]):
     def __init__(self, name: str = "Profile", *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self["_name"] = name
-        root = _Node("~", _SUM, 0.0)
+        root = _Node("~", 0.0)
         for slot, value in (("_root", root), ("_lock", threading.RLock()), ("_open", _Open(root))):
             object.__setattr__(self, slot, value)  # past the items
 
@@ -149,7 +141,7 @@ class Timing(dict[Any, Any]):
         """Return a context manager that averages the last ``average`` times of its body."""
         return self._scope(_MEAN, key, average)
 
-    def _scope(self, mode: Mode, key: Any, average: int = 0) -> TimingContext:
+    def _scope(self, mode: int, key: Any, average: int = 0) -> TimingContext:
         parent = self._open.stack[-1][0]
         try:
             return parent.scopes[mode, key]
@@ -160,8 +152,8 @@ class Timing(dict[Any, Any]):
                 self[key] = _initial(mode, average)
             node = parent.children.get(key)
             if node is None:
-                node = parent.children[key] = _Node(key, mode, _initial(mode, average))
-            return parent.scopes.setdefault((mode, key), TimingContext(self, node, mode, average))
+                node = parent.children[key] = _Node(key, _initial(mode, average))
+            return parent.scopes.setdefault((mode, key), TimingContext(self, node, mode))
 
     # ------------------------------------------------------------------ reading
 
@@ -187,17 +179,6 @@ class Timing(dict[Any, Any]):
 
     __str__ = tree_str
 
-    def snapshot(self) -> TimerTree:
-        """Return the tree as it is; the calling thread's open scopes count with their time so far."""
-        with self._lock:
-            now = _clock()
-            open_s: dict[_Node, float] = {}
-            for node, start in self._open.stack[1:]:
-                open_s[node] = open_s.get(node, 0.0) + now - start
-            children = tuple(_frozen(node, open_s) for node in self._root.children.values())
-        total_ns = sum(child.total_ns for child in children)
-        return TimerTree(model.Timing(str(self.get("_name")), 1, total_ns, children=children))
-
     # ------------------------------------------------------------------ a mapping with attributes
 
     def __getattr__(self, item: str) -> Any:
@@ -216,20 +197,3 @@ def _text(value: object) -> str:
 
 def _entry(node: _Node) -> str:
     return f"{node.key}: {_text(node.value)}"
-
-
-def _frozen(node: _Node, open_s: dict[_Node, float]) -> model.Timing:
-    children = tuple(_frozen(child, open_s) for child in node.children.values())
-    total_ns = round((node.total + open_s.get(node, 0.0)) * 1e9)
-    recent = node.value.values if isinstance(node.value, AvgTime) else ()
-    last = recent[-1] if recent else node.value if node.mode is _LAST and node.count else None
-    return model.Timing(
-        name=str(node.key),
-        count=node.count,
-        # A scope that was kept may be entered while the one that it belongs below is not open.
-        total_ns=max(total_ns, sum(child.total_ns for child in children)),
-        last_ns=round(last * 1e9) if isinstance(last, float) else None,
-        children=children,
-        mode=node.mode,
-        recent_ns=tuple(round(value * 1e9) for value in recent),
-    )

@@ -9,7 +9,6 @@ Names, figures and text are TorchRL's. The differences are deliberate; each is a
   while it runs, without its consumer's work in between: from one item to the next is an entry.
 - Where nothing has set up the logger ``torchrl``, ``timeit.print`` writes to the standard output, as TorchRL's own
   set-up has it.
-- Reading a timer that was never started is an error with a message.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from collections.abc import Callable
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar
 
-from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.timers.scope import within
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,8 +63,7 @@ class timeit:  # noqa: N801 - TorchRL's name
         now = _clock()
         # Entries that overlap in several threads may swap their starts. The register holds sums, and they are the
         # same whoever is paired with whom.
-        starts = self._starts
-        _count(self._REG, self.name, now - (starts.pop() if starts else self._last_start()))
+        self._record(self.name, now - (self._starts.pop() if self._starts else self.t0))
 
     def start(self) -> timeit:
         """Start without a context, for :meth:`elapsed`, or start anew within one."""
@@ -82,20 +79,23 @@ class timeit:  # noqa: N801 - TorchRL's name
         if self._sync:
             _synchronize()
         now = _clock()
-        return now - self._last_start()
-
-    def _last_start(self) -> float:
-        starts = self._starts[-1:]
-        if starts:
-            return starts[0]
-        try:
-            return self.t0
-        except AttributeError:
-            raise RuntimeError(f"timer {self.name!r} was not started: use it as a context, or call start()") from None
+        return now - (self._starts[-1] if self._starts else self.t0)
 
     @classmethod
     def _record(cls, name: str, elapsed: float) -> None:
-        _count(cls._REG, name, elapsed)
+        _acquire()  # half the cost of a with statement
+        try:
+            if name in cls._REG:
+                entry = cls._REG[name]
+            else:
+                entry = cls._REG[name] = [0.0, 0.0, 0]
+            before = entry[2]
+            entry[2] = count = before + 1
+            entry[1] += elapsed
+            # A running mean, in the order that gives the original's last digit.
+            entry[0] = entry[0] * (before / count) + elapsed / count
+        finally:
+            _release()
 
     @classmethod
     def mark_start(cls, name: str) -> None:
@@ -106,11 +106,7 @@ class timeit:  # noqa: N801 - TorchRL's name
     def mark_end(cls, name: str) -> None:
         """End an event and record it; KeyError where it did not begin."""
         now = _clock()
-        try:
-            start = cls._MARKS.pop(name)
-        except KeyError:
-            raise KeyError(f"{name!r} has no mark_start() that has not ended yet") from None
-        cls._record(name, now - start)
+        cls._record(name, now - cls._MARKS.pop(name))
 
     # ------------------------------------------------------------------ reading
 
@@ -145,14 +141,6 @@ class timeit:  # noqa: N801 - TorchRL's name
                 f"{prefix}/{name}" if prefix else name: entry[0 if percall else 1] for name, entry in cls._REG.items()
             }
 
-    @classmethod
-    def snapshot(cls) -> TimerTree:
-        """Return all that was recorded since the last reset, as a tree of one level."""
-        with _lock:
-            entries = [(name, round(total * 1e9), count) for name, (_, total, count) in cls._REG.items() if count]
-        children = tuple(Timing(str(name), count, total_ns) for name, total_ns, count in entries)
-        return TimerTree(Timing("torchrl", 1, sum(child.total_ns for child in children), children=children))
-
     @staticmethod
     def erase() -> None:
         """Set every name back to nothing; the names stay."""
@@ -164,22 +152,6 @@ class timeit:  # noqa: N801 - TorchRL's name
     def reset(cls) -> None:
         """Do as :meth:`erase` does."""
         cls.erase()
-
-
-def _count(register: dict[str, list[Any]], name: str, elapsed: float) -> None:
-    _acquire()  # half the cost of a with statement
-    try:
-        if name in register:
-            entry = register[name]
-        else:
-            entry = register[name] = [0.0, 0.0, 0]
-        before = entry[2]
-        entry[2] = count = before + 1
-        entry[1] += elapsed
-        # A running mean, in the order that gives the original's last digit.
-        entry[0] = entry[0] * (before / count) + elapsed / count
-    finally:
-        _release()
 
 
 def _synchronize() -> None:

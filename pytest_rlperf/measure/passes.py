@@ -25,7 +25,7 @@ from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model.measured import Counting, Harvest, Phase, PhaseCounts, Probe, Share, Tally, Workload
 from pytest_rlperf.probes import attached
-from pytest_rlperf.probes.torch import quieten_ranges, standing_probes
+from pytest_rlperf.probes.torch import Ranges, quieten_ranges
 from pytest_rlperf.timers import Tree, recording_into
 
 # --------------------------------------------------------------------------- tracing
@@ -145,11 +145,11 @@ def look_for_phases(workload: Workload, clock_ns: ClockNs) -> tuple[float, Harve
         call_s = (clock_ns() - start_ns) / 1e9
     if workload.harvest is None or any(phase.depth for phase in tree.phases(1)):
         return call_s, own
-    return call_s, Harvest(workload.harvest.call, (*standing_probes(), *workload.harvest.probes))
+    return call_s, Harvest(workload.harvest.call, (Ranges(), *workload.harvest.probes))
 
 
 def _own_phases(workload: Workload) -> Harvest:
-    return Harvest(workload.call, (*standing_probes(), *workload.probes))
+    return Harvest(workload.call, (Ranges(), *workload.probes))
 
 
 # --------------------------------------------------------------------------- counting

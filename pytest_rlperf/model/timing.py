@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-
-
-class Mode(str, enum.Enum):
-    """How a timing combines its entries: their sum, the last one, or the mean of the last few."""
-
-    SUM = "sum"
-    LAST = "last"
-    MEAN = "mean"
 
 
 @dataclass(frozen=True)
@@ -21,8 +12,8 @@ class Timing:
 
     ``count`` is the entries that have ended; ``total_ns`` also has what one that is still open has taken so far.
     ``min_ns``, ``max_ns`` and ``last_ns`` are of entries that have ended, None where there is none or nobody knows.
-    ``recent_ns`` are the last of them, oldest first, where a bounded number is kept. ``is_parallel`` marks that it ran
-    beside its parent or in several places at once, so that its time is no part of its parent's.
+    ``is_parallel`` marks that it ran beside its parent or in several places at once, so that its time is no part of its
+    parent's.
     """
 
     name: str
@@ -32,28 +23,12 @@ class Timing:
     max_ns: int | None = None
     last_ns: int | None = None
     children: tuple[Timing, ...] = ()
-    mode: Mode = Mode.SUM
-    recent_ns: tuple[int, ...] = ()
     is_parallel: bool = False
 
     @property
     def self_ns(self) -> int:
         """The time in no child."""
         return self.total_ns - sum(child.total_ns for child in self.children if not child.is_parallel)
-
-    @property
-    def mean_ns(self) -> float | None:
-        """The mean of the recent entries, None where none are kept."""
-        return sum(self.recent_ns) / len(self.recent_ns) if self.recent_ns else None
-
-    @property
-    def value_ns(self) -> float:
-        """The value of the entries, combined as ``mode`` has it."""
-        if self.mode is Mode.LAST:
-            return float(self.last_ns or 0)
-        if self.mode is Mode.MEAN:
-            return self.mean_ns or 0.0
-        return float(self.total_ns)
 
     def child(self, name: str) -> Timing | None:
         """Return the child called ``name``, if there is one."""

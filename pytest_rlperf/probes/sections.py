@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial, wraps
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.probes.objects import find_parts
-from pytest_rlperf.probes.torch import Backward, OptimizerSteps, after_steps, before_steps
+from pytest_rlperf.probes.torch import Backward, OptimizerSteps, after_steps, before_steps, preceded
 from pytest_rlperf.timers.node import Node, Stack
 from pytest_rlperf.timers.scope import PROCESS, Scope
 
@@ -135,14 +135,17 @@ class UpdateSections:
         return together(self._watch())
 
     def _watch(self) -> Iterator[Undo]:
+        from torch.optim import Optimizer
+
         parts = self._parts
         yield self.add_to_tree
         for holder, buffer in parts.buffers:
             with suppress(TypeError):  # what cannot be replaced is no section
-                yield replace_method(holder, buffer, "sample", self._sampling)
+                yield replace_method(holder, buffer, "sample", lambda sample: preceded(sample, self._before_sample))
         for module, kind in parts.modules:
             yield from self._watch_module(module, kind)
-        yield from self._watch_optimizers()
+        yield before_steps(self._before_step)
+        yield put(Optimizer, "zero_grad", preceded(Optimizer.zero_grad, self._before_zero_grad))
         # Last, so that their phases lie within the sections that the same events begin.
         yield Backward(self._before_backward).attach()
         yield OptimizerSteps().attach()
@@ -193,24 +196,13 @@ class UpdateSections:
         if self._depth == 0:
             scope.__exit__(None, None, None)
 
-    def _watch_optimizers(self) -> Iterator[Undo]:
-        from torch.optim import Optimizer
+    def _before_zero_grad(self, optimizer: object, *_: object) -> None:
+        update = self._here()
+        # Other gradients may be cleared anywhere; that of the temperature is cleared once its loss is computed.
+        if update is not None and self._parts.optimizers.get(id(optimizer)) == "alpha":
+            self._switch(update, "alpha")
 
-        yield before_steps(self._before_step)
-        yield put(Optimizer, "zero_grad", self._before_zero_grad(Optimizer.zero_grad))
-
-    def _before_zero_grad(self, zero_grad: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(zero_grad)
-        def announced(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            update = self._here()
-            # Other gradients may be cleared anywhere; that of the temperature is cleared once its loss is computed.
-            if update is not None and self._parts.optimizers.get(id(optimizer)) == "alpha":
-                self._switch(update, "alpha")
-            return zero_grad(optimizer, *args, **kwargs)
-
-        return announced
-
-    def _before_backward(self) -> None:
+    def _before_backward(self, *_: object) -> None:
         update = self._here()
         if update is not None and update.name in (_SAMPLE, _TARGET_Q):  # which end here, and not with a step
             self._cut(update)
@@ -228,17 +220,10 @@ class UpdateSections:
         if update is not None and id(optimizer) in self._parts.optimizers:
             self._cut(update)
 
-    def _sampling(self, sample: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a buffer's method that begins a section, which goes on until something else begins."""
-
-        @wraps(sample)
-        def cutting(*args: Any, **kwargs: Any) -> Any:
-            update = self._here()
-            if update is not None:
-                self._switch(update, _SAMPLE)
-            return sample(*args, **kwargs)
-
-        return cutting
+    def _before_sample(self, *_: object) -> None:
+        update = self._here()
+        if update is not None:
+            self._switch(update, _SAMPLE)
 
     def _end_polyak(self, update: Update) -> None:
         """Record the time since the last step, which ends here, as ``polyak`` where there are target networks.
@@ -270,15 +255,13 @@ class UpdateSections:
         update.close(now_ns)
         update.open(now_ns)
 
-    def add_to_tree(self, *, keep: bool = False) -> None:
-        """Add the sections of all updates to the tree; with ``keep`` the next updates use their nodes again."""
+    def add_to_tree(self) -> None:
+        """Add the sections of all updates to the tree; the next updates use their nodes again."""
         self._depth = 0
         done, self._done = self._updates[: self._done], 0
         for update in done:
             update.add_to_tree()
             update.clear()
-        if not keep:
-            self._updates = []
 
     def nodes(self) -> Iterator[Node]:
         """Yield the sections of all updates that are not yet in the tree; those without a name are gaps."""
@@ -290,7 +273,7 @@ def add_sections(probes: Iterable[object]) -> None:
     """Add the sections of the updates so far to the tree, which is read before ``probes`` are removed."""
     for probe in probes:
         if isinstance(probe, UpdateSections):
-            probe.add_to_tree(keep=True)
+            probe.add_to_tree()
 
 
 def pending_sections(probes: Iterable[object]) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""Phases from PyTorch's own events: optimizer steps, backward and forward passes, and ranges for its profiler."""
+"""Phases from PyTorch's own events: optimizer steps, backward and forward passes, and other libraries' ranges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.scope import Scope, decorate
@@ -48,7 +47,7 @@ class Backward:
     ``before`` is called as each begins, ahead of its phase.
     """
 
-    def __init__(self, before: Callable[[], None] | None = None) -> None:
+    def __init__(self, before: Callable[..., None] | None = None) -> None:
         self._before = before
 
     def attach(self) -> Undo:
@@ -61,16 +60,19 @@ class Backward:
         )
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        timed, before = decorate(function, Scope("backward")), self._before
-        if before is None:
-            return timed
+        timed = decorate(function, Scope("backward"))
+        return timed if self._before is None else preceded(timed, self._before)
 
-        @wraps(function)
-        def announced(*args: Any, **kwargs: Any) -> Any:
-            before()
-            return timed(*args, **kwargs)
 
-        return announced
+def preceded(function: Callable[..., Any], before: Callable[..., None]) -> Callable[..., Any]:
+    """Return ``function`` with ``before`` called first, with the same positional arguments."""
+
+    @wraps(function)
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        before(*args)
+        return function(*args, **kwargs)
+
+    return announced
 
 
 class Forward:
@@ -98,24 +100,36 @@ def _leave(timer: Any, *_: object) -> None:
     timer.__exit__(None, None, None)
 
 
-class Ranges:
-    """Times ``torch.profiler.record_function`` ranges, and NVTX ranges that are pushed through torch.
+# Stand-ins have the names of their originals.
+_MLAGENTS = ("mlagents_envs.timers", "pytest_rlperf.compat.mlagents")
+_SAMPLE_FACTORY = ("sample_factory.utils.timing", "pytest_rlperf.compat.sample_factory")
 
-    TorchRL has such ranges, which its ``set_profiling_enabled`` switches; where its environment variable has armed
-    them they are on for as long as this is attached. PyTorch's own around optimizers are left out.
+
+class Ranges:
+    """Makes phases of other libraries' ranges, in any code and where those libraries are loaded.
+
+    They are the scopes of ML-Agents' and Sample Factory's timers, ``torch.profiler.record_function``, and NVTX ranges
+    that are pushed through torch. TorchRL has such ranges, which its ``set_profiling_enabled`` switches; where its
+    environment variable has armed them they are on for as long as this is attached. PyTorch's own around optimizers
+    are left out.
     """
 
     def attach(self) -> Undo:
-        """Time them from now on."""
+        """Follow them from now on; they go on timing for themselves."""
         return together(self._watch())
 
     def _watch(self) -> Iterator[Undo]:
-        import torch
-
-        yield from self._switch_torchrl()
-        yield from follow_context(torch.autograd.profiler.record_function, _range_name)
-        nvtx: Any = torch.cuda.nvtx
-        yield from follow(nvtx, "range_push", "range_pop")
+        for name in _MLAGENTS:
+            if (stack := getattr(sys.modules.get(name), "TimerStack", None)) is not None:
+                yield from follow(stack, "push", "pop")
+        for name in _SAMPLE_FACTORY:
+            if (context := getattr(sys.modules.get(name), "TimingContext", None)) is not None:
+                yield from follow_context(context, lambda scope: phase_name(scope._key))
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            yield from self._switch_torchrl()
+            yield from follow_context(torch.autograd.profiler.record_function, _range_name)
+            yield from follow(torch.cuda.nvtx, "range_push", "range_pop")
 
     def _switch_torchrl(self) -> Iterator[Undo]:
         """Have TorchRL make its ranges, where it may."""
@@ -196,34 +210,3 @@ def quieten_ranges() -> None:
 def _range_name(record: Any) -> str | None:
     name = str(record.name)
     return None if name.startswith(("Optimizer.", MARK)) else phase_name(name)
-
-
-# --------------------------------------------------------------------------- what is there for any code
-
-
-def standing_probes() -> tuple[Probe, ...]:
-    """Return the probes that any code is measured with: for the timers and ranges of libraries that are loaded."""
-    return (LiveTimers(), Ranges()) if "torch" in sys.modules else (LiveTimers(),)
-
-
-# Stand-ins have the names of their originals.
-_MLAGENTS = ("mlagents_envs.timers", "pytest_rlperf.compat.mlagents")
-_SAMPLE_FACTORY = ("sample_factory.utils.timing", "pytest_rlperf.compat.sample_factory")
-
-
-class LiveTimers:
-    """Makes phases of the scopes of ML-Agents' and Sample Factory's timers, where those are loaded."""
-
-    def attach(self) -> Undo:
-        """Follow them from now on; they go on timing for themselves."""
-        return together(self._watch())
-
-    def _watch(self) -> Iterator[Undo]:
-        for name in _MLAGENTS:
-            stack = getattr(sys.modules.get(name), "TimerStack", None)
-            if stack is not None:
-                yield from follow(stack, "push", "pop")
-        for name in _SAMPLE_FACTORY:
-            context = getattr(sys.modules.get(name), "TimingContext", None)
-            if context is not None:
-                yield from follow_context(context, lambda scope: phase_name(scope._key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import shown
-from pytest_rlperf.model.timing import Mode, TimerTree, Timing
+from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text
 
@@ -16,7 +16,6 @@ _COLUMNS = (
     Column("mean", priority=3),
     Column("min", priority=4),
     Column("max", priority=4),
-    Column("value", priority=2),
     Column("share"),
 )
 _GAUGE_COLUMNS = (
@@ -62,7 +61,6 @@ def _row(timing: Timing, depth: int, whole_ns: int) -> list[Cell | str]:
         _time(timing.total_ns / timing.count if timing.count else None),
         _time(timing.min_ns),
         _time(timing.max_ns),
-        "" if timing.mode is Mode.SUM else f"{timing.mode.value} {_time(timing.value_ns)}",
         units.percent(timing.total_ns / whole_ns, signed=False) if whole_ns else "",
     ]
 

@@ -26,7 +26,6 @@ __all__ = [
     "FakeClock",
     "Timer",
     "Tree",
-    "add_metadata",
     "child_environment",
     "disable",
     "enable",
@@ -36,7 +35,6 @@ __all__ = [
     "recording",
     "recording_into",
     "reset",
-    "set_gauge",
     "snapshot",
     "timed",
 ]
@@ -193,33 +191,14 @@ def _named(seen: TimerTree) -> TimerTree:
     return called(seen, name)
 
 
-def set_gauge(name: str, value: float) -> None:
-    """Set a gauge in the tree that records now, if one does."""
-    tree = _current()
-    if tree is not None:
-        tree.set_gauge(name, value)
-
-
-def add_metadata(key: str, value: str) -> None:
-    """Keep a text with the tree that records now, if one does."""
-    tree = _current()
-    if tree is not None:
-        tree.metadata[key] = value
-
-
 def merge_tree(other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
     """Add another process's tree below the path that is open here, in the tree that records now, if one does.
 
     It should hold the time since that process's last :func:`reset`. Among ``workers`` it is called ``worker``, or by
     its own name; those of one name are added up.
     """
-    tree = _current()
-    if tree is not None:
-        tree.merge(other, root_name, worker=worker)
-
-
-def _current() -> Tree | None:
-    return PROCESS.tree if is_recording() else None
+    if PROCESS.is_on and PROCESS.tree is not None:
+        PROCESS.tree.merge(other, root_name, worker=worker)
 
 
 @contextmanager

@@ -72,7 +72,9 @@ def _trees(value: Any) -> list[TimerTree]:
             raise ValueError(f"its version is {top.get('version')!r}, this reads {_VERSION}")
         return msgspec.convert(top.get("trees"), list[TimerTree])
     if {"total", "count"} <= top.keys():
-        return [_of_mlagents(msgspec.convert(value, _MlagentsTree))]
+        tree = msgspec.convert(value, _MlagentsTree)
+        gauges = {name: Gauge(each.value, each.min, each.max, each.count) for name, each in tree.gauges.items()}
+        return [TimerTree(_timing(tree.name, tree), gauges, tree.metadata)]
     raise ValueError("it holds no timer tree")
 
 
@@ -97,11 +99,6 @@ class _MlagentsTree(_MlagentsNode):
     name: str = "root"
     gauges: dict[str, _MlagentsGauge] = {}
     metadata: dict[str, str] = {}
-
-
-def _of_mlagents(tree: _MlagentsTree) -> TimerTree:
-    gauges = {name: Gauge(each.value, each.min, each.max, each.count) for name, each in tree.gauges.items()}
-    return TimerTree(_timing(tree.name, tree), gauges, tree.metadata)
 
 
 def _timing(name: str, node: _MlagentsNode) -> Timing:

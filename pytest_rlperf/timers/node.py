@@ -9,8 +9,11 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
+from pytest_rlperf.model.timing import TimerTree, Timing
+
+T = TypeVar("T")
 
 
 class Node:
@@ -93,9 +96,10 @@ class Node:
         for node in reversed(order):
             own = [part for child in node.children.values() if (part := frozen[child]) is not None]
             aside = [parts for root in node.task_roots if (parts := below[root])]
-            # One task at a time takes its turn within this path; several overlap.
-            found = merge_timings([own, *aside], are_parallel=len(aside) > 1) if aside else tuple(own)
-            below[node] = merge_timings([found, node.merged]) if node.merged and not forgotten else found
+            if len(aside) > 1:  # one task at a time takes its turn within this path; several overlap
+                aside = [tuple(replace(part, is_parallel=True) for part in parts) for parts in aside]
+            merged = () if forgotten else node.merged
+            below[node] = merge_timings([own, *aside, merged]) if aside or merged else tuple(own)
             frozen[node] = node._frozen(below[node], open_ns.get(node), forgotten=forgotten)
         return below[self]
 
@@ -262,31 +266,22 @@ class _Loops(Mapping[object, object]):
 
 
 def add_timings(one: Timing, other: Timing) -> Timing:
-    """Return two timings of one path as one: counts and times add up, and the last entries are those of ``other``."""
+    """Return two timings of one path as one: counts and times add up, and the last entry is that of ``other``."""
     return replace(
         one,
         count=one.count + other.count,
         total_ns=one.total_ns + other.total_ns,
-        min_ns=_of_known(min, one.min_ns, other.min_ns),
-        max_ns=_of_known(max, one.max_ns, other.max_ns),
+        min_ns=min(_known(one.min_ns, other.min_ns), default=None),
+        max_ns=max(_known(one.max_ns, other.max_ns), default=None),
         last_ns=one.last_ns if other.last_ns is None else other.last_ns,
         children=merge_timings([one.children, other.children]),
-        recent_ns=other.recent_ns or one.recent_ns,
         is_parallel=one.is_parallel or other.is_parallel,
     )
 
 
-def merge_timings(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = False) -> tuple[Timing, ...]:
-    """Return the paths of all groups; those of one name are added up.
-
-    With ``are_parallel``, every group but the first ran beside the others, and its paths are marked so.
-    """
-    found: dict[str, Timing] = {}
-    for number, group in enumerate(groups):
-        for timing in group:
-            new = replace(timing, is_parallel=True) if are_parallel and number else timing
-            found[timing.name] = add_timings(found[timing.name], new) if timing.name in found else new
-    return tuple(found.values())
+def merge_timings(groups: Iterable[Iterable[Timing]]) -> tuple[Timing, ...]:
+    """Return the paths of all groups; those of one name are added up."""
+    return tuple(_summed(((timing.name, timing) for group in groups for timing in group), add_timings).values())
 
 
 def called(tree: TimerTree, name: str | None) -> TimerTree:
@@ -296,43 +291,21 @@ def called(tree: TimerTree, name: str | None) -> TimerTree:
 
 def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
     """Return the trees; those of one name are added up, and likewise the workers' trees within them."""
-    found: dict[str, TimerTree] = {}
-    for tree in trees:
-        known = found.get(tree.name)
-        found[tree.name] = (
-            tree
-            if known is None
-            else replace(
-                known,
-                root=add_timings(known.root, tree.root),
-                gauges=add_gauges([known.gauges, tree.gauges]),
-                metadata={**known.metadata, **tree.metadata},
-                workers=add_workers([*known.workers, *tree.workers]),
-            )
-        )
-    return tuple(found.values())
+    return tuple(_summed(((tree.name, tree) for tree in trees), _add_trees).values())
 
 
-def add_gauges(groups: Iterable[Mapping[str, Gauge]]) -> dict[str, Gauge]:
-    """Return the gauges of all groups; those of one name become one, with the last value and the sum of counts."""
-    found: dict[str, Gauge] = {}
-    for group in groups:
-        for name, gauge in group.items():
-            known = found.get(name)
-            found[name] = (
-                gauge
-                if known is None
-                else Gauge(
-                    gauge.value,
-                    min(known.low, gauge.low),
-                    max(known.high, gauge.high),
-                    known.count + gauge.count,
-                )
-            )
+def _add_trees(one: TimerTree, other: TimerTree) -> TimerTree:
+    workers = add_workers([*one.workers, *other.workers])
+    return replace(one, root=add_timings(one.root, other.root), workers=workers)
+
+
+def _summed(named: Iterable[tuple[str, T]], add: Callable[[T, T], T]) -> dict[str, T]:
+    """Return the values by name, those of one name added up."""
+    found: dict[str, T] = {}
+    for name, value in named:
+        found[name] = add(found[name], value) if name in found else value
     return found
 
 
-def _of_known(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)
+def _known(*values: int | None) -> list[int]:
+    return [value for value in values if value is not None]

@@ -10,8 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from pytest_rlperf.timers import node as nodes
 from pytest_rlperf.timers.node import ClockNs, Node, Stack
@@ -20,14 +19,8 @@ if TYPE_CHECKING:
     from pytest_rlperf.timers.tree import Tree
 
 
-class Timer(Protocol):
-    """A context manager that times its body, or does nothing where nothing records."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
+Timer: TypeAlias = AbstractContextManager[None]
+"""What times its body, or does nothing where nothing records."""
 
 
 class Nothing:
@@ -209,12 +202,9 @@ class Scope(metaclass=_Bracket):
         node.close(now_ns - node.start_ns)
         stack.leave_to(node.parent)
         if inner:
-            self._complain(inner)
-
-    def _complain(self, inner: list[Node]) -> None:
-        names = ", ".join(repr(node.name) for node in inner)
-        fault = f"{names} within {self.name!r} had not ended when it did, and ended with it"
-        warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=4)
+            names = ", ".join(repr(left.name) for left in inner)
+            fault = f"{names} within {self.name!r} had not ended when it did, and ended with it"
+            warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=3)
 
 
 # --------------------------------------------------------------------------- timing a function's body
@@ -287,12 +277,10 @@ def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
     if _pauses(function):
-        return within(function, lambda: cast("AbstractContextManager[None]", scope))
-    return cast("Callable[P, R]", functools.wraps(function)(_around_call(function, scope)))
+        return within(function, lambda: scope)
 
-
-def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         # Two calls take less time than a with statement. They are looked up here because only the scope can be pickled.
         enter, leave = scope.__enter__, scope.__exit__
         enter()

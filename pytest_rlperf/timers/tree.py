@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pytest_rlperf.model.measured import Phase
-from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
-from pytest_rlperf.timers.node import ClockNs, Node, Stack, add_gauges, add_workers, called, merge_timings
+from pytest_rlperf.model.timing import TimerTree, Timing
+from pytest_rlperf.timers.node import ClockNs, Node, Stack, add_workers, called, merge_timings
 from pytest_rlperf.timers.scope import PROCESS
 
 _NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the names that threads get by themselves, or that C++'s get
@@ -28,8 +28,6 @@ class Tree:
     def __init__(self, name: str = "root", clock: ClockNs = time.perf_counter_ns) -> None:
         self.name = name
         self.clock = clock
-        self.gauges: dict[str, Gauge] = {}
-        self.metadata: dict[str, str] = {}
         self._lock = threading.RLock()
         self._homes = threading.local()
         self._owner = self.new_stack("")
@@ -82,11 +80,6 @@ class Tree:
         """Return an empty stack for a thread."""
         return Stack(label)
 
-    def set_gauge(self, name: str, value: float) -> None:
-        """Note the value of a quantity."""
-        with self._lock:
-            self.gauges = add_gauges([self.gauges, {name: Gauge(value, value, value, 1)}])
-
     def merge(self, other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
         """Add another tree below the path that is open here, as ``root_name``, which is no part of that path's time.
 
@@ -96,7 +89,6 @@ class Tree:
         with self._lock:
             node = self._owner.node if stack is None else stack.node
             node.add([replace(other.root, name=root_name, is_parallel=True)])
-            self.gauges = add_gauges([self.gauges, other.gauges])
             self._workers = add_workers([*self._workers, called(other, worker)])
 
     # ------------------------------------------------------------------ reading
@@ -108,12 +100,8 @@ class Tree:
             below = merge_timings([self._seen(self._owner, now_ns), self._threads(now_ns)])
             on_ns = self._before_ns + (0 if self._since_ns is None else now_ns - self._since_ns)
             sequential_ns = sum(timing.total_ns for timing in below if not timing.is_parallel)
-            return TimerTree(
-                root=Timing(self.name, 1, max(on_ns, sequential_ns), children=below),
-                gauges=dict(self.gauges),
-                metadata=dict(self.metadata),
-                workers=self._workers,
-            )
+            root = Timing(self.name, 1, max(on_ns, sequential_ns), children=below)
+            return TimerTree(root, workers=self._workers)
 
     def reset(self) -> TimerTree:
         """Forget everything, and return it; scopes that are open go on, and count from now."""
@@ -128,7 +116,7 @@ class Tree:
                     stack.pending_ns = now_ns  # only the thread itself may change its stack
             if self._is_recording:
                 PROCESS.turn_on(self, self.clock)
-            self.gauges, self._ended, self._workers = {}, {}, ()
+            self._ended, self._workers = {}, ()
             self._before_ns = 0
             self._since_ns = None if self._since_ns is None else now_ns
         return seen

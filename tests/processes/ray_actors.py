@@ -16,8 +16,8 @@ from pytest_rlperf.timers import hierarchical_timer
 
 
 class RolloutWorker:
-    def __init__(self, number: int) -> None:
-        self.room = Room(number)
+    def __init__(self) -> None:
+        self.room = Room()
         self.room.reset()
 
     def sample(self, steps: int) -> None:
@@ -39,7 +39,7 @@ Actor: Any = ray.remote(num_cpus=0)(RolloutWorker)
 def collect() -> object:
     with hierarchical_timer("collect"):
         environment = {"env_vars": timers.child_environment()}
-        actors = [Actor.options(runtime_env=environment).remote(number) for number in range(WORKERS)]
+        actors = [Actor.options(runtime_env=environment).remote() for _ in range(WORKERS)]
         for _ in range(ROUNDS):
             with hierarchical_timer("wait"):
                 ray.get([actor.sample.remote(STEPS) for actor in actors])
@@ -51,7 +51,7 @@ def collect() -> object:
 def share() -> object:
     """Return the tree of an actor that runs several calls at once, in threads of Ray's."""
     environment = {"env_vars": timers.child_environment()}
-    actor = Actor.options(runtime_env=environment, max_concurrency=2).remote(0)
+    actor = Actor.options(runtime_env=environment, max_concurrency=2).remote()
     ray.get([actor.sample.remote(STEPS) for _ in range(4)])
     return ray.get(actor.take_timers.remote())
 
@@ -62,7 +62,7 @@ def switch() -> object:
     for turn in (None, timers.enable) if timers.ARMED else (None,):
         if turn is not None:
             turn()
-        actor = Actor.options(runtime_env={"env_vars": timers.child_environment()}).remote(0)
+        actor = Actor.options(runtime_env={"env_vars": timers.child_environment()}).remote()
         found += [timer_state(), ray.get(actor.timer_state.remote())]
     return found
 

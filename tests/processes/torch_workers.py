@@ -18,10 +18,10 @@ def forward(observation: torch.Tensor) -> torch.Tensor:
     return observation.sum()
 
 
-def work(number: int, trees: Any) -> None:
+def work(trees: Any) -> None:
     """Take the steps of a rollout, and report after each round."""
     torch.set_num_threads(1)
-    room = Room(number)
+    room = Room()
     room.reset()
     for _ in range(ROUNDS):
         for _ in range(STEPS):
@@ -34,7 +34,7 @@ def main(start_method: str) -> object:
     context: Any = torch.multiprocessing.get_context(start_method)
     trees = context.Queue()
     with hierarchical_timer("collect"):
-        workers = [context.Process(target=work, args=(number, trees)) for number in range(WORKERS)]
+        workers = [context.Process(target=work, args=(trees,)) for _ in range(WORKERS)]
         for worker in workers:
             worker.start()
         for _ in range(WORKERS * ROUNDS):

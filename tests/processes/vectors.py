@@ -18,7 +18,7 @@ class Gymnasium:
         from gymnasium.vector import AsyncVectorEnv
         from gymnasium.wrappers import TimeLimit
 
-        rooms = [partial(_room, partial(TimeLimit, max_episode_steps=1000), number) for number in range(WORKERS)]
+        rooms = [partial(_room, partial(TimeLimit, max_episode_steps=1000))] * WORKERS
         self.vector = AsyncVectorEnv(rooms, context=start_method)
 
     def call(self, function: Any) -> Any:
@@ -31,7 +31,7 @@ class StableBaselines3:
         from stable_baselines3.common.monitor import Monitor
         from stable_baselines3.common.vec_env import SubprocVecEnv
 
-        rooms: list[Any] = [partial(_room, Monitor, number) for number in range(WORKERS)]
+        rooms: list[Any] = [partial(_room, Monitor)] * WORKERS
         self.vector = SubprocVecEnv(rooms, start_method=start_method)
 
     def call(self, function: Any) -> Any:
@@ -39,8 +39,8 @@ class StableBaselines3:
         return self.vector.env_method("called")
 
 
-def _room(wrapper: Any, number: int) -> Any:
-    return wrapper(Room(number))
+def _room(wrapper: Any) -> Any:
+    return wrapper(Room())
 
 
 LIBRARIES: dict[str, Any] = {"gymnasium": Gymnasium, "stable_baselines3": StableBaselines3}
@@ -48,9 +48,8 @@ LIBRARIES: dict[str, Any] = {"gymnasium": Gymnasium, "stable_baselines3": Stable
 
 def collect(library: str, start_method: str) -> object:
     with hierarchical_timer("before"):
-        timers.set_gauge("room", 100.0)
+        pass
     timers.reset()
-    timers.set_gauge("of the parent", 1.0)
     with hierarchical_timer("collect"):
         workers = LIBRARIES[library](start_method)
         with hierarchical_timer("reset"):
