@@ -12,8 +12,7 @@ from pytest_rlperf.model.device import DeviceFigures, Pace
 from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import CounterChange, Phase, PhaseCounts, Result, test_name
 from pytest_rlperf.model.stored import Baseline, StoredResult
-from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_table
-from pytest_rlperf.report.text import table_text
+from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_table, table_text
 from pytest_rlperf.report.wording import count_text, phase_changes
 
 CHANGE = "change      99 % CI"

@@ -327,14 +327,11 @@ def trailer(key: str, ratio: float | None, high: float | None) -> str:
 
     ``ratio`` is the change with ``high`` its upper bound, None for a test that is slower by its counts.
     """
-    extent = "counts" if ratio is None else f"<= +{_whole_percent(ratio, high)}%"
-    return f"{TRAILER}: {pattern_of(key)} {extent}"
-
-
-def _whole_percent(ratio: float, high: float | None) -> int:
-    """Return the whole percentage that a change surely stays under: measured again, it will not be just the same."""
-    known = [each for each in (ratio, high) if each is not None and math.isfinite(each)]
-    return max(1, *(math.ceil(round(100 * (each - 1), 6)) for each in known)) if known else 1
+    if ratio is None:
+        return f"{TRAILER}: {pattern_of(key)} counts"
+    # Measured again, it will not be just the same: the whole percentage that it surely stays under.
+    known = [100 * (each - 1) for each in (ratio, high) if each is not None and math.isfinite(each)]
+    return f"{TRAILER}: {pattern_of(key)} <= +{max([1, *(math.ceil(round(each, 6)) for each in known)])}%"
 
 
 def improved(count: int) -> str:
