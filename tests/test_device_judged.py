@@ -25,8 +25,8 @@ from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Phase, Result, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.report.table import table_text
 from pytest_rlperf.report.tables import device_tables
-from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import verdict_message
 from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.timers import hierarchical_timer

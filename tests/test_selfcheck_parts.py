@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import builders
 import pytest
@@ -17,10 +16,8 @@ from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.measure import rounds
 from pytest_rlperf.measure.rounds import Clocks, steps_for
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial, Verdict
-from pytest_rlperf.model.live import PairRecord
-from pytest_rlperf.model.measured import Phase, Result, SliceKind, Workload
-from pytest_rlperf.model.stored import Machine
+from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial
+from pytest_rlperf.model.measured import SliceKind, Workload
 from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.terminal import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
@@ -99,47 +96,13 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
         meter.thaw()
 
 
-WORKER = builders.worker(relative=0.0, items_per_call=4.0)
-PHASES = (Phase("work", 1.0, 0.9e-3, 0.9e-3, "host"),)
-
-
-def result(name: str = "test_step", call_s: float = 1e-3) -> Result:
-    worker = replace(WORKER, wall=replace(WORKER.wall, call_s=call_s))
-    return builders.result(
-        f"tests/test_env.py::{name}",
-        component="callable",
-        unit="thing",
-        items=4.0,
-        workers=(worker,) * 3,
-        phases=PHASES,
-        traced_call_s=call_s,
-    )
-
-
-def verdict(status: Status, ratio: float | None = None) -> Verdict:
-    return builders.verdict(status, ratio, code="live", smallest_seen=0.03)
-
-
-def pair(log_ratio: float, setup_s: float = 1.0, seconds: float = 1.5) -> PairRecord:
-    return builders.pair(
-        log_ratio,
-        WORKER,
-        WORKER,
-        cpu_log_ratio=log_ratio / 2,
-        blocks=20,
-        placed=1,
-        cpus=(1,),
-        setup_s=setup_s,
-        seconds=seconds,
-    )
-
-
 def trial(share: float, status: Status, ratio: float | None = None) -> Trial:
-    return Trial(share, verdict(status, 1 + share if ratio is None else ratio), (pair(share),) * 3, 5.0)
+    found = builders.verdict(status, 1 + share if ratio is None else ratio, code="live", smallest_seen=0.03)
+    return Trial(share, found, (builders.pair(share),) * 3, 5.0)
 
 
 def check(*trials: Trial, name: str = "test_step") -> Selfcheck:
-    return Selfcheck(result(name), trials)
+    return Selfcheck(builders.result(f"tests/test_env.py::{name}"), trials)
 
 
 SAME, SLOWER, FASTER, UNDECIDED, INVALID = (
@@ -220,10 +183,6 @@ def test_fitness_is_for_a_tolerance_that_was_tried() -> None:
 FIT = Fitness(0.03, True, 0)
 
 
-def rendered(checks: Sequence[Selfcheck], fitness: Fitness = FIT, width: int = 100, *, color: bool = False) -> str:
-    return render_selfcheck(checks, fitness, machine="Some CPU, 2 cores", width=width, color=color)
-
-
 def test_the_report_to_the_letter(wording: Wording) -> None:
     """The table, what its cells mean, and whether the machine is fit, without colour."""
     checks = [
@@ -237,27 +196,14 @@ def test_the_report_to_the_letter(wording: Wording) -> None:
             name="test_sample[256]",
         ),
     ]
-    assert rendered(checks, width=100) == wording
-
-
-MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 1)
-
-
-def read(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what a strict reader makes of the text that is written for a document."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    text = written(document)
-    assert text.endswith("}\n")
-    found: dict[str, Any] = json.loads(text, parse_constant=refuse)
-    return found
+    text = render_selfcheck(checks, FIT, machine="Some CPU, 2 cores", width=100, color=False)
+    assert text == wording
 
 
 def test_a_selfcheck_reads_back() -> None:
     """Each trial has its slowdown, its verdict, its pairs and its time; the machine has what it is fit for."""
-    found = read(selfcheck_document(MACHINE, {"a": checked(SAME, SAME, SLOWER, SLOWER, SLOWER)}, FIT))
+    checks = {"a": checked(SAME, SAME, SLOWER, SLOWER, SLOWER)}
+    found = json.loads(written(selfcheck_document(builders.MACHINE, checks, FIT)))
     assert (found["schema"], found["kind"]) == (1, "selfcheck")
     assert found["fitness"]["is_fit"] is True
     assert found["fitness"]["tolerance"] == 0.03

@@ -4,8 +4,7 @@ import pytest
 from rich.cells import cell_len
 
 from pytest_rlperf.report.github import escape, grid
-from pytest_rlperf.report.table import Cell, Column, Table, make_table
-from pytest_rlperf.report.text import print_facts, rendered, table_lines, table_text
+from pytest_rlperf.report.table import Cell, Column, Table, make_table, print_facts, rendered, table_lines, table_text
 
 NAME = Column("name", "left", folds=True)
 COLUMNS = (NAME, Column("A", priority=2), Column("B", priority=1), Column("word", "left"))
@@ -64,7 +63,7 @@ def test_colours_are_those_of_statuses() -> None:
     """A cell's kind is its colour on a terminal that has any, and nothing elsewhere."""
     (line,) = table_lines(make_table((NAME,), [(Cell("SLOWER", "SLOWER"),)]), 80, titled=False)
     assert [span.style for span in line.spans] == ["bold red"]
-    text = rendered(lambda console: print_facts(console, [("fit", Cell("no", "SLOWER"))]), width=40, color=False)
+    text = rendered(lambda console: print_facts(console, [("fit", "no")]), width=40, color=False)
     assert text == "fit       no\n"
 
 

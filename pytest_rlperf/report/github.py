@@ -189,6 +189,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
     """Return the page with some of the run's tests; where it is not whole, the headline alone."""
     bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
     steps = advice(ordered, "pytest", saved=False, against=run.against)
+    facts = [*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines]
     left_out = f"{len(ordered) - len(shown)} more tests are left out: GitHub allows no longer text."
     blocks = [
         f"## {'❌' if bad else '✅'} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
@@ -198,20 +199,11 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
         *(f"Next: {escape(step.effect)}:\n\n{fenced('text', step.lines)}" for step in steps if is_whole),
         "" if len(shown) == len(ordered) else f"**{left_out} The run's JSON has them all.**",
         *(_details(outcome) for outcome in shown if not is_plain(outcome)),
-        *(_rest(ordered, run) if is_whole else []),
+        listed("Not judged", [f"{code(key)}: failed" for key in run.other_failures(ordered)]) if is_whole else "",
+        f"Run it again:\n\n{fenced('console', [run.command])}" if run.command and is_whole else "",
+        f"<sub>{' · '.join(map(escape, facts[:MOST_LINES]))}</sub>" if facts and is_whole else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
-
-
-def _rest(outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
-    """Return the blocks about the run rather than its tests' verdicts."""
-    facts = [*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines]
-    small = [escape(fact) for fact in facts[:MOST_LINES]]
-    return [
-        listed("Not judged", [f"{code(key)}: failed" for key in run.other_failures(outcomes)]),
-        f"Run it again:\n\n{fenced('console', [run.command])}" if run.command else "",
-        f"<sub>{' · '.join(small)}</sub>" if small else "",
-    ]
 
 
 def _details(outcome: Outcome) -> str:

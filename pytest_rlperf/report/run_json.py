@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import math
 from collections import Counter
@@ -80,8 +79,6 @@ def _plain(value: Any) -> Any:
         return {_text(str(name)): _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
-    if isinstance(value, enum.Enum):
-        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return _text(value) if isinstance(value, str) else value

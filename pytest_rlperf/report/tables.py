@@ -12,8 +12,7 @@ from pytest_rlperf.model.device import DeviceFigures, Pace
 from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import CounterChange, Phase, PhaseCounts, Result, test_name
 from pytest_rlperf.model.stored import Baseline, StoredResult
-from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_table
-from pytest_rlperf.report.text import table_text
+from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_table, table_text
 from pytest_rlperf.report.wording import count_text, phase_changes
 
 CHANGE = "change      99 % CI"
@@ -135,9 +134,11 @@ def _phase_rows(outcome: Outcome) -> list[list[Cell]]:
     whole_s = result.traced_call_s
     if whole_s <= 0:
         return []
-    was_s = {phase.path: phase.total_s for phase in comparable(before, result.phases)}
-    known = {phase.path for phase in result.phases}
-    gone = [replace(phase, count=0.0, total_s=0.0, self_s=0.0) for phase in before if phase.path not in known]
+    # Where a device is waited for at every edge nothing overlaps, so such times are compared with such alone.
+    synced = {phase.path: _is_synced(phase) for phase in result.phases}
+    alike = [phase for phase in before if synced.get(phase.path, _is_synced(phase)) == _is_synced(phase)]
+    was_s = {phase.path: phase.total_s for phase in alike}
+    gone = [replace(phase, count=0.0, total_s=0.0, self_s=0.0) for phase in before if phase.path not in synced]
     phases = [*result.phases, *gone]
     changes_s = {} if outcome.live is None else {part.path: part.change_s for part in outcome.live.contributions}
     rows: list[list[Cell]] = []
@@ -172,16 +173,7 @@ def _phase_row(
     ]
 
 
-def comparable(before: Sequence[Phase], now: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Return the phases of before whose times compare with those of now.
-
-    Where a device is waited for at every edge nothing overlaps, so such times are compared with such alone.
-    """
-    synced = {phase.path: is_synced(phase) for phase in now}
-    return tuple(phase for phase in before if synced.get(phase.path, is_synced(phase)) == is_synced(phase))
-
-
-def is_synced(phase: Phase) -> bool:
+def _is_synced(phase: Phase) -> bool:
     """Whether a device was waited for at every edge of a phase."""
     return phase.on_device is not None and phase.on_device.is_synced
 

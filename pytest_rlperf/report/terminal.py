@@ -6,7 +6,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -16,7 +16,17 @@ from pytest_rlperf import units
 from pytest_rlperf.errors import harmless, shown, shown_lines
 from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
 from pytest_rlperf.report.summary import Summary, is_plain
-from pytest_rlperf.report.table import STYLES, Cell, Column, Table, make_table
+from pytest_rlperf.report.table import (
+    STYLES,
+    Column,
+    Table,
+    make_table,
+    print_facts,
+    print_table,
+    rendered,
+    table_lines,
+    table_text,
+)
 from pytest_rlperf.report.tables import (
     SINCE_FIRST,
     counter_lines,
@@ -25,7 +35,6 @@ from pytest_rlperf.report.tables import (
     share_table,
     verdict_table,
 )
-from pytest_rlperf.report.text import print_facts, print_table, rendered, table_lines, table_text
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, fitness_lines, message, phases_note
 
 if TYPE_CHECKING:
@@ -34,18 +43,6 @@ if TYPE_CHECKING:
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
 _MOST = 10  # commits named of a range
-
-
-class Screen(Protocol):
-    """The part of pytest's terminal writer that the live line needs."""
-
-    @property
-    def width_of_current_line(self) -> int:
-        """The columns written on the current line."""
-
-    @property
-    def fullwidth(self) -> int:
-        """The terminal's columns."""
 
 
 class _Line:
@@ -98,9 +95,12 @@ class LogLine(_Line):
 
 
 class LiveLine(_Line):
-    """One line below pytest's own, rewritten in place; the cursor is always left where pytest had it."""
+    """One line below pytest's own, rewritten in place; the cursor is always left where pytest had it.
 
-    def __init__(self, screen: Screen, file: TextIO) -> None:
+    ``screen`` is pytest's terminal writer, ``file`` what it writes to.
+    """
+
+    def __init__(self, screen: Any, file: TextIO) -> None:
         super().__init__()
         self._screen = screen
         self._file = file
@@ -131,7 +131,10 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
 
     def write(console: Console) -> None:
         if outcomes:
-            _print_verdicts(console, outcomes)
+            print_table(console, verdict_table(outcomes))
+            if not all(outcome.verdict.gated for outcome in outcomes):
+                console.print("* shown, not gated")
+            console.print()
             for outcome in outcomes:
                 if verbose or not _is_brief(outcome):
                     print_details(console, outcome, verbose=verbose)
@@ -162,14 +165,6 @@ def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
         if status is Status.NEW:
             console.print(_indented(_text("-v shows phases")))
         console.print()
-
-
-def _print_verdicts(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print a line a test; columns that have no room are left out, whose figures -v has."""
-    print_table(console, verdict_table(outcomes))
-    if not all(outcome.verdict.gated for outcome in outcomes):
-        console.print("* shown, not gated")
-    console.print()
 
 
 def _text(text: str) -> Text:
@@ -229,7 +224,6 @@ def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
 
 def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: str, width: int, color: bool) -> str:
     """Return the whole report as text for a terminal ``width`` columns wide."""
-    fit = Cell("yes", Status.SAME.value) if fitness.is_fit else Cell("no", Status.SLOWER.value)
 
     def write(console: Console) -> None:
         print_table(console, _trial_table(checks), ruled=False)
@@ -237,7 +231,7 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
         console.print(Text("each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED"))
         console.print()
         reasons = [("", sentence) for sentence in fitness_lines(checks, fitness)]
-        print_facts(console, [("machine", machine), ("fit", fit), *reasons])
+        print_facts(console, [("machine", machine), ("fit", "yes" if fitness.is_fit else "no"), *reasons])
 
     return rendered(write, width=width, color=color)
 

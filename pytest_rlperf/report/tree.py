@@ -5,8 +5,7 @@ from __future__ import annotations
 from pytest_rlperf import units
 from pytest_rlperf.errors import shown
 from pytest_rlperf.model.timing import TimerTree, Timing
-from pytest_rlperf.report.table import Cell, Column, make_table
-from pytest_rlperf.report.text import table_text
+from pytest_rlperf.report.table import Cell, Column, make_table, table_text
 
 _COLUMNS = (
     Column("name", "left", folds=True),

@@ -26,21 +26,6 @@ from pytest_rlperf.model.judged import (
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
-from pytest_rlperf.model.notes import (
-    ComparedWithAnchor,
-    FewerLanes,
-    KeptBack,
-    MeasuredFresh,
-    Note,
-    NotForked,
-    Obstacle,
-    Saved,
-    ShortOfTime,
-    SkippedBaseline,
-    TextNote,
-    UncomparedCounts,
-    UnmatchedAllowance,
-)
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
 from pytest_rlperf.model.stored import Anchor, Provenance
 
@@ -65,12 +50,12 @@ _UNDECIDED = {
     reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
 }
 _KEPT_BACK = {
-    KeptBack.FAILED: "failed",
-    KeptBack.INVALID: "measured INVALID",
-    KeptBack.INVALID_TIME: "their time was INVALID",
-    KeptBack.SLOWER: 'slower than before, or maybe; old figures stay, --rlperf-accept="why" replaces them',
-    KeptBack.UNDECIDED: 'UNDECIDED by stored numbers alone; old figures stay, --rlperf-accept="why" replaces them',
-    KeptBack.SLOWER_AND_NEW: "slower than before, or maybe; there are none of this machine, "
+    notes.KeptBack.FAILED: "failed",
+    notes.KeptBack.INVALID: "measured INVALID",
+    notes.KeptBack.INVALID_TIME: "their time was INVALID",
+    notes.KeptBack.SLOWER: 'slower than before, or maybe; old figures stay, --rlperf-accept="why" replaces them',
+    notes.KeptBack.UNDECIDED: 'UNDECIDED by stored numbers; old figures stay, --rlperf-accept="why" replaces them',
+    notes.KeptBack.SLOWER_AND_NEW: "slower than before, or maybe; there are none of this machine, "
     '--rlperf-accept="why" stores them',
 }
 _COLLISIONS = {
@@ -342,20 +327,16 @@ def trailer(key: str, ratio: float | None, high: float | None) -> str:
 
     ``ratio`` is the change with ``high`` its upper bound, None for a test that is slower by its counts.
     """
-    extent = "counts" if ratio is None else f"<= +{_whole_percent(ratio, high)}%"
-    return f"{TRAILER}: {pattern_of(key)} {extent}"
-
-
-def _whole_percent(ratio: float, high: float | None) -> int:
-    """Return the whole percentage that a change surely stays under: measured again, it will not be just the same."""
-    known = [each for each in (ratio, high) if each is not None and math.isfinite(each)]
-    return max(1, *(math.ceil(round(100 * (each - 1), 6)) for each in known)) if known else 1
+    if ratio is None:
+        return f"{TRAILER}: {pattern_of(key)} counts"
+    # Measured again, it will not be just the same: the whole percentage that it surely stays under.
+    known = [100 * (each - 1) for each in (ratio, high) if each is not None and math.isfinite(each)]
+    return f"{TRAILER}: {pattern_of(key)} <= +{max([1, *(math.ceil(round(each, 6)) for each in known)])}%"
 
 
 def improved(count: int) -> str:
     """Advise to store what got faster than its baseline, by more than the tolerance."""
-    verb, whose = ("is", "its") if count == 1 else ("are", "their")
-    return f"{units.counted(count, 'test')} {verb} faster than {whose} baseline: store the new figures to keep the gain"
+    return f"{units.counted(count, 'test')} faster than in the baseline: store the new figures to keep the gain"
 
 
 # ----------------------------------------------------------------------- exact counts
@@ -498,15 +479,16 @@ def fitness_lines(checks: Sequence[Selfcheck], fitness: Fitness) -> list[str]:
 # ----------------------------------------------------------------------- notes of a run
 
 
-def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
+def note_lines(found: Sequence[notes.Note], *, verbose: bool) -> list[str]:
     """Return notes in English, those of one kind in one line each; ``verbose`` with those that decide nothing."""
-    lines = [_note(note) for note in found if not isinstance(note, UncomparedCounts | Saved | ShortOfTime)]
-    short = [note for note in found if isinstance(note, ShortOfTime)]
+    lines = [text for text in map(_note, found) if text]
+    short = [note for note in found if isinstance(note, notes.ShortOfTime)]
     lines += [_short_of_time(short)] if short else []
-    uncompared = [note for note in found if isinstance(note, UncomparedCounts) and (note.gates or verbose)]
+    uncompared = [note for note in found if isinstance(note, notes.UncomparedCounts) and (note.gates or verbose)]
     obstacles = Counter(obstacle_text(note.obstacle) for note in uncompared)
     lines += [f"counts of {units.counted(tests, 'test')} not compared: {text}" for text, tests in obstacles.items()]
-    return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
+    saved = [line for note in found if isinstance(note, notes.Saved) for line in saved_lines(note)]
+    return [*dict.fromkeys(lines), *saved]
 
 
 def uncalled(calls: Mapping[str, str]) -> str:
@@ -515,29 +497,30 @@ def uncalled(calls: Mapping[str, str]) -> str:
     return f"{each}: nothing was checked or measured{see('writing-tests.md#limits')}"
 
 
-def _note(note: Note) -> str:
+def _note(note: notes.Note) -> str:
+    """Write a note that stands by itself; empty for one of a kind that stands together with others."""
     match note:
-        case TextNote(text):
+        case notes.TextNote(text):
             return text
-        case FewerLanes(lanes, wanted, quota):
+        case notes.FewerLanes(lanes, wanted, quota):
             pairs = "one pair at a time is" if lanes == 1 else f"{lanes} pairs at a time are"
             if quota is not None:
                 return f"{pairs} measured: the cgroup's quota is {quota:g} of {wanted} CPUs"
             return f"{pairs} measured, not {wanted}: this process may use {units.counted(lanes, 'CPU')}"
-        case SkippedBaseline(error):
+        case notes.SkippedBaseline(error):
             return f"skipped a baseline that is not this machine's: {error}"
-        case ComparedWithAnchor(baseline, anchor, last):
+        case notes.ComparedWithAnchor(baseline, anchor, last):
             stored = "has no commit" if last is None else f"was last stored at {last[:12]}"
             return f"the anchor of baseline {baseline!r} is {anchor_text(anchor)}; the baseline {stored}"
-        case NotForked(why):
+        case notes.NotForked(why):
             return f"every process was a new interpreter, which takes longer: {shown(why)}"
-        case MeasuredFresh(key, why):
+        case notes.MeasuredFresh(key, why):
             return f"{test_name(key)} was measured in new interpreters: {shown(why)}"
-        case UnmatchedAllowance(allowance, near):
+        case notes.UnmatchedAllowance(allowance, near):
             close = f"; close to it is {near!r}" if near else ""
             pattern = f"{allowance.pattern!r} fits no measured test of this run"
             return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
-    raise AssertionError(note)
+    return ""
 
 
 def _named(keys: Sequence[str]) -> str:
@@ -546,7 +529,7 @@ def _named(keys: Sequence[str]) -> str:
     return ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
 
 
-def _short_of_time(short: Sequence[ShortOfTime]) -> str:
+def _short_of_time(short: Sequence[notes.ShortOfTime]) -> str:
     names = _named([note.key for note in short])
     least_s = min(note.limit_s for note in short)
     return (
@@ -571,7 +554,7 @@ def collision_text(collision: str) -> str:
     return f"several processes have a test open at the same time, those of base and head too: {advice}"
 
 
-def obstacle_text(obstacle: Obstacle) -> str:
+def obstacle_text(obstacle: notes.Obstacle) -> str:
     """Write why counts are not compared."""
     match obstacle:
         case notes.NoStoredCounts():
@@ -587,7 +570,7 @@ def obstacle_text(obstacle: Obstacle) -> str:
             return "; ".join([f"{names}, so not checked", *why])
 
 
-def saved_lines(saved: Saved) -> list[str]:
+def saved_lines(saved: notes.Saved) -> list[str]:
     """Return what a run has stored, and why other results were not."""
     lines = []
     if saved.stored:
@@ -597,13 +580,13 @@ def saved_lines(saved: Saved) -> list[str]:
                 "not from a clean commit, so live pairs can never run this code: commit all that `git status` shows, "
                 f"then store again{see('comparing.md#stored-baselines')}"
             )
-    alike: dict[tuple[KeptBack, int], list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for key, why in saved.kept_back.items():
-        alike.setdefault((why, saved.workers.get(key, 0)), []).append(key)
-    for (why, workers), keys in alike.items():
-        reason = _KEPT_BACK.get(why, f"{workers} of {saved.needed} workers had time; raise --rlperf-max-time")
-        lines.append(f"{units.counted(len(keys), 'result')} not stored: {_named(keys)}: {reason}")
-    return lines
+        few = f"{saved.workers.get(key, 0)} of {saved.needed} workers had time; raise --rlperf-max-time"
+        alike.setdefault(_KEPT_BACK.get(why, few), []).append(key)
+    return lines + [
+        f"{units.counted(len(keys), 'result')} not stored: {_named(keys)}: {reason}" for reason, keys in alike.items()
+    ]
 
 
 def seen_from_here(path: Path) -> str:
