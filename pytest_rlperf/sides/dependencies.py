@@ -91,7 +91,9 @@ def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache:
 
 def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> Sides:
     """Return today's tree in another interpreter, which must have pytest and this plugin, beside it in this one."""
-    path = find_interpreter(python, project.directory)
+    path = (project.directory / (shutil.which(python) or python)).absolute()
+    if not path.is_file():
+        raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
     on_step(f"checking the interpreter {path}")
     other = _probe(path)
     if "lacks" in other:
@@ -141,17 +143,6 @@ def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
             continue
         for place in spec.submodule_search_locations or ([spec.origin] if spec.origin else []):
             yield Path(place, *below)
-
-
-def find_interpreter(python: str, directory: Path) -> Path:
-    """Return an interpreter's path, which may lie on the PATH or be relative to the directory of the run.
-
-    SideError where there is none.
-    """
-    path = directory / (shutil.which(python) or python)
-    if not path.is_file():
-        raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
-    return path.absolute()
 
 
 def _probe(path: Path) -> dict[str, Any]:
