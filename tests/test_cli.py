@@ -190,9 +190,9 @@ def test_a_run_is_shown_as_pytest_showed_it(save: Save, capsys: pytest.CaptureFi
     ],
 )
 def test_chosen_tests_decide(patterns: list[str], code: Exit, save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """-k takes a part of an id or a pattern, brackets as they are; the exit code is theirs."""
+    """A part of an id or a pattern chooses, brackets as they are; the exit code is theirs."""
     path = save("run.json", SLOWER, SAME)
-    assert main(["show", path, *(word for pattern in patterns for word in ("-k", pattern))]) == code
+    assert main(["show", path, *patterns]) == code
     out, err = capsys.readouterr()
     assert ("test_update" in out) == (code == Exit.SLOWER)
     assert ("nope" in err) == (code == Exit.USAGE)
@@ -261,7 +261,6 @@ def test_a_path_that_is_no_file_ends_no_command(
 ) -> None:  # fmt: skip
     """It is a usage error in a sentence: a device without an end is read to a bound."""
     monkeypatch.setattr("pytest_rlperf.cli.command.LARGEST_BYTES", 1000)
-    monkeypatch.setattr("pytest_rlperf.timers.files.LARGEST_BYTES", 1000)
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "none").mkdir()

@@ -140,9 +140,10 @@ def test_cache_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
 
 
 def test_entry_is_built_once(cache: Cache) -> None:
-    """A complete entry is used again, also by another cache of the same tree."""
+    """A complete entry is used again, also by another cache, after workers wrote bytecode and tests their results."""
     first = cache.entry("key", filled_with("1"), never)
     assert content(first) == "1"
+    write(first, {"package/file": "longer than before", "package/__pycache__/x.pyc": "", "new": ""})
     again = Cache(cache.directory)
     assert again.entry("key", never, never) == first
     assert cache.entry("other", filled_with("2"), never) != first
@@ -243,13 +244,6 @@ def test_broken_entry_is_built_again(cache: Cache, how: str) -> None:
     again = cache.entry("key", filled_with("2"), never)
     assert content(again) == "2"
     assert sorted(path.name for path in again.parent.iterdir()) == sorted([again.name, "complete", "lock"])
-
-
-def test_bytecode_and_results_do_not_break_an_entry(cache: Cache) -> None:
-    """Workers write bytecode, and tests write to files of their tree: the entry stays as it is."""
-    place = cache.entry("key", filled_with("1"), never)
-    write(place, {"package/file": "longer than before", "package/__pycache__/x.pyc": "", "new": ""})
-    assert cache.entry("key", never, never) == place
 
 
 # In a process of its own for each step of the cache's writers, that step fails or is the process's last: an open, a

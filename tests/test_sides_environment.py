@@ -21,7 +21,7 @@ from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.sides import dependencies, environment, programs
+from pytest_rlperf.sides import environment, programs
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
 from pytest_rlperf.sides.loaded import check_loaded, loaded_files
@@ -93,40 +93,20 @@ def found(project: Project) -> dict[str, Package]:
     return {package.name: package for package in packages_under_test(project, project.rootdir)}
 
 
-def test_packages_lie_in_the_root_and_in_src(tree: Path) -> None:
+def test_packages_lie_in_the_root_in_src_and_on_the_path(tree: Path) -> None:
     """Packages, modules and namespaces are under test; tests, settings, documentation and environments are not."""
-    write(
-        tree,
-        {
-            "mylib/__init__.py": "",
-            "learner.py": "",
-            "test_learner.py": "",
-            "conftest.py": "",
-            "setup.py": "",
-            "noxfile.py": "",
-            "docs/conf.py": "",
-            "tests/helper.py": "",
-            ".hidden/module.py": "",
-            "environment/pyvenv.cfg": "",
-            "environment/thing.py": "",
-            "data/numbers.csv": "",
-            "code/of_the_library.py": "",
-            "pluggy/notes.py": "",
-            "src/space/part/__init__.py": "",
-        },
-    )
-    packages = found(make_project(tree))
-    assert sorted(packages) == ["learner", "mylib", "space"]
+    code = ("mylib/__init__.py", "learner.py", "src/space/part/__init__.py", "libs/core/cored/__init__.py")
+    tests = ("test_learner.py", "conftest.py", "tests/helper.py", "checks/helper.py", "checks/test_speed.py")
+    others = ("setup.py", "noxfile.py", "docs/conf.py", ".hidden/module.py", "data/numbers.csv")
+    environments = ("environment/pyvenv.cfg", "environment/thing.py")
+    hidden = ("code/of_the_library.py", "pluggy/notes.py")
+    write(tree, dict.fromkeys((*code, *tests, *others, *environments, *hidden), ""))
+    path = (str(tree / "libs/core"), str(tree / "checks"), *sys.path)
+    packages = found(make_project(tree, path=path))
+    assert sorted(packages) == ["cored", "learner", "mylib", "space"]
     assert packages["space"].location == tree / "src/space"
     assert packages["space"].entry == tree / "src"
     assert packages["learner"].location == tree / "learner.py"
-
-
-def test_packages_on_the_path_are_under_test(tree: Path) -> None:
-    """Packages of a sys.path entry in the tree are under test, and directories of tests are not searched."""
-    write(tree, {"libs/core/mylib/__init__.py": "", "checks/helper.py": "", "checks/test_speed.py": ""})
-    path = (str(tree / "libs/core"), str(tree / "checks"), *sys.path)
-    assert list(found(make_project(tree, path=path))) == ["mylib"]
 
 
 def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> None:
@@ -419,7 +399,7 @@ def wheels(tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def pip_sides(tree: Path, cache: Path, *requirements: str) -> tuple[Sides, list[str]]:
     steps: list[str] = []
     cache.mkdir(exist_ok=True)
-    return dependencies.pip_sides(requirements, make_project(tree), tree, Cache(cache), steps.append), steps
+    return environment.pip_sides(requirements, make_project(tree), tree, Cache(cache), steps.append), steps
 
 
 @needs_pip
@@ -471,7 +451,7 @@ def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_pat
 
 
 def python_sides(tree: Path, python: str | Path) -> Sides:
-    return dependencies.python_sides(str(python), make_project(tree), tree, lambda _: None)
+    return environment.python_sides(str(python), make_project(tree), tree, lambda _: None)
 
 
 def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:

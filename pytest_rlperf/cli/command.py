@@ -112,20 +112,6 @@ def complain(error: Exception) -> None:
     sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-CHOICE = "only tests whose id holds this text, or matches it where it has * or ?"
-
-
-def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Give a command the argument that chooses tests."""
-    parser.add_argument(
-        "-k",
-        dest="patterns",
-        action="append",
-        metavar="TEST",
-        help=f"{CHOICE}; may be given several times",
-    )
-
-
 def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
     """Return the keys that match any of the patterns, in their order; UsageError where none matches a pattern."""
     known = list(keys)
@@ -186,23 +172,22 @@ def parse(data: bytes, source: str) -> Recorded:
         raise UsageError(f"{source} is no run and no baseline that can be read: {error}; {_WRITERS}") from None
 
 
-def content_of(path: str, most: int | None = None, advice: str = "no run and no baseline is that large") -> bytes:
+def content_of(path: str) -> bytes:
     """Return the content of a file, or of standard input for ``-``; UsageError where it cannot be read.
 
-    A file of over ``most`` bytes (LARGEST_BYTES), such as /dev/zero, is refused with the ``advice``.
+    A file of over LARGEST_BYTES, such as /dev/zero, is refused.
     """
-    most = LARGEST_BYTES if most is None else most
     try:
         if path == "-":
-            data = sys.stdin.buffer.read(most + 1)
+            data = sys.stdin.buffer.read(LARGEST_BYTES + 1)
         else:
             with Path(path).open("rb") as file:
-                data = file.read(most + 1)
+                data = file.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {path}: {reason}; give the path of a file that can be read") from None
-    if len(data) > most:
-        raise UsageError(f"{source_of(path)} has over {most} bytes; {advice}")
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(f"{source_of(path)} has over {LARGEST_BYTES} bytes; no file that is read here is that large")
     return data
 
 

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 from pytest_rlperf import units
 from pytest_rlperf.cli.command import (
-    CHOICE,
     Command,
     Exit,
     UsageError,
-    add_choice,
     chosen,
     content_of,
     exit_code,
@@ -53,13 +51,13 @@ _FORMATS = ("text", "markdown", "github")
 
 def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file",
-        nargs="?",
+        "what",
+        nargs="*",
         metavar="FILE or TEST",
-        help="what --rlperf-json wrote, a baseline, its directory, or - for standard input; a test's id shows it "
-        "in the latest run of this project, nothing shows all tests of that",
+        help="what --rlperf-json wrote, a baseline, its directory, or - for standard input; without one it is the "
+        "latest run of this project. Tests behind it, by a part of their ids or a pattern with * and ?, are shown "
+        "alone, with all that is known",
     )
-    add_choice(parser)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="every test's phases, and what its figures rest on"
     )
@@ -74,14 +72,15 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    test = arguments.file if arguments.file is not None and _names_test(arguments.file) else None
-    path, recorded = read(_latest(test) if arguments.file is None or test is not None else arguments.file)
-    keys = chosen(results_of(recorded), [*(arguments.patterns or ()), *([] if test is None else [test])])
+    tests = list(arguments.what)
+    file = tests.pop(0) if tests and not _names_test(tests[0]) else None
+    path, recorded = read(_latest(tests) if file is None else file)
+    keys = chosen(results_of(recorded), tests)
     if arguments.html:
         _open_page(recorded, keys, path)
     elif arguments.format == _FORMATS[0]:
-        title = "" if path == arguments.file else f"{shown(path)}:\n\n"
-        print_text(title + _rendered(recorded, keys, verbose=arguments.verbose or test is not None))
+        title = "" if path == file else f"{shown(path)}:\n\n"
+        print_text(title + _rendered(recorded, keys, verbose=arguments.verbose or bool(tests)))
     else:
         print_text(_formatted(recorded, keys, arguments.format, path))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
@@ -94,14 +93,14 @@ def _names_test(argument: str) -> bool:
     return argument.partition("::")[0].endswith(".py") or not (is_file or argument.endswith(".json"))
 
 
-def _latest(test: str | None) -> str:
+def _latest(tests: list[str]) -> str:
     """Return the path of this project's latest run; UsageError where there is none."""
     from pytest_rlperf.report.wording import seen_from_here
 
     directory = Path.cwd()
     path = latest_run(directory)
     if path is None:
-        missing = "" if test is None else f"{test} is no file, and "
+        missing = f"{tests[0]} is no file, and " if tests else ""
         raise UsageError(
             f"{missing}pytest's cache has no run, in {directory} or above: run `pytest --rlperf` there first, "
             "or name a file that --rlperf-json wrote"
@@ -261,7 +260,7 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 def _read(path: str) -> list[TimerTree]:
     from pytest_rlperf.timers import files
 
-    return files.parse(content_of(path, files.LARGEST_BYTES, "keep a shorter part of the run"), source_of(path))
+    return files.parse(content_of(path), source_of(path))
 
 
 def _print_trees(read: Sequence[tuple[str, list[TimerTree]]]) -> None:
@@ -286,7 +285,12 @@ _STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
 
 
 def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tests", nargs="*", metavar="TEST", help=CHOICE)
+    parser.add_argument(
+        "tests",
+        nargs="*",
+        metavar="TEST",
+        help="only tests whose id holds this text, or matches it where it has * or ?",
+    )
     _add_baseline(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
     parser.epilog = "For example: rlperf history test_gae --html history.html"

@@ -71,8 +71,8 @@ def open_cache(top: Path) -> Cache:
     directory = root / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_private(root):
-            raise _open_to_others(root)
+        _check_own(root)
+        _check_above(root)
         _make(directory)
     except OSError as error:
         raise SideError(f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to another directory") from None
@@ -98,29 +98,22 @@ def _root(top: Path) -> Path:
     return root
 
 
-def _is_private(root: Path) -> bool:
-    """Whether no other user can write to a directory, nor put another one in its place.
+def _check_above(root: Path) -> None:
+    """Raise SideError where other users can put another directory in the place of ``root``, which has no links.
 
-    ``root`` is resolved. Groups are not looked at above it: many systems give every user one of their own.
+    Groups are not looked at: many systems give every user one of their own.
     """
-    if not _is_own(root):
-        return False
-    above = [parent.stat() for parent in root.parents]
-    return all(
-        found.st_uid in {0, os.getuid()} and (not found.st_mode & stat.S_IWOTH or found.st_mode & stat.S_ISVTX)
-        for found in above
-    )
-
-
-def _is_own(directory: Path) -> bool:
-    """Whether a directory, which is no link, belongs to this user, who alone can write to it."""
-    found = directory.lstat()
-    closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and closed
+    for found in (parent.stat() for parent in root.parents):
+        open_to_others = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+        if open_to_others or found.st_uid not in {0, os.getuid()}:
+            raise _open_to_others(root)
 
 
 def _check_own(directory: Path) -> None:
-    if not _is_own(directory):
+    """Raise SideError unless a directory, which is no link, belongs to this user, who alone can write to it."""
+    found = directory.lstat()
+    is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if is_open or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         raise _open_to_others(directory)
 
 
@@ -199,7 +192,7 @@ def _named(place: Path) -> str | None:
     """Return the name of an entry's complete attempt, None where there is none to be read."""
     try:
         name = (place / _COMPLETE).read_text(encoding="ascii")
-    except (FileNotFoundError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError):
         return None
     return name if re.fullmatch(r"\w+", name) else None
 

@@ -9,24 +9,42 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
+import platform
 import shlex
+import shutil
 import site
 import subprocess
 import sys
 import sysconfig
 import venv
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import Project
-from pytest_rlperf.sides.packages import Install, Package, in_tree, installs_from, is_import_line, normalized, pth_lines
-from pytest_rlperf.sides.programs import changed_environment, run
+from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Sides
+from pytest_rlperf.sides.cache import Cache
+from pytest_rlperf.sides.packages import (
+    Install,
+    Package,
+    import_packages,
+    in_tree,
+    installs_from,
+    is_import_line,
+    normalized,
+    packages_under_test,
+    pth_lines,
+)
+from pytest_rlperf.sides.programs import changed_environment, last_lines, run, run_pip
 
-_LIMIT_S = 60.0
+_LIMIT_S = 120.0
 _PARENT = "rlperf_parent.pth"
 _HIDDEN = "rlperf_hidden.pth"
 
@@ -230,3 +248,131 @@ def _mapped_value(text: str, project: Project, mapping: tuple[Path, Path], *, gu
     if not path or not (Path(path).is_absolute() or (guess and place.exists() and in_tree(place, mapping[0]))):
         return text
     return f"{mapped(place, mapping)}{colons}{test}"
+
+
+# --------------------------------------------------------------------------- pip: and python:
+
+
+_ENVIRONMENT = "environment"
+
+# Run in another interpreter: reports its version, and whether workers of this version can run in it.
+_PROBE = """
+import json, platform, sys
+sys.path[:] = [entry for entry in sys.path if entry]
+answer = {"name": platform.python_implementation(), "version": platform.python_version(), "prefix": sys.prefix}
+try:
+    import pytest
+    import pytest_rlperf.workers.session
+    from pytest_rlperf.model import sides
+    answer["protocol"] = getattr(sides, "PROTOCOL", 0)
+except Exception as error:
+    answer["lacks"] = f"{type(error).__name__}: {error}"
+print(json.dumps(answer))
+"""
+
+
+def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache: Cache, on_step: OnStep) -> Sides:
+    """Return today's tree with other versions of its dependencies, in an environment of its own, beside itself."""
+    wanted = [Requirement(text) for text in requirements]
+    listed = ", ".join(requirements)
+
+    def install(directory: Path) -> None:
+        on_step(f"installing {listed}, for this comparison alone")
+        python = make_environment(directory / _ENVIRONMENT, (), None, built=False)
+        completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}")
+        if completed.code:
+            raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
+
+    key = " ".join(["pip", *sorted(map(str, wanted)), parent_state()])
+    environment = cache.entry(key, install, on_step) / _ENVIRONMENT
+    own = site_packages(environment)
+    base, head = installed_versions([own]), installed_versions()
+    base = {name: version for name, version in base.items() if head.get(name) != version}
+    names = [normalized(requirement.name) for requirement in wanted]
+    if not base:
+        raise SideError(
+            f"installing {listed} changes nothing here ({_label(names, head)}): both sides would be the same. Name "
+            "another version"
+        )
+    packages = tuple(import_packages(own))
+    python = python_in(environment)
+    variables = side_variables(project, (top, top), environment)
+    path = start_path(python, project, None, variables)
+    side = project.side(_label(names, {**head, **base}), python, path, (own,))
+    homes = tuple(_homes_today(packages))
+    others = [f"{name}: {base[name]}, today {head.get(name, 'none')}" for name in sorted(base.keys() - set(names))]
+    return Sides(
+        base=replace(side, environment=variables),
+        head=project.side(_label(names, head), sys.executable, _own_path(project), homes),
+        packages=packages,
+        changed=None,
+        notes=(f"the resolver also changed {'; '.join(others)}",) if others else (),
+    )
+
+
+def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> Sides:
+    """Return today's tree in another interpreter, which must have pytest and this plugin, beside it in this one."""
+    path = (project.directory / (shutil.which(python) or python)).absolute()
+    if not path.is_file():
+        raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
+    on_step(f"checking the interpreter {path}")
+    other = _probe(path)
+    if "lacks" in other:
+        raise SideError(
+            f"{path} cannot run the tests ({other['lacks']}); it needs pytest, this plugin and the tests' imports: "
+            f"{path} -m pip install PATH, the path or URL from which pytest-rlperf is installed here"
+        )
+    if other["protocol"] != PROTOCOL:
+        raise SideError(
+            f"{path} has another version of pytest-rlperf (protocol {other['protocol']}, here {PROTOCOL}); "
+            "install the same version there"
+        )
+    if other["prefix"] == sys.prefix and other["version"] == platform.python_version():
+        raise SideError(f"{path} is the interpreter that runs these tests; both sides would be the same")
+    # Each environment has its own copy of a package that is not editable, and the copies may differ.
+    found = packages_under_test(project, top)
+    copies = [package.name for package in found if package.how == "installed"]
+    own = interpreter_path(str(path), {"PYTHONPATH": None}, path.parent)
+    theirs = tuple(dict.fromkeys([*start_entries(project), *own]))
+    here = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
+    return Sides(
+        base=project.side(f"{other['name']} {other['version']} ({path})", str(path), theirs, (top,)),
+        head=project.side(here, sys.executable, _own_path(project), (top,)),
+        packages=tuple(package.name for package in found if package.how != "installed"),
+        changed=None,
+        notes=(f"{', '.join(copies)}: copies in both environments, which may differ",) if copies else (),
+    )
+
+
+def _own_path(project: Project) -> tuple[str, ...]:
+    return tuple(entry for entry in project.path if entry)
+
+
+def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {versions[name]}" if name in versions else f"no {name}" for name in names)
+
+
+def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
+    """Yield the places that this process would import packages from, without importing them."""
+    for package in packages:
+        name, *below = package.split(".")
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            continue
+        for place in spec.submodule_search_locations or ([spec.origin] if spec.origin else []):
+            yield Path(place, *below)
+
+
+def _probe(path: Path) -> dict[str, Any]:
+    """Return the report of an interpreter on itself."""
+    completed = run([path, "-c", _PROBE], cwd=path.parent, limit_s=_LIMIT_S)
+    try:
+        answer: dict[str, Any] = json.loads(completed.out.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise SideError(
+            f"{path} does not run as a Python interpreter (exit code {completed.code}):\n{last_lines(completed)}"
+        ) from None
+    return answer

@@ -19,14 +19,15 @@ from packaging.version import InvalidVersion, Version
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
 from pytest_rlperf.sides.cache import Cache, open_cache
-from pytest_rlperf.sides.dependencies import pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
     hide,
     installed_versions,
     make_environment,
     mapped,
     parent_state,
+    pip_sides,
     python_in,
+    python_sides,
     side_args,
     side_variables,
     site_packages,
@@ -388,8 +389,9 @@ def compared(base: Candidate, head: Candidate, project: Project, on_step: OnStep
 
 def _side(wanted: Candidate, other: Candidate, project: Project, on_step: OnStep) -> tuple[Side, tuple[str, ...]]:
     """Return the side of a candidate, and the packages under test; a release that is installed is today's side."""
-    name, _, version = wanted.spec.removeprefix("pip:").partition("==")
-    is_here = bool(version) and installed_versions().get(normalized(name)) == version
+    name, _, release = wanted.spec.removeprefix("pip:").partition("==")
+    version = installed_versions().get(normalized(name)) if release else None
+    is_here = version is not None and Version(version) == Version(release)
     sides = prepare_sides((other if is_here else wanted).spec, project, on_step)
     return sides.head if is_here else sides.base, sides.packages
 

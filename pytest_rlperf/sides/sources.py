@@ -143,7 +143,6 @@ class Overlay:
     ones and those in a directory of tests within the package.
     """
 
-    top: Path
     deep: tuple[PurePosixPath, ...]
     level: tuple[PurePosixPath, ...]
     single: frozenset[PurePosixPath]
@@ -182,7 +181,7 @@ class Overlay:
     def key(self, today: Repository) -> str:
         """Return a digest of the covered files and of the rules that select them."""
         places = (self.deep, self.level, sorted(self.single), self.code)
-        return f"{digest(self.top, self.files(today))} {places!r}"
+        return f"{digest(today.top, self.files(today))} {places!r}"
 
     def _is_deep(self, path: PurePosixPath) -> bool:
         """Whether a file lies in a directory of tests, and in no code further down."""
@@ -192,22 +191,26 @@ class Overlay:
 
 def make_overlay(project: Project, top: Path, packages: Iterable[Package]) -> Overlay:
     """Return the overlay for a project in the tree at ``top``."""
-    top = top.resolve()
     code = tuple(sorted(_within(top, [package.location for package in packages])))
     tests = list(_within(top, [*project.files, *project.conftests]))
+    above_code = {parent for place in code for parent in place.parents}
+    roots = {PurePosixPath(), *_within(top, [project.rootdir.resolve()]), *above_code}
     deep: set[PurePosixPath] = set()
     level: set[PurePosixPath] = set()
     for directory in {path.parent for path in tests}:
         owner = _innermost(directory, code)
         if owner is not None:
-            deep.update(_tests_within(owner, directory))
-        elif _is_root(directory, project, top, code):
+            # Only the name decides: a directory of any other name may have code beside measured tests.
+            within = [place for place in (directory, *directory.parents) if owner in place.parents]
+            deep.update([place for place in within if place.name in _TESTS][-1:])
+        elif directory in roots:
             level.add(directory)
         else:
-            deep.add(_outermost(directory, project, top, code))
+            while (top / directory / "__init__.py").is_file() and directory.parent not in roots:
+                directory = directory.parent  # the outermost package of tests, whose modules it may import
+            deep.add(directory)
     settings = [project.rootdir / name for name in _SETTINGS] + ([project.inipath] if project.inipath else [])
     return Overlay(
-        top=top,
         deep=tuple(sorted(deep)),
         level=tuple(sorted(level)),
         single=frozenset([*tests, *_within(top, settings)]),
@@ -227,7 +230,7 @@ def make_tree(
         if overlay.covers(name):
             remove(tree, name)
     for name in laid:
-        copy(overlay.top, tree, name)
+        copy(today.top, tree, name)
     for place in without:
         remove(tree, place.as_posix())
 
@@ -245,29 +248,3 @@ def _innermost(path: PurePosixPath, directories: Iterable[PurePosixPath]) -> Pur
     return max(
         (place for place in directories if path.is_relative_to(place)), key=lambda found: len(found.parts), default=None
     )
-
-
-def _tests_within(owner: PurePosixPath, directory: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the outermost directory of tests within code that a directory is or lies in, if there is one.
-
-    Only the name decides: a directory of any other name may have code beside measured tests.
-    """
-    for count in range(len(owner.parts), len(directory.parts)):
-        if directory.parts[count] in _TESTS:
-            yield PurePosixPath(*directory.parts[: count + 1])
-            return
-
-
-def _is_root(directory: PurePosixPath, project: Project, top: Path, packages: tuple[PurePosixPath, ...]) -> bool:
-    """Whether a directory is the project's root, or has packages under test in it."""
-    own = directory in {PurePosixPath(), *_within(top, [project.rootdir.resolve()])}
-    return own or any(package.is_relative_to(directory) for package in packages)
-
-
-def _outermost(
-    directory: PurePosixPath, project: Project, top: Path, packages: tuple[PurePosixPath, ...]
-) -> PurePosixPath:
-    """Return the outermost package of tests around a directory, whose modules it may import."""
-    while (top / directory / "__init__.py").is_file() and not _is_root(directory.parent, project, top, packages):
-        directory = directory.parent
-    return directory
