@@ -13,7 +13,6 @@ import pytest_rlperf
 from pytest_rlperf import fixtures, timers
 from pytest_rlperf.cli import COMMANDS
 from pytest_rlperf.cli.command import Command
-from pytest_rlperf.components import find_workload
 from pytest_rlperf.counters.instrument import NAMES
 from pytest_rlperf.options import OPTIONS, Option
 from pytest_rlperf.timers import files
@@ -89,12 +88,12 @@ def _flags_as_code(text: str) -> str:
 def fixture_calls() -> str:
     """Return the fixtures as a table: how each is called, and what it measures."""
     made = {name: inspect.unwrap(getattr(fixtures, name)) for name in vars(fixtures) if name in fixtures.CALLS}
-    rows = ((f"`{_fixture_call(name, fixture(None).args[1])}`", _first(fixture)) for name, fixture in made.items())
+    rows = ((f"`{_fixture_call(name, fixture(None))}`", _first(fixture)) for name, fixture in made.items())
     return table(("fixture", "meaning"), rows)
 
 
-def _fixture_call(name: str, component: str) -> str:
-    called = _called(name, find_workload(component)).removesuffix(")")
+def _fixture_call(name: str, measure: Callable[..., object]) -> str:
+    called = _called(name, measure).removesuffix(")")
     return f"{called}{', ' if '*' in called else ', *, '}phases=None)"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,17 +102,23 @@ def claim(item: pytest.Item) -> None:
     item.stash[_CALLED] = True
 
 
-def _measure(request: pytest.FixtureRequest, component: str, *args: Any, phases: Any = None, **kwargs: Any) -> Result:
-    """Make the component's workload of a fixture's arguments, and have this process's engine measure it."""
-    __tracebackhide__ = True
-    claim(request.node)
+def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
+    """Return what has this process's engine measure the workload that a component makes of the arguments."""
     from pytest_rlperf.components import find_workload
 
-    workload = find_workload(component)(*args, **kwargs)
-    if phases is not None:
-        workload = _with_phases(workload, phases, [*args, *kwargs.values()][0])
-    engine = request.config.stash.get(ENGINE, None) or RunOnce()
-    return engine.measure(workload, request.node)
+    make = find_workload(component)
+
+    @wraps(make)
+    def measure(*args: Any, phases: Any = None, **kwargs: Any) -> Result:
+        __tracebackhide__ = True
+        claim(request.node)
+        workload = make(*args, **kwargs)
+        if phases is not None:
+            workload = _with_phases(workload, phases, [*args, *kwargs.values()][0])
+        engine = request.config.stash.get(ENGINE, None) or RunOnce()
+        return engine.measure(workload, request.node)
+
+    return measure
 
 
 def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
@@ -179,7 +185,7 @@ def rlperf(request: pytest.FixtureRequest) -> Measure:
     call, as it does for every fixture: ``{"critic": "update_critic", "sample": "buffer.sample"}``, methods by their
     path from the measured object, or functions.
     """
-    return partial(_measure, request, "thunk")
+    return _measuring(request, "thunk")
 
 
 @pytest.fixture
@@ -190,7 +196,7 @@ def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
     draw actions from. Actions are drawn beforehand; calls that only reset an env are not counted as its steps.
     ComponentError where a value that a step returns does not have a row an env.
     """
-    return partial(_measure, request, "vecenv")
+    return _measuring(request, "vecenv")
 
 
 @pytest.fixture
@@ -199,7 +205,7 @@ def rlperf_replay_sample(request: pytest.FixtureRequest) -> Measure:
 
     ComponentError where an array of the batch does not have ``batch_size`` rows.
     """
-    return partial(_measure, request, "replay")
+    return _measuring(request, "replay")
 
 
 @pytest.fixture
@@ -212,7 +218,7 @@ def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
     ``device`` where one is named, and of several rollouts in turn there. A function without parameters computes GAE of
     data of its own. ComponentError where the advantages, the first array returned, differ from a float64 computation.
     """
-    return partial(_measure, request, "gae")
+    return _measuring(request, "gae")
 
 
 @pytest.fixture
@@ -222,7 +228,7 @@ def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
     Calls ``agent.update(batch_size)``. ComponentError where that changes nothing that can be seen, or makes a
     parameter NaN or infinite; training that cannot be seen is measured by ``rlperf(update, unit="update", check=…)``.
     """
-    return partial(_measure, request, "sac")
+    return _measuring(request, "sac")
 
 
 @pytest.fixture
@@ -233,7 +239,7 @@ def rlperf_ppo_collect(request: pytest.FixtureRequest) -> Measure:
     ``n_steps × num_envs``, or ``(num_envs, n_steps, …)``, where the agent's env has ``num_envs``; one more is allowed,
     and an array named last, next or final), or holds NaN or infinity.
     """
-    return partial(_measure, request, "ppo")
+    return _measuring(request, "ppo")
 
 
 @pytest.fixture
@@ -246,7 +252,7 @@ def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
     that uses the rollout up. ComponentError where an update changes nothing that can be seen, or makes a parameter
     NaN or infinite.
     """
-    return partial(_measure, request, "ppo_update")
+    return _measuring(request, "ppo_update")
 
 
 @pytest.fixture
@@ -258,7 +264,7 @@ def rlperf_train(request: pytest.FixtureRequest) -> Measure:
     to itself, and fails from 10 % on, unless a marker sets another tolerance. ComponentError where an iteration changes
     nothing that can be seen, or makes a parameter NaN or infinite.
     """
-    return partial(_measure, request, "train")
+    return _measuring(request, "train")
 
 
 @pytest.fixture
@@ -268,4 +274,4 @@ def rlperf_import(request: pytest.FixtureRequest) -> Measure:
     The interpreter has the variables and the path of the side that is measured. Phases are the slowest of the modules
     that the import loads, each within the one that imported it. ComponentError where the import fails.
     """
-    return partial(_measure, request, "imports")
+    return _measuring(request, "imports")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import pytest
 
@@ -181,13 +181,12 @@ MARKER = "rlperf"
 
 
 class Option(NamedTuple):
-    """One row of the table: the name of a setting in ``Config``, its spelling in each place, and how it is read.
+    """One row of the table: the spelling of a setting in each place, how it is read, and its ``name`` in ``Config``.
 
     ``flag`` is None where the command line has none. ``ini`` and ``marker``: an ini file, a test's marker may set it.
     ``bare`` is the value of a flag that stands without one, None where it needs one.
     """
 
-    name: str
     flag: str | None
     parse: Callable[[object], Any]
     default: Any
@@ -196,104 +195,81 @@ class Option(NamedTuple):
     ini: bool = False
     marker: bool = False
     bare: str | None = None
+    name: str = ""
 
 
-OPTIONS = (
-    Option("active", "--rlperf", parse_flag, False,
-           "measure, compare with the baseline, and fail on regressions; only tests with an rlperf fixture run"),
-    Option("save", "--rlperf-save-baseline", parse_flag, False,
-           "measure, and store the figures as the baseline (implies --rlperf)"),
-    Option("baseline", "--rlperf-baseline", parse_name, "default",
-           "the baseline to compare with, or to store (default: 'default')", "NAME", ini=True),
-    Option("accept", "--rlperf-accept", parse_reason, None,
-           "with --rlperf-save-baseline: store figures although a test is SLOWER, with this reason", "REASON"),
-    Option("baseline_dir", "--rlperf-baseline-dir", parse_path, Path("baselines"),
-           "the directory of the baselines (default: baselines/ under the rootdir)", "DIR", ini=True),
-    Option("against", "--rlperf-against", parse_spec, None,
-           "compare live, side by side, with a git ref, the baseline's anchor, pip:REQ[,REQ...], dir:PATH or "
-           "python:PATH", "SPEC"),
-    Option("bisect", "--rlperf-bisect", parse_spec, None,
-           "find the first slower commit by live pairs with GOOD: GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases "
-           "of a dependency", "RANGE"),
-    Option("pairs", "--rlperf-pairs", parse_pairs, (3, 10),
-           "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True),
-    Option("lanes", "--rlperf-lanes", parse_lanes, None,
-           "how many live pairs of one-threaded work are measured at once, each on a CPU of its own "
-           "(default: auto, one for each core that the process may use)", "N|auto", ini=True),
-    Option("workers", None, parse_workers, "auto",
-           "how processes that measure are started: forked from one that has loaded what both sides load alike, where "
-           "that can be (auto), or each as a new interpreter (fresh)", ini=True),
-    Option("packages", None, parse_packages, (),
-           "the import packages under test (default: those in the tree)", ini=True),
-    Option("tolerance", "--rlperf-tolerance", parse_tolerance, None,
-           "the smallest slowdown worth failing for (default: 3%%); stored numbers alone fail no test under 20%%",
-           "PERCENT", ini=True, marker=True),
-    Option("max_time_s", "--rlperf-max-time", parse_duration, 60.0,
-           "the longest time to measure a test (default: 60)", "SECONDS", ini=True, marker=True),
-    Option("setup_time_s", "--rlperf-setup-time", parse_duration, 300.0,
-           "the longest time that imports may take, and a test's fixtures to set up and to tear down (default: 300)",
-           "SECONDS", ini=True, marker=True),
-    Option("budget_s", "--rlperf-budget", parse_duration, None,
-           "the longest time to measure all tests together, in equal shares (default: 30 minutes, or more where "
-           "many tests could not take their fewest pairs)", "SECONDS", ini=True),
-    Option("shard", "--rlperf-shard", parse_shard, None,
-           "measure the K-th of N equal parts of the tests; `rlperf merge` joins their JSON",
-           "K/N"),
-    Option("ray", "--rlperf-ray", parse_address, None,
-           "measure shards of the tests on the nodes of the Ray cluster at HOST:PORT, or of the one that this machine "
-           "is part of (needs Ray: the extra `ray`)", "ADDRESS", bare="auto"),
-    Option("strict", "--rlperf-strict", parse_flag, False,
-           "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True),
-    Option("selfcheck", "--rlperf-selfcheck", parse_flag, False,
-           "compare your code with itself: show false alarms, and the smallest slowdown that this machine finds"),
-    Option("json", "--rlperf-json", parse_path, None,
-           "write figures and verdicts as JSON", "FILE"),
-    Option("html", "--rlperf-html", parse_path, None,
-           "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE"),
-    Option("benchmark_json", "--rlperf-benchmark-json", parse_path, None,
-           "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE"),
-    Option("min_change_s", None, parse_duration, 0.0,
-           "an absolute time per call: a smaller change never fails", marker=True),
-    Option("gate", None, parse_flag, True,
-           "False shows the verdict without failing on it", marker=True),
-    Option("findings", "--rlperf-findings", parse_findings, FINDINGS,
-           f"what each kind of finding does: off does not look, show fails nothing, gate fails the test "
-           f"(default: {', '.join(f'{kind}={does}' for kind, does in FINDINGS.items())})",
-           "KIND=DOES,...", ini=True, marker=True),
-)  # fmt: skip
-
-_MARKER_NAMES = {option.name.removesuffix("_s"): option for option in OPTIONS if option.marker}
+_FINDINGS_HELP = (
+    "what each kind of finding does: off does not look, show fails nothing, gate fails the test "
+    f"(default: {', '.join(f'{kind}={does}' for kind, does in FINDINGS.items())})"
+)
 
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a run, or of one test of it."""
+    """The settings of a run, or of one test of it, and with them the table of options."""
 
-    active: bool
-    save: bool
-    baseline: str
-    accept: str | None
-    baseline_dir: Path
-    against: str | None
-    bisect: str | None
-    pairs: tuple[int, int]
-    lanes: int | None
-    workers: str
-    packages: tuple[str, ...]
-    tolerance: float | None
-    max_time_s: float
-    setup_time_s: float
-    budget_s: float | None
-    shard: tuple[int, int] | None
-    ray: str | None
-    strict: bool
-    selfcheck: bool
-    json: Path | None
-    html: Path | None
-    benchmark_json: Path | None
-    min_change_s: float
-    gate: bool
-    findings: Mapping[str, Any]
+    # fmt: off
+    active: Annotated[bool, Option("--rlperf", parse_flag, False,
+        "measure, compare with the baseline, and fail on regressions; only tests with an rlperf fixture run")]
+    save: Annotated[bool, Option("--rlperf-save-baseline", parse_flag, False,
+        "measure, and store the figures as the baseline (implies --rlperf)")]
+    baseline: Annotated[str, Option("--rlperf-baseline", parse_name, "default",
+        "the baseline to compare with, or to store (default: 'default')", "NAME", ini=True)]
+    accept: Annotated[str | None, Option("--rlperf-accept", parse_reason, None,
+        "with --rlperf-save-baseline: store figures although a test is SLOWER, with this reason", "REASON")]
+    baseline_dir: Annotated[Path, Option("--rlperf-baseline-dir", parse_path, Path("baselines"),
+        "the directory of the baselines (default: baselines/ under the rootdir)", "DIR", ini=True)]
+    against: Annotated[str | None, Option("--rlperf-against", parse_spec, None,
+        "compare live, side by side, with a git ref, the baseline's anchor, pip:REQ[,REQ...], dir:PATH or "
+        "python:PATH", "SPEC")]
+    bisect: Annotated[str | None, Option("--rlperf-bisect", parse_spec, None,
+        "find the first slower commit by live pairs with GOOD: GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases "
+        "of a dependency", "RANGE")]
+    pairs: Annotated[tuple[int, int], Option("--rlperf-pairs", parse_pairs, (3, 10),
+        "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True)]
+    lanes: Annotated[int | None, Option("--rlperf-lanes", parse_lanes, None,
+        "how many live pairs of one-threaded work are measured at once, each on a CPU of its own "
+        "(default: auto, one for each core that the process may use)", "N|auto", ini=True)]
+    workers: Annotated[str, Option(None, parse_workers, "auto",
+        "how processes that measure are started: forked from one that has loaded what both sides load alike, where "
+        "that can be (auto), or each as a new interpreter (fresh)", ini=True)]
+    packages: Annotated[tuple[str, ...], Option(None, parse_packages, (),
+        "the import packages under test (default: those in the tree)", ini=True)]
+    tolerance: Annotated[float | None, Option("--rlperf-tolerance", parse_tolerance, None,
+        "the smallest slowdown worth failing for (default: 3%%); stored numbers alone fail no test under 20%%",
+        "PERCENT", ini=True, marker=True)]
+    max_time_s: Annotated[float, Option("--rlperf-max-time", parse_duration, 60.0,
+        "the longest time to measure a test (default: 60)", "SECONDS", ini=True, marker=True)]
+    setup_time_s: Annotated[float, Option("--rlperf-setup-time", parse_duration, 300.0,
+        "the longest time that imports may take, and a test's fixtures to set up and to tear down (default: 300)",
+        "SECONDS", ini=True, marker=True)]
+    budget_s: Annotated[float | None, Option("--rlperf-budget", parse_duration, None,
+        "the longest time to measure all tests together, in equal shares (default: 30 minutes, or more where "
+        "many tests could not take their fewest pairs)", "SECONDS", ini=True)]
+    shard: Annotated[tuple[int, int] | None, Option("--rlperf-shard", parse_shard, None,
+        "measure the K-th of N equal parts of the tests; `rlperf merge` joins their JSON",
+        "K/N")]
+    ray: Annotated[str | None, Option("--rlperf-ray", parse_address, None,
+        "measure shards of the tests on the nodes of the Ray cluster at HOST:PORT, or of the one that this machine "
+        "is part of (needs Ray: the extra `ray`)", "ADDRESS", bare="auto")]
+    strict: Annotated[bool, Option("--rlperf-strict", parse_flag, False,
+        "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True)]
+    selfcheck: Annotated[bool, Option("--rlperf-selfcheck", parse_flag, False,
+        "compare your code with itself: show false alarms, and the smallest slowdown that this machine finds")]
+    json: Annotated[Path | None, Option("--rlperf-json", parse_path, None,
+        "write figures and verdicts as JSON", "FILE")]
+    html: Annotated[Path | None, Option("--rlperf-html", parse_path, None,
+        "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE")]
+    benchmark_json: Annotated[Path | None, Option("--rlperf-benchmark-json", parse_path, None,
+        "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE")]
+    min_change_s: Annotated[float, Option(None, parse_duration, 0.0,
+        "an absolute time per call: a smaller change never fails", marker=True)]
+    gate: Annotated[bool, Option(None, parse_flag, True,
+        "False shows the verdict without failing on it", marker=True)]
+    findings: Annotated[Mapping[str, Any], Option("--rlperf-findings", parse_findings, FINDINGS,
+        _FINDINGS_HELP,
+        "KIND=DOES,...", ini=True, marker=True)]
+    # fmt: on
 
     @property
     def counts(self) -> tuple[str, ...]:
@@ -325,6 +301,12 @@ class Config:
             off = {kind: does for kind, does in self.findings.items() if does == OFF}
             overrides["findings"] = {**self.findings, **overrides["findings"], **off}
         return replace(self, **overrides) if overrides else self
+
+
+OPTIONS: tuple[Option, ...] = tuple(
+    hint.__metadata__[0]._replace(name=name) for name, hint in get_type_hints(Config, include_extras=True).items()
+)
+_MARKER_NAMES = {option.name.removesuffix("_s"): option for option in OPTIONS if option.marker}
 
 
 def add_options(parser: pytest.Parser) -> None:

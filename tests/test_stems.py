@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -148,6 +149,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
         monkeypatch.setattr(module, name, fake)
     monkeypatch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])
     monkeypatch.setattr(Guardian, "new_directory", lambda self: tmp_path)
+    monkeypatch.setattr(Guardian, "guarding_commands", lambda self: contextlib.nullcontext())
     return processes_of(forks=True)
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_rlperf import units
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome, Status
@@ -18,7 +17,6 @@ from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
-from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project
 from pytest_rlperf.run.one_test import essence
@@ -79,14 +77,6 @@ class BisectRun(MeasuredRun):
         self._compared: tuple[int, int] | None = None
         self._found: dict[str, Outcome | str] = {}
         self._tests: list[str] = []  # that are slower on the last candidate
-
-    def pytest_report_header(self) -> list[str]:
-        """Show the range of the search."""
-        return [f"rlperf: the first slower one in {self._range}", *note_lines(self._run.notes, verbose=False)]
-
-    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
-        """Show how many tests are searched."""
-        return f"rlperf: searching by {units.counted(len(items), 'test')}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -83,7 +83,9 @@ class MeasuredRun:
         found = "" if baselines.own is not None else ", none yet for this machine class"
         stored = "; figures are stored there" if settings.save else ""
         compared = f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline_dir)}{found}{stored}"
-        if settings.selfcheck:
+        if settings.bisect is not None:
+            compared = f"the first slower one in {settings.bisect}"
+        elif settings.selfcheck:
             compared = "today's code against itself"
         elif settings.against is not None:
             compared = f"live pairs against {settings.against}"

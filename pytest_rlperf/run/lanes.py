@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import threading
 from collections.abc import Collection, Iterator
@@ -39,13 +38,9 @@ def count_lanes(cpus: Collection[int] | None = None, cores: Path = _CORES, cgrou
     for cpu in usable:
         siblings = read_system_file(cores / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu)
         by_core.setdefault(siblings, cpu)
-    return LaneCount(tuple(by_core.values()), _quota(cgroup))
-
-
-def _quota(cgroup: Path) -> float | None:
-    """Return the CPUs that the process's cgroup may use at once, by its tightest limit; None without a limit."""
-    limits = (text.partition(" ")[::2] for text in cgroup_limits("cpu.max", cgroup))
-    return min((int(limit) / int(period) for limit, period in limits if (limit + period).isdigit()), default=None)
+    limits = (text.partition(" ")[::2] for text in cgroup_limits("cpu.max", cgroup))  # the tightest one counts
+    quota = min((int(limit) / int(period) for limit, period in limits if (limit + period).isdigit()), default=None)
+    return LaneCount(tuple(by_core.values()), quota)
 
 
 class Lanes:
@@ -80,12 +75,11 @@ class Lanes:
         wanted = self.count if all_of_them else 1
         with self._changed:
             place = (test, pair, next(self._arrivals))
-            heapq.heappush(self._queue, place)
+            self._queue.append(place)
             self._changed.wait_for(
-                lambda: self._is_closed or (self._queue[0] == place and self._used + wanted <= self.count)
+                lambda: self._is_closed or (min(self._queue) == place and self._used + wanted <= self.count)
             )
             self._queue.remove(place)
-            heapq.heapify(self._queue)
             if self._is_closed:
                 raise MeasurementError("the run was stopped")
             self._used += wanted

@@ -191,7 +191,8 @@ class TestLoop:
         alone = Sides(today, today, packages=(), changed=(), notes=())
         processes = self._processes(project, session.items)
         try:
-            sides = self._prepare_sides(project)
+            with processes.guardian.guarding_commands():
+                sides = self._prepare_sides(project)
             if self.run_state.settings.selfcheck:
                 stems = processes.stems(alone, "other worker", "head worker")
                 self._run_tests(session, partial(self._check_self, stems), processes)

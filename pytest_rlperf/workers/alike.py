@@ -97,11 +97,9 @@ def _plugins() -> set[str]:
 
 def sites_of(python: str) -> tuple[str, list[str]]:
     """Return the prefix of an interpreter, and the directories of its packages, where its ``.pth`` files lie."""
+    from pytest_rlperf.sides.environment import parent_sites, site_packages
+
     if python == sys.executable:
-        from pytest_rlperf.sides.environment import parent_sites
-
         return sys.prefix, [str(place) for place in parent_sites()]
-    from pytest_rlperf.sides.environment import site_packages
-
     environment = Path(os.path.abspath(python)).parent.parent  # noqa: PTH100 - its link leads to another interpreter
     return str(environment), [str(site_packages(environment))]

@@ -23,7 +23,7 @@ VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of w
 GRACE_S = 5.0  # for teardowns after the end of the run's process
 _FINISHED = "finished"
 _POLL_S = 0.05
-_CHECK_MS = 2000
+_CHECK_MS = 1000
 
 
 class Guardian:
@@ -40,14 +40,22 @@ class Guardian:
 
     def new_directory(self) -> Path:
         """Return a new directory for files of this run."""
-        with self._beginning:
-            if self.scratch is None:
-                self.scratch = self._begin()
+        self._ensure_begun()
         return Path(tempfile.mkdtemp(dir=self.scratch, prefix=""))
 
     def variables(self) -> dict[str, str]:
         """Return the environment by which the guardian recognises a process of this run."""
         return {} if self.scratch is None else {VARIABLE: str(self.scratch)}
+
+    @contextlib.contextmanager
+    def guarding_commands(self) -> Iterator[None]:
+        """Have the guardian recognise the processes that the body starts: programs such as git, and their children."""
+        self._ensure_begun()
+        os.environ.update(self.variables())
+        try:
+            yield
+        finally:
+            os.environ.pop(VARIABLE, None)
 
     def watch(self, pid: int) -> None:
         """Guard a worker, the leader of its session."""
@@ -67,6 +75,11 @@ class Guardian:
         self._process.wait()
         self._process = None
         shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
+
+    def _ensure_begun(self) -> None:
+        with self._beginning:
+            if self.scratch is None:
+                self.scratch = self._begin()
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""

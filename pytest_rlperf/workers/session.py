@@ -404,6 +404,7 @@ def _be_a_process_of_its_own(config: pytest.Config, scratch: Path) -> None:
         util._finalizer_registry.clear()
         util._run_after_forkers()
         atexit.register(util._exit_function)
+        sys.modules["multiprocessing.process"]._children = set()  # type: ignore[attr-defined]
 
 
 def _end_process(code: int) -> None:

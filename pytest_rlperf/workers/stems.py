@@ -517,7 +517,8 @@ class BaseSides:
                 from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
 
                 try:
-                    sides = commit_sides(sha, self.project, show)
+                    with self.processes.guardian.guarding_commands():
+                        sides = commit_sides(sha, self.project, show)
                     self._known[sha] = self.processes.stems(sides, *PAIR_NAMES)
                 except SideError as error:
                     self._known[sha] = error
