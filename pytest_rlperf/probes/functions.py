@@ -140,21 +140,14 @@ class FunctionProbe:
 
 
 def _timed_in(holder: object, found: Any, scope: Scope) -> Any:
-    """Return a timed replacement for ``found`` in ``holder``; in a class, it binds to instances as ``found`` does."""
+    """Return a timed replacement for ``found`` in ``holder``; TypeError where a class could not bind it."""
     if isinstance(found, FunctionType | MethodType | staticmethod | classmethod):
         return decorate(cast("Callable[..., Any]", found), scope)
-    if not isinstance(holder, type):
-        if isinstance(found, BuiltinFunctionType):
-            return decorate(found, scope)
-        return proxy_for(found, {"__call__": decorate(found.__call__, scope)})  # it may have more than its call
-    if not hasattr(type(found), "__get__"):
-        return staticmethod(cast("Callable[..., Any]", _timed_in(None, found, scope)))
-
-    def bound(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with scope:
-            return found.__get__(self, type(self))(*args, **kwargs)
-
-    return bound
+    if isinstance(holder, type):
+        raise TypeError(f"{found!r:.60} is no Python function: name the path to an instance instead")
+    if isinstance(found, BuiltinFunctionType):
+        return decorate(found, scope)
+    return proxy_for(found, {"__call__": decorate(found.__call__, scope)})  # it may have more than its call
 
 
 def places_of(function: object) -> list[tuple[object, str]]:
