@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -19,7 +19,7 @@ from pytest_rlperf.probes.torch import Forward
 from pytest_rlperf.timers.scope import Scope, decorate
 
 Target = str | Callable[..., object]
-Phases = Mapping[str, Target | Iterable[Target]]
+Phases = Mapping[str, Target | Sequence[Target]]
 _REFUSALS = (AttributeError, TypeError, ValueError)  # raised by objects that do not let an attribute be set
 
 
@@ -34,7 +34,7 @@ def probes_for(phases: Phases, owner: object) -> list[Probe]:
     return [
         _probe(name, target, owner)
         for name, targets in phases.items()
-        for target in (targets if isinstance(targets, Iterable) and not isinstance(targets, str) else [targets])
+        for target in (targets if isinstance(targets, Sequence) and not isinstance(targets, str) else [targets])
     ]
 
 
