@@ -251,15 +251,11 @@ class hierarchical_timer:  # noqa: N801 - ML-Agents' name
 
 def _leave(stack: TimerStack, node: TimerNode, elapsed: float) -> None:
     """Count an entry that is not the innermost open scope."""
-    if take_out(stack.stack, lambda left: left is node, _name) is None:
+    if take_out(stack.stack, lambda left: left is node, lambda left: left.name) is None:
         text = f"timer {node.name!r} was closed by reset_timers() or pop() before it ended"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     else:
         node.add_time(elapsed)
-
-
-def _name(node: TimerNode) -> str:
-    return node.name
 
 
 def timed(func: FuncT) -> FuncT:

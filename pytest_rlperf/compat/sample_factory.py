@@ -78,7 +78,7 @@ class TimingContext:
         entered, start = stack.pop()
         if entered is not node:
             stack.append((entered, start))
-            late = take_out(stack, lambda entry: entry[0] is node, _key)
+            late = take_out(stack, lambda entry: entry[0] is node, lambda entry: entry[0].key)
             if late is None:
                 raise RuntimeError(f"{node.key!r} ended without having been entered in this thread")
             start = late[1]
@@ -101,10 +101,6 @@ class TimingContext:
 
 def _initial(mode: int, average: int) -> float | AvgTime:
     return AvgTime(average) if mode is _MEAN else 0.0
-
-
-def _key(entry: tuple[_Node, float]) -> object:
-    return entry[0].key
 
 
 class Timing(dict[Any, Any]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -19,7 +19,7 @@ from pytest_rlperf.probes.torch import Forward
 from pytest_rlperf.timers.scope import Scope, decorate
 
 Target = str | Callable[..., object]
-Phases = Mapping[str, Target | Iterable[Target]]
+Phases = Mapping[str, Target | Sequence[Target]]
 _REFUSALS = (AttributeError, TypeError, ValueError)  # raised by objects that do not let an attribute be set
 
 
@@ -34,7 +34,7 @@ def probes_for(phases: Phases, owner: object) -> list[Probe]:
     return [
         _probe(name, target, owner)
         for name, targets in phases.items()
-        for target in (targets if isinstance(targets, Iterable) and not isinstance(targets, str) else [targets])
+        for target in (targets if isinstance(targets, Sequence) and not isinstance(targets, str) else [targets])
     ]
 
 
@@ -140,21 +140,14 @@ class FunctionProbe:
 
 
 def _timed_in(holder: object, found: Any, scope: Scope) -> Any:
-    """Return a timed replacement for ``found`` in ``holder``; in a class, it binds to instances as ``found`` does."""
+    """Return a timed replacement for ``found`` in ``holder``; TypeError where a class could not bind it."""
     if isinstance(found, FunctionType | MethodType | staticmethod | classmethod):
         return decorate(cast("Callable[..., Any]", found), scope)
-    if not isinstance(holder, type):
-        if isinstance(found, BuiltinFunctionType):
-            return decorate(found, scope)
-        return proxy_for(found, {"__call__": decorate(found.__call__, scope)})  # it may have more than its call
-    if not hasattr(type(found), "__get__"):
-        return staticmethod(cast("Callable[..., Any]", _timed_in(None, found, scope)))
-
-    def bound(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with scope:
-            return found.__get__(self, type(self))(*args, **kwargs)
-
-    return bound
+    if isinstance(holder, type):
+        raise TypeError(f"{found!r:.60} is no Python function: name the path to an instance instead")
+    if isinstance(found, BuiltinFunctionType):
+        return decorate(found, scope)
+    return proxy_for(found, {"__call__": decorate(found.__call__, scope)})  # it may have more than its call
 
 
 def places_of(function: object) -> list[tuple[object, str]]:

@@ -40,22 +40,17 @@ __all__ = [
 ]
 
 VARIABLE = "RLPERF_TIMERS"
-_ON = frozenset({"on", "1", "true", "yes"})
-_STANDBY = frozenset({"standby"})
-_OFF = frozenset({"", "off", "0", "false", "no"})
-
-
-def _read(setting: str) -> tuple[bool, bool]:
-    """Return whether timers are armed, and whether they record from the start."""
-    value = setting.strip().lower()
-    if value not in _ON | _STANDBY | _OFF:
-        warnings.warn(
-            f"{VARIABLE}={setting} is not one of on, standby and off: timers stay off", RuntimeWarning, stacklevel=2
-        )
-    return value in _ON | _STANDBY, value in _ON
-
-
-ARMED, _STARTS_ON = _read(os.environ.get(VARIABLE, ""))
+# Whether timers are armed, and whether they record from the start.
+_SETTINGS = {
+    "standby": (True, False),
+    **dict.fromkeys(("on", "1", "true", "yes"), (True, True)),
+    **dict.fromkeys(("", "off", "0", "false", "no"), (False, False)),
+}
+_setting = os.environ.get(VARIABLE, "").strip().lower()
+ARMED, _STARTS_ON = _SETTINGS.get(_setting, (False, False))
+if _setting not in _SETTINGS:
+    _text = f"{VARIABLE}={_setting} is not one of on, standby and off: timers stay off"
+    warnings.warn(_text, RuntimeWarning, stacklevel=2)
 
 
 def _refuse(action: str) -> None:
