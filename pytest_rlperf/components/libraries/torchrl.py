@@ -76,23 +76,6 @@ class TorchRLStepper(Stepper):
     def check_step(self, results: Any) -> bool:
         """Check one step, and return whether an episode ended with it."""
         __tracebackhide__ = True
-        self._check_reset()
-        return bool(results.get(("next", "done")).any())
-
-    def count(self) -> float:
-        """Return the env steps since the last count; ComponentError where an env has been stepped past its end."""
-        __tracebackhide__ = True
-        self._check_reset()
-        return super().count()
-
-    def _n_ended(self, done: Any) -> int:
-        return 0 if done.all() else int(done.sum())  # where all end together TorchRL resets them itself
-
-    def _check_reset(self) -> None:
-        """Raise ComponentError where an env that has ended goes on from there."""
-        __tracebackhide__ = True
-        if self._carried is None:
-            return
         for key in self.env.done_keys:
             ended = int(self._carried.get(key).sum())
             if ended:
@@ -100,6 +83,10 @@ class TorchRLStepper(Stepper):
                     f"step_and_maybe_reset() left {ended} of {self.num_envs} envs {key!r}: it has to reset those that "
                     "have ended, or steps after their end are timed"
                 )
+        return bool(results.get(("next", "done")).any())
+
+    def _n_ended(self, done: Any) -> int:
+        return 0 if done.all() else int(done.sum())  # where all end together TorchRL resets them itself
 
 
 def _has_reset_calls(env: EnvBase) -> bool:
