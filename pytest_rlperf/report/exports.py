@@ -70,7 +70,7 @@ def _row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[s
         fullname=shown(key),
         params=None if not params else {name: _plain(value) for name, value in params.items()},
         param=None if param is None else shown(param),
-        extra_info={"rlperf": _details(outcome)},
+        extra_info={"rlperf": dict(_facts(outcome))},
         cprofile_stats=None,
     )
     options = {
@@ -86,23 +86,6 @@ def _row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[s
         row.stats.update(round_s)  # type: ignore[no-untyped-call]
     found: dict[str, Any] = row.as_dict()  # type: ignore[no-untyped-call]
     return found
-
-
-def _details(outcome: Outcome) -> dict[str, Any]:
-    result, verdict, before, estimate = outcome.result, outcome.verdict, outcome.before, outcome.verdict.estimate
-    return {
-        "component": shown(result.component),
-        "unit": shown(result.unit),
-        "items": result.items,
-        "items_per_s": result.items_per_s,
-        "clock": result.clock,
-        "call_s": result.call_s,
-        "verdict": verdict.status.value,
-        "reason": shown(message(outcome)),
-        "base_call_s": None if before is None else before.call_s,
-        "ratio": None if estimate is None else estimate.ratio,
-        "interval": None if estimate is None else [estimate.low, estimate.high],
-    }
 
 
 def _split(key: str) -> tuple[str, str | None]:
@@ -125,19 +108,34 @@ def _plain(value: Any) -> Any:
 def properties(outcome: Outcome) -> list[tuple[str, str]]:
     """Return a test's verdict as names and values for ``report.user_properties``, which CI systems show and keep.
 
-    They have seconds per call, and ratios as they are, without units. What is not known has no property. JUnit takes
-    them from the report of the teardown.
+    JUnit takes them from the report of the teardown.
     """
+    verdict, found = outcome.verdict, _facts(outcome)
+    for change in verdict.counters:
+        name = f"{change.path}: {change.name}" if change.path else change.name
+        found += [("counter", f"{shown(name)} {change.was} → {change.now}")]
+    found += [("finding", f"{finding.kind}: {shown(finding.line)}") for finding in verdict.findings]
+    return [(f"rlperf_{name}", _text(value)) for name, value in found]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _facts(outcome: Outcome) -> list[tuple[str, object]]:
+    """Return what is known of a verdict: seconds per call, and ratios as they are."""
     verdict, result, before, estimate = outcome.verdict, outcome.result, outcome.before, outcome.verdict.estimate
     found: list[tuple[str, object]] = [
         ("verdict", verdict.status.value),
         ("reason_code", str(verdict.reason.code)),
         ("reason", shown("; ".join(message(outcome).split("\n")))),
-        ("gated", str(verdict.gated).lower()),
+        ("gated", verdict.gated),
         *([("component", shown(result.component))] if result.component else []),
     ]
     if verdict.accepted and verdict.status is Status.SLOWER:
-        found += [("accepted", "true")]
+        found += [("accepted", True)]
     if result.measured:
         found += [("call_s", result.call_s), ("items_per_s", result.items_per_s), ("clock", result.clock)]
         found += [("workers", len(result.workers))]
@@ -147,8 +145,4 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
         found += [("ratio", estimate.ratio), ("ratio_low", estimate.low), ("ratio_high", estimate.high)]
     if outcome.live is not None:
         found += [("against", shown(outcome.live.base_label)), ("pairs", len(outcome.live.pairs))]
-    for change in verdict.counters:
-        name = f"{change.path}: {change.name}" if change.path else change.name
-        found += [("counter", f"{shown(name)} {change.was} → {change.now}")]
-    found += [("finding", f"{finding.kind}: {shown(finding.line)}") for finding in verdict.findings]
-    return [(f"rlperf_{name}", f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in found]
+    return found

@@ -90,9 +90,8 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]], 
 
 
 class Look(NamedTuple):
-    """A status as a word within a sentence, as a sign beside its name, as GitHub's emoji, and as rich's style."""
+    """A status as a sign beside its name, as GitHub's emoji, and as rich's style."""
 
-    word: str
     sign: str
     emoji: str
     style: str
@@ -100,14 +99,14 @@ class Look(NamedTuple):
 
 # In the order in which verdicts are listed: those that want a reader's attention first.
 LOOKS = {
-    Status.ERROR: Look("in error", "✗", "❌", "bold red"),
-    Status.SLOWER: Look("slower", "▲", "❌", "bold red"),
-    Status.INVALID: Look("invalid", "!", "⚠️", "bold red"),
-    Status.UNDECIDED: Look("undecided", "?", "⚠️", "yellow"),
-    Status.INCOMPARABLE: Look("incomparable", "≠", "⚠️", "yellow"),
-    Status.NEW: Look("new", "+", "🆕", "cyan"),
-    Status.FASTER: Look("faster", "▼", "✅", "bold green"),
-    Status.SAME: Look("the same", "=", "✅", "green"),
+    Status.ERROR: Look("✗", "❌", "bold red"),
+    Status.SLOWER: Look("▲", "❌", "bold red"),
+    Status.INVALID: Look("!", "⚠️", "bold red"),
+    Status.UNDECIDED: Look("?", "⚠️", "yellow"),
+    Status.INCOMPARABLE: Look("≠", "⚠️", "yellow"),
+    Status.NEW: Look("+", "🆕", "cyan"),
+    Status.FASTER: Look("▼", "✅", "bold green"),
+    Status.SAME: Look("=", "✅", "green"),
 }
 GRAVEST_FIRST = tuple(LOOKS)
 EMOJI = {status.value: look.emoji for status, look in LOOKS.items()}
