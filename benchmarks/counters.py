@@ -59,7 +59,7 @@ class Counter:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Take the engine's place."""
-        config.stash[ENGINE] = self
+        config.stash[ENGINE] = self.measure
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:

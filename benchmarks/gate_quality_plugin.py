@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_rlperf.fixtures import ENGINE, RunOnce
+from pytest_rlperf.fixtures import ENGINE, run_once
 from pytest_rlperf.measure.rounds import slowed, steps_for
 from pytest_rlperf.model.measured import Result, Workload
 
@@ -37,7 +37,7 @@ class ByBenchmark:
             self._benchmark(call)
         else:  # calls of tens of milliseconds
             self._benchmark.pedantic(call, setup=workload.setup, rounds=_ROUNDS)
-        return RunOnce().measure(workload, item)
+        return run_once(workload, item)
 
 
 if VARIABLE in os.environ:
@@ -45,7 +45,7 @@ if VARIABLE in os.environ:
     @pytest.fixture(autouse=True)
     def _answered_by_benchmark(request: pytest.FixtureRequest, benchmark: Any) -> None:
         """Put pytest-benchmark behind every rlperf fixture."""
-        request.config.stash[ENGINE] = ByBenchmark(benchmark)
+        request.config.stash[ENGINE] = ByBenchmark(benchmark).measure
 
 else:
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,14 +22,9 @@ if TYPE_CHECKING:
     from pytest_rlperf.model.measured import Measure, Result, Workload
 
 
-class Engine(Protocol):
-    """Takes a fixture's workload: to measure it here, to measure it on a run's orders, or just to run it once."""
+ENGINE = pytest.StashKey["Callable[[Workload, pytest.Item], Result]"]()
+"""What takes a fixture's workload and its test, measures it here or on a run's orders, and returns the result."""
 
-    def measure(self, workload: Workload, item: pytest.Item) -> Result:
-        """Return the result, or raise the error that fails the test."""
-
-
-ENGINE = pytest.StashKey[Engine]()
 _CALLED = pytest.StashKey[bool]()  # whether a test has measured its component
 
 CALLS = {
@@ -46,20 +41,17 @@ CALLS = {
 """The fixtures below, each with the call that a test makes."""
 
 
-class RunOnce:
-    """The engine of a run without ``--rlperf``: the component runs once, unmeasured, and is checked."""
+def run_once(workload: Workload, item: pytest.Item) -> Result:
+    """Check the component, as runs without ``--rlperf`` do, and return a result without figures."""
+    __tracebackhide__ = True
+    from pytest_rlperf.model.measured import Result
 
-    def measure(self, workload: Workload, item: pytest.Item) -> Result:
-        """Check the component and return a result without figures."""
-        __tracebackhide__ = True
-        from pytest_rlperf.model.measured import Result
-
-        try:
-            workload.check()
-            items = workload.processed(1)
-        finally:
-            workload.close()
-        return Result(result_key(item), workload.component, workload.unit, items, workers=())
+    try:
+        workload.check()
+        items = workload.processed(1)
+    finally:
+        workload.close()
+    return Result(result_key(item), workload.component, workload.unit, items, workers=())
 
 
 def is_measured(item: pytest.Item) -> bool:
@@ -115,8 +107,7 @@ def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
         workload = make(*args, **kwargs)
         if phases is not None:
             workload = _with_phases(workload, phases, [*args, *kwargs.values()][0])
-        engine = request.config.stash.get(ENGINE, None) or RunOnce()
-        return engine.measure(workload, request.node)
+        return request.config.stash.get(ENGINE, run_once)(workload, request.node)
 
     return measure
 

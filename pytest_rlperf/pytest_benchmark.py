@@ -134,7 +134,7 @@ def _measure(
         "benchmark", call, items=1.0, unit="call", check=check, setup=setup, close=end or (lambda: None)
     )
     claim(item)
-    item.config.stash[ENGINE].measure(workload, item)
+    item.config.stash[ENGINE](workload, item)
 
 
 def add_stats(item: pytest.Item, result: Result, benchmark: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -83,9 +84,7 @@ class Group:
         self.opened: list[str] = []
         self.left: list[str] = []
         self.reporter = ""
-
-    def at_end(self, callback: object) -> None:
-        """Forget it."""
+        self.at_end = contextlib.ExitStack()
 
     def reports_by(self, worker: Worker) -> None:
         self.reporter = worker.name

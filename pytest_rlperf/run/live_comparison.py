@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeAlias, TypeVar
 
 from pytest_rlperf.judge.findings import OF_READINGS, first_call, growth
@@ -257,7 +256,7 @@ class LiveComparison(LivePairs):
         number = self._numbers[index] = self._stems.claim(index, avoid=list(self._numbers.values()))
         if index == 0:
             self.test.progress.show("starting pairs")
-            self.test.group.at_end(partial(self._let_go, 0))
+            self.test.group.at_end.callback(self._let_go, 0)
         base, head = self._stems.workers(number, loader)
         self._open[index] = base, head
         if index == 0:

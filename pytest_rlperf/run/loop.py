@@ -155,7 +155,7 @@ class TestInLane:
                 self._give_up(error, group.reporter)
             return doubt
         finally:
-            group.close()
+            group.at_end.close()
         return ""
 
     def _give_up(self, error: Exception, reporter: Worker | None) -> None:

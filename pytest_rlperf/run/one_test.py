@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf.errors import SideError
@@ -154,7 +153,9 @@ class OneTest:
 
     def _measure_by_itself(self) -> Result:
         """Measure the test by itself, with the machine to itself."""
-        self.test.group.enter(self.test.lanes.lane(self.test.order, all_of_them=True))  # until the test's end
+        group = self.test.group
+        group.at_end.enter_context(self.test.lanes.lane(self.test.order, all_of_them=True))
+        group.has_machine = True
         self.test.progress.show("starting workers")
         max_time_s = self.test.settings.max_time_s
         workers = self._open_solo(workers_needed(max_time_s))
@@ -166,7 +167,7 @@ class OneTest:
             counting=counting_pass(self.test.settings, WORKERS),
         )
         start = Start.FORKED if all(worker.stem.forks for worker in workers) else Start.FRESH
-        result = make_result(self.test.group.key, self.test.group.called, measured)
+        result = make_result(group.key, group.called, measured)
         return replace(result, counting=counted_by(workers), start=start)
 
     def _open_solo(self, count: int) -> list[Worker]:
@@ -175,10 +176,10 @@ class OneTest:
         workers: list[Worker] = []
         numbers = [solo.claim(index) for index in range(count)]
         for number in numbers:
-            group.at_end(partial(solo.give_back, number))
+            group.at_end.callback(solo.give_back, number)
         with ThreadPoolExecutor(count) as threads:  # new interpreters start at the same time
             for (worker,) in threads.map(solo.workers, numbers):
-                group.at_end(partial(solo.let_go, worker))
+                group.at_end.callback(solo.let_go, worker)
                 workers.append(worker)
         group.open(workers)
         return workers
@@ -317,7 +318,7 @@ class _SlowedPairs(LivePairs):
             base, head = self._stems.workers(*key)
             self._open_pairs[key] = base, head
             for worker in (base, head):
-                self.test.group.at_end(partial(self._stems.let_go, worker))
+                self.test.group.at_end.callback(self._stems.let_go, worker)
             self.test.group.reports_by(head)
             self.test.group.open([base, head])
         return self._open_pairs[key]

@@ -517,7 +517,7 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
     engine = RemoteEngine(start, connection)
-    config.stash[ENGINE] = engine
+    config.stash[ENGINE] = engine.measure
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     config.pluginmanager.register(Session(start, engine, began_s), "rlperf-worker")
     _end_process(int(config.hook.pytest_cmdline_main(config=config)))

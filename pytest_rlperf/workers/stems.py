@@ -420,7 +420,8 @@ class WorkerGroup:
     """The workers that have one test open, of whichever side; the first one reports it, to ``forward``.
 
     Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture, and ``setup_s`` to
-    get there and to leave it.
+    get there and to leave it. The stack ``at_end`` is closed when the test is over in its workers; where the test has
+    the machine to itself until then, it ``has_machine``.
     """
 
     key: str
@@ -431,8 +432,8 @@ class WorkerGroup:
     has_machine: bool = False
     workers: list[Worker] = field(default_factory=list)
     reporter: Worker | None = None
+    at_end: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _at_end: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
     def called(self) -> m.Called:
@@ -440,19 +441,6 @@ class WorkerGroup:
         assert self.reporter is not None
         assert self.reporter.called is not None
         return self.reporter.called
-
-    def at_end(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when the test is over in its workers."""
-        self._at_end.callback(callback)
-
-    def enter(self, machine: contextlib.AbstractContextManager[object]) -> None:
-        """Have the machine from now on until the test is over in its workers."""
-        self._at_end.enter_context(machine)
-        self.has_machine = True
-
-    def close(self) -> None:
-        """End the test: no worker has it open any more."""
-        self._at_end.close()
 
     def open(self, workers: Sequence[Worker]) -> None:
         """Have the test at its call in all of ``workers``, which set up at the same time."""
