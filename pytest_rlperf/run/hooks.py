@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from types import FrameType
 from typing import TypeAlias
@@ -35,6 +37,7 @@ _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_DFL,
 }
+_ENDING_S = 30.0  # workers and the guardian have seconds each, reports less
 _TestStatus: TypeAlias = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # a category, a letter, a word
 
 
@@ -274,22 +277,27 @@ class MeasuredRun:
 def _interrupt_once(config: pytest.Config) -> None:
     """Have SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
-    Only the first does: others would break off a teardown, a removal or a report of the run that ends.
+    Only the first does. Those in the next seconds have no effect: they would break off a teardown, a removal or a
+    report of the run that ends.
     """
+    ending_s = 0.0  # until when others have no effect
     if threading.current_thread() is not threading.main_thread():
         return  # a program that runs pytest in a thread handles its own signals
     # Under nohup SIGHUP stays ignored.
     usual = {number: handler for number, handler in _INTERRUPTS.items() if signal.getsignal(number) is handler}
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in usual:
-            signal.signal(each, signal.SIG_IGN)  # also while the interpreter ends
-        raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
+        nonlocal ending_s
+        if time.monotonic() >= ending_s:
+            ending_s = time.monotonic() + _ENDING_S
+            raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
 
     def reset() -> None:
         for number, handler in usual.items():
-            if signal.getsignal(number) is interrupt:
+            if number != signal.SIGINT or not ending_s:
                 signal.signal(number, handler)
+            else:  # more may come while the interpreter ends, which puts back what ends a process at once
+                atexit.register(signal.signal, number, signal.SIG_IGN)
 
     for number in usual:
         signal.signal(number, interrupt)
