@@ -19,10 +19,12 @@ from pytest_rlperf.errors import did_you_mean, see
 from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_rlperf.model.measured import Measure, Result, Workload
 
 
-ENGINE = pytest.StashKey["Callable[[Workload, pytest.Item], Result]"]()
+ENGINE: pytest.StashKey[Callable[[Workload, pytest.Item], Result]] = pytest.StashKey()
 """What takes a fixture's workload and its test, measures it here or on a run's orders, and returns the result."""
 
 _CALLED = pytest.StashKey[bool]()  # whether a test has measured its component

@@ -46,6 +46,32 @@ def junit(example: Example) -> ElementTree.Element:
     return ElementTree.parse(example.root / "junit.xml").getroot()[0]  # noqa: S314 - pytest wrote it
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a baseline file of this machine with one entry, of WORK, as a run stored it."""
+    example = Example(tmp_path_factory.mktemp("measured"), {**WORK, "test_it.py": NEW})
+    example.pytest("--rlperf-save-baseline", "--rlperf-max-time=1", code=OK)
+    return baseline_file(example)
+
+
+def write_baseline(example: Example, measured: Path, factors: dict[str, Sequence[float]]) -> Path:
+    """Store WORK's figures under the names in ``factors``, each worker's times its factor, each of its own session."""
+    data = json.loads(measured.read_bytes())
+    (entry,) = data["results"].values()
+    (session,) = data["sessions"].values()
+    data["results"], data["sessions"] = {}, {}
+    for name, scales in factors.items():
+        copy = json.loads(json.dumps(entry))
+        copy["session"] = f"session-{name}"
+        scale_workers(copy, scales)
+        data["results"][f"test_it.py::{name}"] = copy
+        data["sessions"][copy["session"]] = session
+    path = example.root / "baselines" / "default" / measured.name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(schema.encode(schema.decode(msgspec.json.encode(data))))
+    return path
+
+
 def scale_workers(entry: dict[str, Any], factors: Sequence[float]) -> None:
     """Multiply the times of a stored result's workers, by both clocks."""
     for worker, factor in zip(entry["result"]["workers"], factors, strict=True):
@@ -132,6 +158,62 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     assert len(faster.notes("--rlperf-save-baseline")) == 1
 
 
+@pytest.mark.slow
+def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
+    """Each test gets its own verdict; markers decide what fails; what failed or may be slower keeps its old figures."""
+    example = Example(tmp_path, "main_job/verdicts")
+    fifth = [0.2] * WORKERS
+    path = write_baseline(
+        example,
+        measured,
+        {
+            "test_slower": fifth,
+            "test_min_change": fifth,
+            "test_ungated": fifth,
+            "test_tolerant": fifth,
+            "test_faster": [5.0] * WORKERS,
+            "test_scattered": [0.2, 1.0, 5.0],
+            "test_other_items": fifth,
+            "test_other_unit": fifth,
+            "test_fails_before": fifth,
+        },
+    )
+    before = json.loads(path.read_bytes())
+    run = example.pytest("--rlperf-save-baseline", "--rlperf-max-time=1", "--junitxml=junit.xml", code=FAILED)
+    assert verdicts(junit(example)) == {
+        "test_slower": "SLOWER",
+        "test_min_change": "SAME",
+        "test_ungated": "SLOWER",
+        "test_tolerant": "SAME",
+        "test_faster": "FASTER",
+        "test_scattered": "UNDECIDED",
+        "test_other_items": "INCOMPARABLE",
+        "test_other_unit": "INCOMPARABLE",
+        "test_new": "NEW",
+        "test_fails_before": "ERROR",
+        "test_fails_after": "ERROR",
+    }, run.text
+    assert run.counts == "3 failed, 8 passed"
+    assert ">       rlperf(work)" in run.failure("test_slower")
+    assert run.error("test_slower").startswith("pytest_rlperf.PerformanceRegression: SLOWER")
+    assert run.error("test_fails_before") == "ValueError: before"
+    assert run.error("test_fails_after").startswith("AssertionError: after")
+    assert re.search(r"^test_ungated .*SLOWER \*$", run.out, re.MULTILINE)
+    reasons = {name: entry["verdict"]["reason"] for name, entry in run.tests.items()}
+    assert reasons["test_other_items"]["code"] == reasons["test_other_unit"]["code"] == "workload"
+    assert {"1.00", "100"} <= set(reasons["test_other_items"]["message"].split())
+    assert "step" in reasons["test_other_unit"]["message"]
+    after = json.loads(path.read_bytes())
+    new = after["results"].pop("test_it.py::test_new")
+    assert (new["result"]["items"], new["result"]["unit"], "accepted" in new) == (7.0, "row", False)
+    kept = {key.partition("::")[2] for key, entry in after["results"].items() if entry == before["results"][key]}
+    # What wavers from a fifth to five times the figures may be slower, or not.
+    assert kept - {"test_scattered"} == {"test_slower", "test_min_change", "test_ungated", "test_fails_before"}
+    assert {name for name, entry in run.tests.items() if entry["stored"]}.isdisjoint(kept)
+    assert '--rlperf-accept="why"' in "".join(run.notes("test_slower"))
+    assert after["sessions"].keys() - before["sessions"].keys() == {new["session"]}
+
+
 def test_strict(tmp_path: Path, wording: Wording) -> None:
     """--rlperf-strict fails what is NEW, unless the test is not gated."""
     ungated = "import pytest\nfrom work import work\n\n@pytest.mark.rlperf(gate=False)\ndef test_ungated(rlperf):\n    "
@@ -171,6 +253,45 @@ def test_figures_of_another_machine(tmp_path: Path) -> None:
     assert run.tests["test_new"]["stored"]
     assert elsewhere.path.read_bytes() == before
     assert here.path.exists()
+
+
+@pytest.mark.slow
+def test_a_subset_stores_only_what_it_measured(tmp_path: Path, measured: Path) -> None:
+    """With -k all else in the file stays byte for byte; figures of a commit remember it, until something changes."""
+    names = ("test_a", "test_b", "test_c")
+    tests = "".join(f"def {name}(rlperf): rlperf(work)\n" for name in names)
+    marked = f"import pytest\nfrom work import work\npytestmark = pytest.mark.rlperf(tolerance='500%')\n{tests}"
+    example = Example(tmp_path, {**WORK, "test_it.py": marked})
+    commit = example.commit()
+    path = write_baseline(example, measured, {name: [1.0] * WORKERS for name in names})
+    save = ("--rlperf-save-baseline", "-k", "test_a", "--rlperf-max-time=2")
+
+    def others(text: str) -> list[str]:
+        return re.findall(r'^  "test_it.py::test_[bc]": (.*?),?$', text, re.MULTILINE)
+
+    before = path.read_text(encoding="utf-8")
+    assert len(others(before)) == 2
+    clean = example.pytest(*save, code=OK)
+    assert clean.counts == "1 passed, 2 deselected"
+    assert clean.tests["test_a"]["stored"]
+    assert not clean.notes("git status")
+    after = path.read_text(encoding="utf-8")
+    assert others(after) == others(before)
+    data = json.loads(after)
+    session = data["results"]["test_it.py::test_a"]["session"]
+    assert set(data["sessions"]) == {"session-test_b", "session-test_c", session}
+    assert data["sessions"][session]["commit"] == commit
+    assert data["sessions"][session]["dirty"] is False
+
+    example.write({"test_it.py": f"{marked}# changed\n"})
+    dirty = example.pytest(*save, code=OK)
+    assert dirty.tests["test_a"]["stored"]
+    assert dirty.notes("git status")
+    assert re.search(rf"^compared .*'default' of 20.*{commit[:12]}", dirty.out, re.MULTILINE)
+    data = json.loads(path.read_bytes())
+    session = data["results"]["test_it.py::test_a"]["session"]
+    assert set(data["sessions"]) == {"session-test_b", "session-test_c", session}
+    assert data["sessions"][session]["dirty"] is True
 
 
 def test_a_baseline_that_cannot_be_read(tmp_path: Path, wording: Wording) -> None:
