@@ -456,7 +456,7 @@ def test_file_taken_away_or_added_differs(tree: Tree) -> None:
 
 
 def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those in PYTHONPATH, in PYTEST_ADDOPTS and in arguments, also from a directory that has no counterpart there."""
+    """Those in PYTHONPATH, in PYTEST_ADDOPTS and in arguments; a run in another directory has none there."""
     tree.commit(**{"src/mylib.py": "", "tests/test_x.py": ""})
     monkeypatch.setenv("PYTHONPATH", f"{tree.top}/src{os.pathsep}{tmp_path}")
     monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/a b' -k tests")
@@ -465,12 +465,13 @@ def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: py
     assert sides.base.environment["PYTHONPATH"] == f"{base}/src{os.pathsep}{tmp_path}"
     assert sides.base.environment["PYTEST_ADDOPTS"] == f"-p no:x '--ignore={base}/a b' -k tests"
     assert sides.head.environment == {}
-    tree.commit(**{"mylib/__init__.py": "", "tests/test_x.py": ""})
-    args = ("tree/tests/test_x.py::test_a[x=tree]", "-k", "tree", "--", "tree/tests")
-    sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py", args=args, directory=tmp_path))
+    args = (f"{tree.top}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={tree.top}/y", "-k", "tests", "--", "tests")
+    sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py", args=args))
     base = tree_of(sides.base)
-    mapped = (f"{base}/tests/test_x.py::test_a[x=tree]", "-k", "tree", f"--rootdir={base}", "--", f"{base}/tests")
-    assert (sides.base.args, sides.base.directory) == (mapped, tmp_path)
+    mapped = (f"{base}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={base}/y", "-k", "tests", f"--rootdir={base}")
+    assert sides.base.args == (*mapped, "--", "tests")
+    with pytest.raises(SideError, match="pytest was started in"):
+        prepare("HEAD", builders.project(tree.top, "tests/test_x.py", directory=tmp_path))
 
 
 def test_users_repository_is_not_touched(tree: Tree, tmp_path: Path) -> None:

@@ -48,9 +48,6 @@ _LIMIT_S = 120.0
 _PARENT = "rlperf_parent.pth"
 _HIDDEN = "rlperf_hidden.pth"
 
-# Options whose value is no path, even if a file of that name exists.
-_TAKE_WORDS = {"-k", "-m", "-n", "-o", "-p", "-r", "-W"}
-
 
 # ------------------------------------------------------------------ paths in another tree
 
@@ -190,7 +187,7 @@ def interpreter_path(python: str, environment: Mapping[str, str | None], directo
 
 def side_args(project: Project, mapping: tuple[Path, Path]) -> tuple[str, ...]:
     """Return the run's arguments for another tree: with its paths, its root and its settings file."""
-    args = list(mapped_args(project.args, project, mapping))
+    args = list(mapped_args(project.args, mapping))
     added = [f"--rootdir={mapped(project.rootdir, mapping)}"]
     if project.inipath is not None:
         added += ["-c", str(mapped(project.inipath, mapping))]
@@ -210,7 +207,7 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
         entries = (mapped(project.directory / entry, mapping) for entry in value.split(os.pathsep) if entry)
         variables["PYTHONPATH"] = os.pathsep.join(map(str, entries))
     if value := os.environ.get("PYTEST_ADDOPTS"):
-        variables["PYTEST_ADDOPTS"] = shlex.join(mapped_args(shlex.split(value), project, mapping))
+        variables["PYTEST_ADDOPTS"] = shlex.join(mapped_args(shlex.split(value), mapping))
     if "VIRTUAL_ENV" in os.environ:
         variables["VIRTUAL_ENV"] = str(environment)
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
@@ -219,35 +216,15 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
     return variables
 
 
-def mapped_args(args: Iterable[str], project: Project, mapping: tuple[Path, Path]) -> Iterator[str]:
-    """Yield arguments of pytest with the paths that they have in another tree."""
-    before = ""
-    for arg in args:
-        option, equals, value = arg.partition("=")
-        if arg.startswith("-") and equals:
-            yield f"{option}={_mapped_value(value, project, mapping, guess=True)}"
-        elif arg.startswith("-"):
-            yield arg
-        else:
-            yield _mapped_value(arg, project, mapping, guess=before not in _TAKE_WORDS)
-        before = arg
+def mapped_args(args: Iterable[str], mapping: tuple[Path, Path]) -> Iterator[str]:
+    """Yield arguments of pytest, with the absolute paths among them and their values as they are in another tree.
 
-
-def _mapped_value(text: str, project: Project, mapping: tuple[Path, Path], *, guess: bool) -> str:
-    """Return a value, mapped where it is a path, a node id or a setting; with ``guess`` a relative path counts as one.
-
-    Workers start in the counterpart of the run's own directory. So a relative path is mapped only where that directory
-    is outside today's tree.
+    Workers start in the counterpart of the run's own directory, so relative paths stay as they are.
     """
-    path, colons, test = text.partition("::")
-    name, equals, value = path.partition("=")
-    if equals and not Path(path).is_absolute():  # --override-ini=NAME=VALUE
-        return f"{name}={_mapped_value(value, project, mapping, guess=False)}{colons}{test}"
-    guess = guess and mapped(project.directory, mapping) == project.directory
-    place = project.directory / path
-    if not path or not (Path(path).is_absolute() or (guess and place.exists() and in_tree(place, mapping[0]))):
-        return text
-    return f"{mapped(place, mapping)}{colons}{test}"
+    for arg in args:
+        option, equals, value = ("", "", arg) if arg.startswith("/") else arg.partition("=")
+        path, colons, test = value.partition("::")
+        yield f"{option}{equals}{mapped(Path(path), mapping)}{colons}{test}" if path.startswith("/") else arg
 
 
 # --------------------------------------------------------------------------- pip: and python:

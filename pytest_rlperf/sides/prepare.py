@@ -34,7 +34,7 @@ from pytest_rlperf.sides.environment import (
     start_path,
 )
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
-from pytest_rlperf.sides.packages import Package, normalized, packages_under_test, why_build
+from pytest_rlperf.sides.packages import Package, in_tree, normalized, packages_under_test, why_build
 from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip
 from pytest_rlperf.sides.sources import Overlay, Source, make_overlay, make_tree
 
@@ -111,7 +111,9 @@ class _Comparison:
 
     @classmethod
     def of(cls, source: Source, today: Repository, project: Project, on_step: OnStep) -> _Comparison:
-        """Return the comparison of a source with today's tree."""
+        """Return the comparison of a source with today's tree, which the run must have been started in."""
+        if not in_tree(project.directory, today.top):
+            raise SideError(f"pytest was started in {project.directory}: start it in the tree {today.top}")
         packages = packages_under_test(project, today.top)
         overlay = make_overlay(project, today.top, packages)
         dirty = today.is_dirty(project.baseline_dir)
