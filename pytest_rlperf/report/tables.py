@@ -17,7 +17,6 @@ from pytest_rlperf.report.wording import count_text, phase_changes
 
 CHANGE = "change      99 % CI"
 SINCE_FIRST = "since first"  # the change since the anchor, by live pairs
-_CPU_APART = 0.25  # of one CPU second a wall second
 _CHANGES_MOST = 8  # of one phase, without -v
 _LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
 
@@ -36,12 +35,11 @@ def verdict_table(outcomes: Sequence[Outcome]) -> Table:
     columns = (
         Column("test", "left", folds=True),
         Column("median", priority=1),
-        Column("cpu/wall", priority=3),
-        Column("items/s", priority=4),
+        Column("items/s", priority=3),
         Column("baseline", priority=2),
         Column(CHANGE),
-        Column(SINCE_FIRST, priority=5),
-        Column("exact counts", "left", priority=6),
+        Column(SINCE_FIRST, priority=4),
+        Column("exact counts", "left", priority=5),
         Column("verdict", "left"),
     )
     return make_table(columns, [_verdict_row(outcome) for outcome in outcomes], "Verdicts").without_empty()
@@ -53,7 +51,6 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
     return [
         Cell(outcome.result.name, "code"),
         Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
-        Cell(_cpu_share(result) if result.measured else ""),
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
         Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
@@ -61,13 +58,6 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
         Cell(_first_count(outcome.verdict.counters)),
         Cell(verdict_label(outcome.verdict), kind=verdict_kind(outcome.verdict), order=GRAVEST_FIRST.index(status)),
     ]
-
-
-def _cpu_share(result: Result) -> str:
-    """Return the CPU seconds a wall second, where they are more than one: less may be other processes' work as well."""
-    if result.clock != "wall" or any(worker.cpu_share <= 1 + _CPU_APART for worker in result.workers):
-        return ""
-    return f"{result.cpu_share:.1f}"
 
 
 def _change(estimate: Estimate | Creep) -> str:
