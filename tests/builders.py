@@ -14,7 +14,16 @@ from typing import Any
 
 from pytest_rlperf.model.judged import Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord
-from pytest_rlperf.model.measured import Figures, Phase, Result, WorkerRecord
+from pytest_rlperf.model.measured import (
+    CounterChange,
+    Counting,
+    Figures,
+    Phase,
+    PhaseCounts,
+    Result,
+    Share,
+    WorkerRecord,
+)
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import Machine, Provenance, StoredResult
@@ -196,6 +205,32 @@ def compared(
     pairs = (pair(math.log(ratio), base.workers[0], found.workers[0]),) * 4
     sides = Live("main", "HEAD", base, pairs, contributions=added, carriers=added[:2], base_commit="b" * 40)
     return outcome(found, judgement, live=sides)
+
+
+def everywhere(name: str) -> Outcome:
+    """Return a slower test in which all texts are one: ids, messages, phases, counts, notes and sides."""
+    found = compared(name, Status.SLOWER, 1.1, live=True)
+    assert found.live is not None
+    flat = name.replace("/", "")
+    return replace(
+        found,
+        # Values in messages may have several lines.
+        verdict=replace(
+            found.verdict,
+            reason=WrittenReason("live", name.replace("\n", "")),
+            counters=(CounterChange(name, name, 1, 2),),
+        ),
+        result=replace(
+            found.result,
+            component=name,
+            unit=name,
+            notes=(name,),
+            phases=(Phase(flat, 1.0, 1e-3, 1e-3, name),),
+            counting=Counting((PhaseCounts(name, {name: 1}, {}),), 3, 2, (name,)),
+            shares=(Share(name, 0.5),),
+        ),
+        live=replace(found.live, base_label=name, head_label=name, carriers=(Contribution(name, 1e-3),)),
+    )
 
 
 # --------------------------------------------------------------------------- files, repositories and runs of pytest

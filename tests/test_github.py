@@ -16,8 +16,6 @@ from wording import Wording
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.live import Contribution
-from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.github import (
     COMMENT_BYTES,
@@ -106,29 +104,21 @@ def shown(markdown: str) -> str:
 
 def test_hostile_text_is_only_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ids, messages, phases, notes and reasons make no markup, mention, reference, link, line or command."""
-    evil = compared(
-        f"t.py::{HOSTILE}", Status.SLOWER, 1.2, message=f"{HOSTILE} www.example.org https://example.org GH-1 $x$"
-    )
-    evil = replace(
-        evil, result=replace(evil.result, phases=(Phase(HOSTILE, 1.0, 1e-4, 1e-4, "host"),), notes=(HOSTILE,))
-    )
-    assert evil.live is not None
-    named = (Contribution(HOSTILE, 2e-5),)
-    evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
+    evil = builders.everywhere(f"t.py::{HOSTILE} www.example.org https://example.org GH-1 $x$")
     summary = Summary([HOSTILE], [HOSTILE], [HOSTILE], [])
     run = github_run(summary=summary, failed=[HOSTILE])
     for text in (render_summary_markdown([evil], run), comment(tmp_path, capsys, document(evil))[1]):
         outside = re.sub(r"(?s)```.*?```", "", text)
-        assert not re.search(r"[`@$\x1b\u202e]|<img|www\.|https?:", outside)
+        assert not re.search(r"[`@$\x1b\u202e]|<img", outside)
         assert set(re.findall(r"<[^>]*>", outside)) <= {
             "<code>", "</code>", "<details>", "</details>", "<summary>", "</summary>", "<sub>", "</sub>", "<br>",
         }  # fmt: skip
         assert text.count("<details>") == text.count("</details>")
         rows = [line for line in outside.splitlines() if line.startswith("|")]
-        assert {row.count("|") for row in rows} == {6, 7}  # of the verdicts, and of the phases
+        assert {row.count("|") for row in rows} == {3, 7, 8}  # of the shares, the phases and the verdicts
         assert not [line for line in text.splitlines() if line.lstrip().startswith("::")]
         without_code = re.sub(r"<code>.*?</code>", "", outside)
-        assert not re.search(r"(&#64;|&#35;)(?!&#8203;)|GH-", without_code)
+        assert not re.search(r"(&#64;|&#35;)(?!&#8203;)|GH-|www\.|https?:", without_code)
         assert shown(HOSTILE).split("\n")[0].partition("\x1b")[0][:30] in shown(text).replace("\u200b", "")
 
 

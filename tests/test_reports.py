@@ -21,9 +21,8 @@ from pytest_rlperf.cli.command import parse
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
 from pytest_rlperf.model.judged import Allowance, Creep, Lever, LeverKind, Outcome, Status
-from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import CounterChange, Counting, Phase, PhaseCounts, Result, Share
-from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.model.live import OtherWork
+from pytest_rlperf.model.measured import CounterChange, Counting, PhaseCounts, Result, Share
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.exports import benchmark_document, properties
 from pytest_rlperf.report.github import (
@@ -265,35 +264,10 @@ def test_every_report_of_one_run(report: Report, tmp_path: Path, wording: Wordin
     assert text == wording
 
 
-def everywhere(name: str) -> Outcome:
-    found = outcome(Status.SLOWER, 1.1, name, live=True)
-    assert found.live is not None
-    flat = name.replace("/", "")
-    return replace(
-        found,
-        # Values in messages may have several lines.
-        verdict=replace(
-            found.verdict,
-            reason=WrittenReason("live", name.replace("\n", "")),
-            counters=(CounterChange(name, name, 1, 2),),
-        ),
-        result=replace(
-            found.result,
-            component=name,
-            unit=name,
-            notes=(name,),
-            phases=(Phase(flat, 1.0, 1e-3, 1e-3, name),),
-            counting=Counting((PhaseCounts(name, {name: 1}, {}),), 3, 2, (name,)),
-            shares=(Share(name, 0.5),),
-        ),
-        live=replace(found.live, base_label=name, head_label=name, carriers=(Contribution(name, 1e-3),)),
-    )
-
-
 @pytest.mark.parametrize("report", ALL)
 def test_a_hostile_name_commands_nobody(report: Report, tmp_path: Path) -> None:
     """No terminal, browser, runner or parser is told anything by what a test, phase, counter or message is called."""
-    text = report([everywhere(HOSTILE)], tmp_path)
+    text = report([builders.everywhere(HOSTILE)], tmp_path)
     text.encode("utf-8")
     if report is page:
         assert not {"img", "onerror"} & Elements(text).names

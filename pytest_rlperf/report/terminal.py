@@ -245,18 +245,17 @@ def _trial_table(checks: Sequence[Selfcheck]) -> Table:
         Column("finds"),
         Column("time"),
     )
-    return make_table(columns, [_trial_row(check) for check in checks])
-
-
-def _trial_row(check: Selfcheck) -> list[str]:
-    smallest = check.smallest_found
-    return [
-        check.result.name,
-        units.seconds(check.result.call_s),
-        *map(_trial, check.trials),
-        "none" if smallest is None else f"+{100 * smallest:g} %",
-        f"{sum(trial.seconds for trial in check.trials):.0f} s",
+    rows = [
+        [
+            check.result.name,
+            units.seconds(check.result.call_s),
+            *map(_trial, check.trials),
+            "none" if check.smallest_found is None else f"+{100 * check.smallest_found:g} %",
+            f"{sum(trial.seconds for trial in check.trials):.0f} s",
+        ]
+        for check in checks
     ]
+    return make_table(columns, rows)
 
 
 def _trial(trial: Trial) -> str:
