@@ -1,4 +1,8 @@
-"""Settings of the plugin's own tests, and the fixtures that many of them need."""
+"""Settings of the plugin's own tests, and the fixtures that many of them need.
+
+A measured run loads this file too, with the code of either side and without the extra `test`: so what only the tests
+need is imported within functions.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import builders
 import pytest
-from hypothesis import settings
 
 if TYPE_CHECKING:
     from wording import Wording
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from pytest_rlperf.timers import FakeClock
 
 pytest.register_assert_rewrite("wording", "example")
-# By default a test fails where an example takes over .2 s: on a busy machine any may.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 collect_ignore = ["samples"]  # the projects in which tests run pytest
 
 # One thread each for the tests' processes, of which several run at a time: more only wait for each other.
@@ -121,6 +120,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs PyTorch: the extra `rl` installs it")
 
 
+def pytest_pycollect_makemodule() -> None:
+    """Have no example of a property test fail for the time that it takes: on a busy machine any may."""
+    from hypothesis import settings
+
+    settings.register_profile("unhurried", deadline=None)
+    settings.load_profile("unhurried")
+
+
 def pytest_assertrepr_compare(op: str, right: object) -> list[str] | None:
     """Show how a sentence differs from the catalogue's."""
     return getattr(right, "catalogue_difference", None) if op == "==" else None
@@ -137,7 +144,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def wording(request: pytest.FixtureRequest) -> Wording:
     """Return what the catalogue of sentences has for this test."""
-    from wording import Catalogue, Wording  # syrupy is no part of a measured run, which loads this file too
+    from wording import Catalogue, Wording
 
     return Wording(request.getfixturevalue("snapshot").use_extension(Catalogue))
 
@@ -145,5 +152,7 @@ def wording(request: pytest.FixtureRequest) -> Wording:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every pytest that a test starts load this plugin alone."""
+    import builders
+
     for name, value in builders.ALONE.items():
         monkeypatch.setenv(name, value)
