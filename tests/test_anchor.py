@@ -11,9 +11,8 @@ from builders import git
 from example import FAILED, USAGE, Example
 from wording import Wording
 
-from pytest_rlperf.baseline.anchor import FIRST, keep_first, read_anchor, write_anchor
 from pytest_rlperf.baseline.schema import SCHEMA
-from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.baseline.store import FIRST, BaselineError, Store, keep_first, read_anchor, write_anchor
 from pytest_rlperf.cli import main
 from pytest_rlperf.model.notes import ComparedWithAnchor
 from pytest_rlperf.model.stored import Anchor, Baseline, Provenance

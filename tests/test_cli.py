@@ -27,8 +27,8 @@ from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
 from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.tables import render_tree
 from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.tree import render_tree
 from pytest_rlperf.timers import files
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.options import read_config
-from pytest_rlperf.run.lanes import Lanes, count_lanes
+from pytest_rlperf.run.live_comparison import Lanes, count_lanes
 from pytest_rlperf.run.loop import Budget
 
 

@@ -21,7 +21,7 @@ from wording import Wording, without_figures
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.model.measured import Start
-from pytest_rlperf.run.lanes import count_lanes
+from pytest_rlperf.run.live_comparison import count_lanes
 
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
 STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide

@@ -17,8 +17,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Lever, LeverKind, Policy, Status
 from pytest_rlperf.model.live import OtherWork, PairRecord
 from pytest_rlperf.model.measured import OutputPart
-from pytest_rlperf.run.lanes import Lanes
-from pytest_rlperf.run.live_comparison import LiveComparison, Measuring
+from pytest_rlperf.run.live_comparison import Lanes, LiveComparison, Measuring
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.stems import DoubtfulError
 

@@ -15,8 +15,8 @@ import pytest
 from builders import write
 from wording import Wording
 
-from pytest_rlperf.workers.alike import modules_alike
 from pytest_rlperf.workers.loader import load
+from pytest_rlperf.workers.stems import modules_alike
 
 
 @pytest.fixture

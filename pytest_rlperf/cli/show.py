@@ -264,7 +264,7 @@ def _read(path: str) -> list[TimerTree]:
 
 
 def _print_trees(read: Sequence[tuple[str, list[TimerTree]]]) -> None:
-    from pytest_rlperf.report.tree import render_tree
+    from pytest_rlperf.report.tables import render_tree
 
     columns = width()
     parts = []
@@ -373,8 +373,7 @@ def _add_anchor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_anchor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.baseline.anchor import read_anchor, write_anchor
-    from pytest_rlperf.baseline.store import BaselineError
+    from pytest_rlperf.baseline.store import BaselineError, read_anchor, write_anchor
     from pytest_rlperf.options import parse_name, parse_reason
     from pytest_rlperf.report.wording import anchor_text
 

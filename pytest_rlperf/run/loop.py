@@ -38,8 +38,7 @@ from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
-from pytest_rlperf.run.lanes import Lanes, count_lanes
-from pytest_rlperf.run.live_comparison import Measuring
+from pytest_rlperf.run.live_comparison import Lanes, Measuring, count_lanes
 from pytest_rlperf.run.one_test import OneTest, check_self, essence, explain, failure_of
 from pytest_rlperf.run.reporting import ReportForwarder
 from pytest_rlperf.run.state import RunState, Series, tree_top

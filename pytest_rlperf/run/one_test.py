@@ -21,9 +21,9 @@ from pytest_rlperf.model.measured import Result, Start, test_name
 from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, Progress, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.summary import failure_text
-from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import (
     COUNTED_PAIRS,
+    Lanes,
     LiveComparison,
     LivePairs,
     Measuring,

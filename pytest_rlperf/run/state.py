@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_rlperf.baseline.anchor import keep_first, read_anchor
 from pytest_rlperf.baseline.history import session_name
 from pytest_rlperf.baseline.machine import differences, this_machine
 from pytest_rlperf.baseline.provenance import (
@@ -23,7 +22,7 @@ from pytest_rlperf.baseline.provenance import (
     providing,
     read_tree,
 )
-from pytest_rlperf.baseline.store import OtherBaselines, Store
+from pytest_rlperf.baseline.store import OtherBaselines, Store, keep_first, read_anchor
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.findings import scale
