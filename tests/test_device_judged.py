@@ -15,7 +15,8 @@ from wording import Wording
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.calls import thunk_workload
 from pytest_rlperf.devices import driving
-from pytest_rlperf.judge.validity import broken_rule, judge_stored
+from pytest_rlperf.judge.stored import judge_stored
+from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.passes import CountingPass
