@@ -260,6 +260,7 @@ def test_a_path_that_is_no_file_ends_no_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """It is a usage error in a sentence: a device without an end is read to a bound."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pytest_rlperf.cli.command.LARGEST_BYTES", 1000)
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "loop").symlink_to("loop")
