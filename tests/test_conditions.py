@@ -12,7 +12,7 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.baseline.machine import accelerators, describe, differences, slug, this_machine
-from pytest_rlperf.measure.device import (
+from pytest_rlperf.measure.device_state import (
     NO_REASONS,
     NVML_MISSING,
     Torch,

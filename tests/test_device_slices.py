@@ -13,7 +13,8 @@ from wording import Wording
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import rounds
-from pytest_rlperf.measure.device import NVML_MISSING, RETAKES, ConditionReader
+from pytest_rlperf.measure.device import RETAKES
+from pytest_rlperf.measure.device_state import NVML_MISSING, ConditionReader
 from pytest_rlperf.measure.figures import device_figures
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter

@@ -14,7 +14,7 @@ from wording import Wording
 
 from pytest_rlperf.devices import clock_for, devices_of
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.device import Jax
+from pytest_rlperf.measure.device_state import Jax
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import Pace

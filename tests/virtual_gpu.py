@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_rlperf.devices.clocks import Memory
-from pytest_rlperf.measure.device import ConditionReader, DeviceLibrary
+from pytest_rlperf.measure.device_state import ConditionReader, DeviceLibrary
 from pytest_rlperf.model.device import Conditions
 from pytest_rlperf.timers import FakeClock
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import mul
 
-from pytest_rlperf.measure.device import worst
+from pytest_rlperf.measure.device_state import worst
 from pytest_rlperf.model.device import Bound, DeviceFigures, DeviceTimes, Pace
 from pytest_rlperf.model.measured import Figures, Phase, SliceRecord, Warm, WorkerRecord
 

@@ -18,7 +18,8 @@ from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.device import Accelerator, DeviceLibrary, Torch, find_accelerator, used_between
+from pytest_rlperf.measure.device import Accelerator, find_accelerator
+from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.measure.passes import TracedDeviceSlice, TracedHostSlice, TracedSlice, explain, source_of_phases
 from pytest_rlperf.measure.resources import ActivityWatch, cpu_reader, find_allocations, read_usage
 from pytest_rlperf.measure.rounds import (
