@@ -351,7 +351,11 @@ def _found_text(own: Search, used: Iterable[Library]) -> str:
     text = f"searched {counted(len(own.modules), 'file')}\n"
     if components or known:
         text += "found\n" + _table([*components, *known])
-    return text + ("skipped\n" + _table(own.skipped) if own.skipped else "")
+    places: dict[str, list[str]] = {}
+    for place, reason in own.skipped:
+        places.setdefault(reason, []).append(place)
+    skipped = [(f"{one} and {len(more)} more" if more else one, reason) for reason, (one, *more) in places.items()]
+    return text + ("skipped\n" + _table(skipped) if skipped else "")
 
 
 def _failed_text(failed: Mapping[str, str], own: Search) -> str:

@@ -218,7 +218,7 @@ def _obstacle(each: Found, result: Search, *, named: bool) -> str:
         return f"takes {', '.join(each.unknown)}: rlperf init {each.module.name}:{each.name} begins its test"
     same = next((other for other in result.found if other.test == each.test), None)
     if same:
-        return f"has the name of {same.place}: rlperf init {each.module.name}:{each.name} writes its test"
+        return f"has the name of {same.place}: rlperf init MODULE:{each.name} writes its test"
     return ""
 
 
