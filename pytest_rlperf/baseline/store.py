@@ -227,7 +227,7 @@ def _pooled(before: PairSpread | None, now: PairSpread | None) -> PairSpread | N
 
 
 FIRST = "the first commit that was stored"
-_WAY_OUT = "restore it from version control, or set it anew: rlperf anchor REF --reason TEXT"
+_SET_ANEW = "restore it from version control, or set it anew: rlperf anchor REF --reason TEXT"
 
 
 def read_anchor(directory: Path) -> Anchor | None:
@@ -240,9 +240,9 @@ def read_anchor(directory: Path) -> Anchor | None:
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}; make it readable") from None
     except (FormatError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BaselineError(f"{path} is not an anchor: {error}; {_WAY_OUT}") from None
+        raise BaselineError(f"{path} is not an anchor: {error}; {_SET_ANEW}") from None
     if not is_sha(anchor.commit):
-        raise BaselineError(f"{path}: $.commit is {anchor.commit!r}, expected a full hexadecimal SHA; {_WAY_OUT}")
+        raise BaselineError(f"{path}: $.commit is {anchor.commit!r}, expected a full hexadecimal SHA; {_SET_ANEW}")
     return anchor
 
 
