@@ -540,7 +540,7 @@ def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes:
         assert (result.outputs["verdict"], result.outputs["accepted"]) == ("ACCEPTED", "1")
         assert result.commands == []
         sha = git(tmp_path / "origin", "rev-parse", "--short=12", "branch")
-        assert "\n- <code>test&#95;work</code>: " in result.summary
+        assert "<summary>✅ SLOWER (accepted) <code>test&#95;work</code></summary>" in result.summary
         assert f"300 % by {sha}&#58; more digits" in result.summary
     else:
         assert (result.outputs["verdict"], result.outputs["slower"]) == ("SLOWER", "1")
