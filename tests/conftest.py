@@ -124,7 +124,7 @@ def pytest_pycollect_makemodule() -> None:
     """Have no example of a property test fail for the time that it takes: on a busy machine any may."""
     from hypothesis import settings
 
-    settings.register_profile("unhurried", deadline=None)
+    settings.register_profile("unhurried", settings.get_profile("default"), deadline=None)
     settings.load_profile("unhurried")
 
 
