@@ -108,7 +108,8 @@ def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
         claim(request.node)
         workload = make(*args, **kwargs)
         if phases is not None:
-            workload = _with_phases(workload, phases, [*args, *kwargs.values()][0])
+            measured, *_ = signature(make).bind(*args, **kwargs).arguments.values()
+            workload = _with_phases(workload, phases, measured)
         return request.config.stash.get(ENGINE, run_once)(workload, request.node)
 
     return measure

@@ -48,7 +48,7 @@ def test_every_fixture_takes_phases(tmp_path: Path) -> None:
             rlperf(library.Agent().update, phases={"critic": "update_critic", "polyak": "agent:polyak"})
 
         def test_buffer(rlperf_replay_sample):
-            rlperf_replay_sample(Rows(), 4, phases={"draw": "draw"})
+            rlperf_replay_sample(batch_size=4, buffer=Rows(), phases={"draw": "draw"})
 
         def scan(rewards, values):
             return library.busy(3)
