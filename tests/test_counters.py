@@ -174,6 +174,59 @@ def test_the_first_worker_declines_for_all() -> None:
     assert counted_by(clerks) == Counting((), 0, 0, ("too long",))
 
 
+FAILED = replace(COUNTED, notes=("not counted: ops: the call fails",), has_failed=True)
+
+
+@pytest.mark.parametrize("failed", [FAILED, Tally((), ("not counted: the call fails",), has_failed=True)])
+def test_after_a_call_that_failed_the_next_workers_count_nothing(failed: Tally) -> None:
+    """They find out whether counting is to blame; the workers after these count again, where the first one could."""
+    pairs = [[Clerk(failed), Clerk(COUNTED)], [Clerk(COUNTED), Clerk(COUNTED)], [Clerk(COUNTED), Clerk(COUNTED)]]
+    counting_pass = CountingPass(60.0, 6, is_wanted=True, gates=False)
+    counted = []
+    for pair in pairs:
+        counting_pass.run(pair)
+        counted.append([len(clerk.limits_s) for clerk in pair])
+    assert counted == [[1, 0], [0, 0], [1, 1] if failed.repetitions else [0, 0]]
+    assert [[clerk.tally is None for clerk in pair] for pair in pairs] == [[False, True], [True, True], [False, False]]
+    found = counted_by([clerk for pair in pairs for clerk in pair])
+    assert found is not None
+    assert found.notes == failed.notes
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_later_worker_whose_call_failed_leaves_the_next_group_uncounted(place: int) -> None:
+    """The others of its own group count at the same time."""
+    clerks = [Clerk(FAILED if number == place else COUNTED) for number in range(3)]
+    others = [[Clerk(COUNTED)], [Clerk(COUNTED)]]
+    counting_pass = CountingPass(60.0, 5, is_wanted=True, gates=False)
+    for group in (clerks, *others):
+        counting_pass.run(group)
+    assert [len(clerk.limits_s) for group in (clerks, *others) for clerk in group] == [1, 1, 1, 0, 1]
+
+
+def test_a_call_that_fails_while_its_phases_are_recorded_is_not_counted() -> None:
+    """It is made again without that, and what it processed is in no slice; one that fails again raises."""
+    calls: list[str] = []
+    work, _ = workload(calls)
+
+    def failing(numbers: range) -> Workload:
+        def call() -> None:
+            work.call()
+            if calls.count("call") in numbers:
+                raise ValueError(f"it broke at {calls.count('call')}")
+
+        return replace(work, call=call)
+
+    found = count(failing(range(1, 2)), 2, 60.0)
+    (note,) = found.notes
+    assert (found.repetitions, found.has_failed) == ((), True)
+    assert "ValueError: it broke at 1" in note
+    assert calls == ["setup", "call", "setup", "call", "processed"]
+    calls.clear()
+    with pytest.raises(ValueError, match="it broke at 2"):
+        count(failing(range(1, 9)), 2, 60.0)
+
+
 def workload(calls: list[str], *seconds: float) -> tuple[Workload, list[int]]:
     """Return a workload that notes its calls, and the readings of a clock that they move by ``seconds``, then by 0."""
     durations_s = iter(seconds)
@@ -459,8 +512,8 @@ def baseline(machine: Machine, result: Result = RESULT, **packages: str) -> Base
     return Baseline(1, machine, {"s": origin}, {result.nodeid: builders.stored(result, "s")})
 
 
-def recall(tmp_path: Path, own: Baseline | None, result: Result = RESULT, tested: str = "pytest_rlperf") -> OtherCounts:
-    return StoredCounts(own, (tested,), tmp_path).find(result)
+def recall(tmp_path: Path, own: Baseline | None, result: Result = RESULT) -> OtherCounts:
+    return StoredCounts(own, tmp_path).find(result)
 
 
 def installed(name: str) -> str:
@@ -482,6 +535,12 @@ def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Basel
     assert found.counting is None
     assert found.obstacle is not None
     assert obstacle_text(found.obstacle).replace(installed("numpy"), "INSTALLED") == wording
+
+
+def test_counts_of_other_versions_of_the_tree_are_compared(tmp_path: Path) -> None:
+    """The tree's own code is what is tested."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "NoSuchPackage"\n')
+    assert recall(tmp_path, baseline(HERE, nosuchpackage="1.0")) == OtherCounts(THEN)
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 5), (5, 1)])

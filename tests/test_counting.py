@@ -181,16 +181,20 @@ def test_collections_are_counted_by_phase() -> None:
     assert 5 <= found["outer/inner", "collections"] <= 12
 
 
-def test_a_call_that_fails_leaves_a_note_for_every_counter_and_no_count() -> None:
-    """Each counter that a working call has is named in a note with the call's error."""
+def test_a_call_that_fails_while_it_is_counted_leaves_notes_and_no_count() -> None:
+    """Each counter that a working call has is named in a note with the call's error; the next, uncounted call works."""
+    made: list[None] = []
 
     def call() -> None:
+        made.append(None)
         with OUTER:
-            raise ValueError("it broke")
+            if len(made) % 2:
+                raise ValueError("it broke")
 
     counted = {each.name for each in count(branch).repetitions[0] if ":" not in each.name}
     found = count(call)
     assert found.repetitions == ((), (), ())
+    assert found.has_failed
     # Where this process has compiled something before, operations are left out because the call may run compiled code.
     reasons = {
         name: note
@@ -200,6 +204,59 @@ def test_a_call_that_fails_leaves_a_note_for_every_counter_and_no_count() -> Non
     }
     assert {"python_calls", "host_peak_bytes", "objects_left"} <= counted <= reasons.keys()
     assert "it broke" in reasons["python_calls"]
+
+
+@pytest.mark.parametrize("fails_from", [1, 2, 5])
+def test_a_call_that_fails_again_uncounted_raises(fails_from: int) -> None:
+    """It comes after a setup of its own, and everything is as it was before."""
+    made: list[str] = []
+
+    def call() -> None:
+        made.append("call")
+        with OUTER:
+            if made.count("call") >= fails_from:
+                raise ValueError(f"it broke at {made.count('call')}")
+
+    with pytest.raises(ValueError, match=f"^it broke at {fails_from + 1}$"):
+        count(call, setup=lambda: made.append("setup"))
+    assert made == ["setup", "call"] * (fails_from + 1)
+
+
+def test_a_call_of_a_certain_number_that_fails_leaves_out_one_counter() -> None:
+    """The next call works, and so does what else is counted; the tally shows that there is a doubt."""
+    made: list[None] = []
+
+    def call() -> None:
+        made.append(None)
+        if len(made) == 2:
+            raise ValueError("it broke")
+        math.sqrt(4)
+
+    found = count(call)
+    assert found.has_failed
+    (note,) = (note for note in found.notes if "it broke" in note)
+    left_out = note.removeprefix("not counted: ").partition(":")[0].split(", ")
+    counted = {each.name for each in found.repetitions[0]}
+    assert counted
+    assert counted.isdisjoint(left_out)
+    assert {*left_out, *counted} >= {each.name for each in count(branch).repetitions[0] if ":" not in each.name}
+
+
+@pytest.mark.parametrize("is_disturbed", [tracemalloc.is_tracing, lambda: not gc.isenabled()])
+def test_a_call_that_fails_for_what_counting_needs_leaves_notes(is_disturbed: Callable[[], bool]) -> None:
+    """One that does not stand a trace of memory, or the collector being off, works without them."""
+
+    def call() -> None:
+        if is_disturbed():
+            raise RuntimeError("it broke")
+
+    assert count(call).has_failed
+
+
+@pytest.mark.parametrize("call", [branch, lambda: None])
+def test_what_cannot_be_counted_is_no_failure(call: Callable[[], None]) -> None:
+    """A call that works leaves no doubt, whichever counters there are not on this machine."""
+    assert not count(call).has_failed
 
 
 def test_a_device_is_counted_by_phase() -> None:

@@ -183,6 +183,52 @@ def test_traced_slices_have_phases_per_call() -> None:
     assert subject.take(SliceKind.PLAIN).phases == ()
 
 
+def test_a_call_that_fails_under_tracing_alone_has_no_phases() -> None:
+    """Its traced slices are plain ones, and say why; the call was made once more without tracing, with its setup."""
+    clock, made = FakeClock(), list[str]()
+
+    def call() -> None:
+        made.append("call")
+        with hierarchical_timer("work"):
+            clock.advance(1e-3)
+        if made[-3:-1] == ["traced", "setup"]:
+            raise ValueError("it broke")
+
+    subject = meter(workload(call, setup=lambda: made.append("setup")), clock)
+    subject.warm_up(None, 1.0)
+    made.append("traced")
+    record = subject.take(SliceKind.TRACED)
+    assert made.count("traced") == 1
+    before = made.index("traced")
+    assert made[before + 1 : before + 5] == ["setup", "call"] * 2
+    assert len(made) - before - 1 == 2 * (2 + record.calls)
+    assert record.kind is SliceKind.TRACED
+    assert record.phases == ()
+    assert record.note.endswith(": ValueError: it broke")
+    assert record.call_s == pytest.approx(1e-3)
+    assert record.items == 4 * record.calls
+    again = subject.take(SliceKind.TRACED)
+    assert (again.phases, again.note) == ((), record.note)
+    assert subject.take(SliceKind.PLAIN).note == ""
+
+
+def test_a_call_that_fails_without_tracing_too_raises() -> None:
+    """Whatever the slice is that it fails in first."""
+    clock, is_broken = FakeClock(), list[bool]()
+
+    def call() -> None:
+        clock.advance(1e-3)
+        if is_broken:
+            raise ValueError(f"it broke {len(is_broken)} times")
+
+    subject = meter(workload(call), clock)
+    subject.warm_up(None, 1.0)
+    assert subject.take(SliceKind.TRACED).note == ""
+    is_broken.append(True)
+    with pytest.raises(ValueError, match="it broke"):
+        subject.take(SliceKind.TRACED)
+
+
 def test_items_and_collections_are_those_of_a_slice() -> None:
     """A workload's own count of items is read after each slice; garbage that it makes is collected within."""
     clock = FakeClock()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
-from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, quiet, tracing, undisturbed
+from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, as_usual, quiet, tracing, undisturbed
 from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use
 from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.measured import Count, Probe, Tally
@@ -65,6 +65,7 @@ class _Passes:
         self._probes = probes
         self._counts: list[list[Count]] = [[] for _ in range(repetitions)]
         self._notes: list[str] = []
+        self.has_failed = False
 
     def run(self, instrument: Instrument) -> bool:
         """Make an instrument's pass, and return whether it could count; where not, a note has the reason."""
@@ -73,15 +74,26 @@ class _Passes:
             # In this order: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):
                 passed = [self._count(instrument) for _ in range(1 + len(self._counts))]
-        except Exception as error:  # the call does not raise where nothing is counted, so the instrument is left out
+        except CannotCountError as error:
+            self.leave_out(instrument.names, str(error))
+            return False
+        except Exception as error:
+            self._call_plainly()  # raises where counting is not to blame; else the instrument is left out
             failed = f"the call fails while they are counted: {type(error).__name__}: {error}"
-            self.leave_out(instrument.names, str(error) if isinstance(error, CannotCountError) else failed)
+            self.leave_out(instrument.names, failed)
+            self.has_failed = True
             return False
         for counts, found in zip(self._counts, passed[1:], strict=True):
             seen = {count.name for count in found if count.path == WHOLE}
             counts += [Count(WHOLE, name, 0) for name in instrument.names if name not in seen]
             counts += [count for count in found if count.value or count.path == WHOLE]
         return True
+
+    def _call_plainly(self) -> None:
+        with as_usual():
+            if self._setup is not None:
+                self._setup()
+            self._call()
 
     def leave_out(self, names: Sequence[str], reason: str) -> None:
         """Note that something is not counted, and why."""
@@ -90,7 +102,7 @@ class _Passes:
     def tally(self) -> Tally:
         """Return all that was counted."""
         order = [tuple(sorted(counts, key=lambda count: (count.path, count.name))) for counts in self._counts]
-        return Tally(tuple(order), tuple(self._notes))
+        return Tally(tuple(order), tuple(self._notes), self.has_failed)
 
     def _count(self, instrument: Instrument) -> tuple[Count, ...]:
         if self._setup is not None:

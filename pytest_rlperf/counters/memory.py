@@ -253,6 +253,21 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
+def as_usual() -> Iterator[None]:
+    """Have the collector on and memory untraced while the body runs, within :func:`undisturbed` and :func:`tracing`."""
+    was_on, was_traced = gc.isenabled(), tracemalloc.is_tracing()
+    gc.enable()
+    tracemalloc.stop()
+    try:
+        yield
+    finally:
+        if not was_on:
+            gc.disable()
+        if was_traced:
+            tracemalloc.start()
+
+
+@contextmanager
 def undisturbed() -> Iterator[None]:
     """Switch the collector off, and freeze all present objects, while the body runs.
 

@@ -156,6 +156,11 @@ def traced_call_s(traced: Sequence[SliceRecord]) -> float:
     return sum(record.rounds_s for record in traced) / calls if calls else 0.0
 
 
+def untraced(traced: Sequence[SliceRecord]) -> tuple[str, ...]:
+    """Return why slices that were to be traced have no phases."""
+    return tuple(dict.fromkeys(record.note for record in traced if record.note))
+
+
 def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | None:
     """Return a phase's times on a device over several slices, each with its share of all calls; None without any.
 

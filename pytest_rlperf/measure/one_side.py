@@ -25,6 +25,7 @@ from pytest_rlperf.measure.figures import (
     traced_call_s,
     trimmed_mean,
     typical_call_s,
+    untraced,
     worker_record,
 )
 from pytest_rlperf.measure.passes import CountingPass
@@ -214,7 +215,7 @@ def measure_one_side(
     taken, records = _take_turns(chosen, warm, deadline_s, clock, progress)
     traced = [record for slices in taken for record in slices.traced]
     few = f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}"
-    notes = (few,) if len(records) < len(workers) else ()
+    notes = (*([few] if len(records) < len(workers) else ()), *untraced(traced))
     usages = tuple(tuple(slices.usages) for slices in taken)
     return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), notes, usages)
 

@@ -25,6 +25,7 @@ from pytest_rlperf.measure.figures import (
     traced_call_s,
     trimmed_mean,
     typical_call_s,
+    untraced,
     worker_record,
 )
 from pytest_rlperf.measure.one_side import BlockPace, SideMeasurement
@@ -463,7 +464,7 @@ class PairedMeasurement:
                 tuple(getattr(record, side) for record in records),
                 typical_shares(slices),
                 1.0 if slices else 0.0,
-                (),
+                untraced(slices),
             )
             for side, slices in ((side, slices_of(traced, side)) for side in ("base", "head"))
         )

@@ -28,6 +28,16 @@ from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import Ranges, quieten_ranges
 from pytest_rlperf.timers import Tree, recording_into
 
+
+def call_plainly(workload: Workload) -> None:
+    """Call a workload once without instruments, after one with them failed: raises where they are not to blame."""
+    __tracebackhide__ = True
+    if workload.setup is not None:
+        workload.setup()
+    workload.call()
+    workload.processed(0)
+
+
 # --------------------------------------------------------------------------- tracing
 
 _UNSEEN_LOOKS = 3  # of which the median counts: a host that is woken late looks like a device that still works
@@ -175,7 +185,12 @@ def count(
     __tracebackhide__ = True
     quieten_ranges()
     with quiet():
-        call_s, traced = look_for_phases(workload, clock_ns)
+        try:
+            call_s, traced = look_for_phases(workload, clock_ns)
+        except Exception as error:
+            call_plainly(workload)  # raises where looking for phases is not to blame
+            failed = f"the call fails while its phases are recorded: {type(error).__name__}: {error}"
+            return Tally((), (f"not counted: {failed}",), has_failed=True)
         longest_s = limit_s / (repetitions * _COST_CALLS)
         once_s = _ONCE * limit_s / _COST_CALLS
         if longest_s < call_s <= limit_s:
@@ -259,6 +274,9 @@ class CountingPass:
     It takes up to half of that time where counts ``gates`` the test. The first worker decides for all: where calls are
     too long for its share, no other counts; where it counted a long call once, so do the others, and those of two pairs
     are enough. Where counts are not wanted (``is_wanted``), none does.
+
+    Where a call fails while it is counted, the next workers make their calls uncounted: one of a certain number, such
+    as the 20th of a process, fails there too if counting it is not to blame.
     """
 
     def __init__(self, max_time_s: float, workers: int, *, is_wanted: bool, gates: bool) -> None:
@@ -268,6 +286,7 @@ class CountingPass:
         self._declined: Tally | None = None
         self._repetitions = REPETITIONS
         self._counted = 0  # workers
+        self._is_in_doubt = False
 
     def run(self, workers: Sequence[Worker]) -> None:
         """Have those of ``workers`` count that have not done so; all of them have checked their component."""
@@ -276,12 +295,16 @@ class CountingPass:
         is_enough = self._repetitions == 1 and self._counted >= _ONCE_WORKERS
         if not fresh or not self._is_wanted or is_enough:
             return
+        if self._is_in_doubt:
+            self._is_in_doubt = False
+            return
         first = fresh[0]
         if (first.checked_s or 0.0) > self._longest_first_s:
             note = f"not counted: the first call took {units.seconds(first.checked_s or 0.0)}"
             self._declined = Tally((), (f"{note}; a longer --rlperf-max-time leaves time for it",))
         for group in (fresh[:1], fresh[1:]):
-            self._count(group)
+            if not self._is_in_doubt:
+                self._count(group)
 
     def _count(self, workers: Sequence[Worker]) -> None:
         __tracebackhide__ = True
@@ -293,6 +316,7 @@ class CountingPass:
             worker.start_count(self._repetitions, self._limit_s * (_LENIENCE if self._counted else 1.0))
         for worker, counted in zip(workers, wait_all(workers, lambda worker: worker.wait_counted()), strict=True):
             worker.tally = counted
+            self._is_in_doubt |= counted.has_failed
             if counted.repetitions:
                 self._repetitions = len(counted.repetitions)
                 self._counted += 1
@@ -332,6 +356,7 @@ def explain(
     except ProfilerBusyError as busy:
         return (), (str(busy),)
     except Exception as error:  # by code that cannot be profiled; its measurement is complete
+        call_plainly(workload)
         return (), (
             f"where the time goes is unknown: under the profiler, the call raised {type(error).__name__}: {error}",
         )

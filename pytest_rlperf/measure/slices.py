@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import repeat
 
 import psutil
@@ -20,7 +21,14 @@ from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
-from pytest_rlperf.measure.passes import TracedDeviceSlice, TracedHostSlice, TracedSlice, explain, source_of_phases
+from pytest_rlperf.measure.passes import (
+    TracedDeviceSlice,
+    TracedHostSlice,
+    TracedSlice,
+    call_plainly,
+    explain,
+    source_of_phases,
+)
 from pytest_rlperf.measure.resources import ActivityWatch, cpu_reader, find_allocations, read_usage
 from pytest_rlperf.measure.rounds import (
     SLICE_S,
@@ -137,6 +145,7 @@ class Meter:
         self._call_s = 0.0
         self._calls = 0  # in slices
         self._extra_steps = 0
+        self._untraceable = ""
         self._single = False
         self._source: Harvest | None = None  # of phases
         self._has_looked = False
@@ -270,12 +279,26 @@ class Meter:
         On a device a disturbed slice is retaken a few times; where that did not help, the record has the disturbances.
         """
         __tracebackhide__ = True
+        if kind is SliceKind.TRACED:
+            return self._take_traced()
         if self.device is None or kind in self._kernels:
             return self._take(kind)
-        record = self.device.undisturbed(kind, lambda: self._take(kind))
-        if kind is SliceKind.TRACED:
-            self._has_looked = True  # in a slice that was kept; once is enough, as calls may be long
-        return record
+        return self.device.undisturbed(kind, lambda: self._take(kind))
+
+    def _take_traced(self) -> SliceRecord:
+        """Take a traced slice; a plain one, with a note, where the call fails while it is traced and not without."""
+        __tracebackhide__ = True
+        kind, device = SliceKind.TRACED, self.device
+        if not self._untraceable:
+            try:
+                record = self._take(kind) if device is None else device.undisturbed(kind, lambda: self._take(kind))
+            except Exception as error:
+                call_plainly(self.workload)  # raises where tracing is not to blame
+                self._untraceable = f"no phases: the call fails while it is traced: {type(error).__name__}: {error}"
+            else:
+                self._has_looked = True  # in a slice that was kept; once is enough, as calls may be long
+                return record
+        return replace(self._take(SliceKind.PLAIN), kind=kind, note=self._untraceable)
 
     def _trace(self) -> TracedSlice:
         """Return a new traced slice."""

@@ -24,10 +24,14 @@ class Count:
 
 @dataclass(frozen=True)
 class Tally:
-    """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason."""
+    """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
+
+    ``has_failed`` where a call failed while it was counted, and the next call did not fail uncounted.
+    """
 
     repetitions: tuple[tuple[Count, ...], ...]
     notes: tuple[str, ...]
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +231,7 @@ class SliceRecord:
     whole slice, as reading the CPU's clock costs too much to do it every round.
     ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
     ``cpu`` is the number of the CPU it ended on, -1 where the system does not report it.
+    ``note`` is why a traced slice has no phases.
     """
 
     kind: SliceKind
@@ -241,6 +246,7 @@ class SliceRecord:
     cpu: int
     phases: tuple[Phase, ...]
     device: DeviceSlice | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
