@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,8 @@ from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.run.state import Series
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.process import connected
 
 PAGE = (Path(__file__).parents[1] / "docs" / "counters.md").read_text(encoding="utf-8")
 OFF = """
@@ -327,6 +330,69 @@ def test_outputs_are_compared(head: object, expected: OutputComparison | Outputs
     assert expected in (found, found.outputs)
     with_nan = output_parts([np.array([np.nan, 1.0])])
     assert compare([(7, with_nan, with_nan)] * 2).outputs is Outputs.EQUAL
+
+
+LARGEST = float(np.finfo(np.float64).max)
+AWKWARD: dict[str, Any] = {
+    "-inf alone": np.full(5, -np.inf),
+    "NaN alone": np.full(3, np.nan, dtype=np.float32),
+    "all that is not finite, and numbers": np.array([np.inf, 3.0, -np.inf, np.nan, 5.0]),
+    "too large to be added": np.full(4, LARGEST),
+    "of both signs": np.array([LARGEST, -LARGEST] * 50),
+    "too large for float64": np.array([1e300, 2.0], dtype=np.longdouble) ** 2,
+    "half precision": np.full(300, np.finfo(np.float16).max, dtype=np.float16),
+    "plain": {"low": -math.inf, "high": math.inf, "none": math.nan, "large": LARGEST, "least": -LARGEST},
+    "empty": np.empty((0, 3)),
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.filterwarnings("error", "ignore:overflow encountered in cast:RuntimeWarning")
+def test_outputs_that_are_not_finite_are_compared(name: str) -> None:
+    """Their samples are finite, or no message could hold them, and tell other outputs apart."""
+    value = AWKWARD[name]
+    parts = output_parts(value)
+    assert parts
+    assert all(math.isfinite(number) for part in parts for number in part.sample)
+    here, there = connected()
+    with here, there:
+        m.send(there, m.Answer(1, m.Checked(0.001, 1.0, {}, children=False, output=parts)))
+        answer = m.receive_from_worker(here)
+    assert isinstance(answer, m.Answer)
+    assert m.answer_to(m.Check(), answer).output == parts
+    assert compare([(7, parts, parts)] * 2).outputs is Outputs.EQUAL
+    other = {**value, "low": math.inf} if isinstance(value, dict) else np.zeros((2, 1))
+    assert compare([(7, parts, output_parts(other))] * 2).outputs is Outputs.DIFFERENT
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(np.full(3, LARGEST), id="whose mean is rounded up"),
+        pytest.param({"a": 1.0, "n": 10**400}, id="an integer that no float can be"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_the_largest_outputs_are_compared(value: object) -> None:
+    """None is left out, and their samples are finite."""
+    parts = output_parts(value)
+    assert parts
+    assert all(math.isfinite(number) for part in parts for number in part.sample)
+
+
+@given(st.lists(st.floats(width=64, allow_nan=True, allow_infinity=True), max_size=200), st.sampled_from("efd"))
+def test_the_mean_of_an_output_is_that_of_its_finite_numbers(values: list[float], kind: str) -> None:
+    """By an independent sum; the other samples are its values, in their order."""
+    with np.errstate(over="ignore"):
+        array = np.array([value / 1e3 for value in values]).astype(kind)
+    (part,) = output_parts(array)
+    assert all(map(math.isfinite, part.sample))
+    finite = [float(number) for number in array if math.isfinite(number)]
+    if values:
+        mean = float(sum(map(Fraction, finite)) / max(1, len(finite)))
+        assert part.sample[0] == pytest.approx(mean, rel=1e-9, abs=1e-12 * max(map(abs, finite), default=0.0))
+    if len(values) <= 64:
+        assert [number for number in part.sample[1:] if abs(number) < LARGEST and number] == [n for n in finite if n]
 
 
 def test_outputs_that_vary_are_not_compared() -> None:

@@ -253,7 +253,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain_part(path: str, value: bool | float | str) -> OutputPart:
-    is_number = not isinstance(value, str) and math.isfinite(value) and abs(value) < sys.float_info.max
+    is_number = not isinstance(value, str) and abs(value) < sys.float_info.max  # nor infinite or no number
     return OutputPart(path, type(value).__name__, repr(value)[:200], (float(value),) if is_number else ())
 
 
@@ -275,7 +275,10 @@ def _sample(flat: Any) -> Iterator[float]:
 
     if not flat.size:
         return
-    numbers = np.nan_to_num(flat.astype(np.float64))
-    yield float(numbers.mean())
+    numbers = flat.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    with np.errstate(over="ignore"):
+        yield float(np.nan_to_num((finite / max(1, finite.size)).sum()))
+    numbers = np.nan_to_num(numbers)
     for index in np.linspace(0, flat.size - 1, min(flat.size, _SAMPLE_MOST)).astype(int):
         yield float(numbers[index])
