@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import builders
 import pytest
 from rich.cells import cell_len
 
 from pytest_rlperf.report.github import escape, grid
+from pytest_rlperf.report.summary import failure_text
 from pytest_rlperf.report.table import Cell, Column, Table, make_table, print_facts, rendered, table_lines, table_text
+from pytest_rlperf.report.tables import verdict_table
 
 NAME = Column("name", "left", folds=True)
 COLUMNS = (NAME, Column("A", priority=2), Column("B", priority=1), Column("word", "left"))
@@ -81,3 +86,21 @@ def test_markdown_has_nothing_but_text_in_its_cells() -> None:
     ]
     assert "|" not in escape("a|<b>")
     assert grid(make_table((NAME,), [])) == ""
+
+
+@pytest.mark.parametrize(
+    ("base_ms", "shown"),
+    [(50.2, "50.2 ms"), (49.5, "49.5 ms"), (294.0, ""), (20.0, "")],
+    ids=["true", "near", "far", "less"],
+)
+def test_medians_that_contradict_the_change_are_not_shown_beside_each_other(base_ms: float, shown: str) -> None:
+    """A change of pairs that differ much is no ratio of medians over all of them: the row has its interval alone."""
+    found = builders.compared(ratio=1.006, call_s=50.5e-3, live=True)
+    assert found.live is not None
+    slow = replace(found.live.base, workers=(builders.worker(base_ms / 1e3),) * 5)
+    found = replace(found, live=replace(found.live, base=slow))
+    table = verdict_table([found])
+    cells = {column.title: cell.text for column, cell in zip(table.columns, table.rows[0], strict=True)}
+    assert cells["median"] == "50.5 ms"
+    assert cells.get("baseline", "") == shown
+    assert (" on main" in failure_text(found, "main", against=True)) == bool(shown)

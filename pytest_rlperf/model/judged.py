@@ -215,6 +215,9 @@ class Creep:
     commit: str | None
 
 
+_ROUGHLY = 1.02  # medians of a handful of pairs may lie a little beside the interval of the change
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A test's whole story, as the reports read it; ``live`` is None where only stored numbers were compared.
@@ -236,6 +239,21 @@ class Outcome:
         if self.live is not None:
             return self.live.base
         return None if self.baseline is None else self.baseline.result
+
+    @property
+    def before_call_s(self) -> float | None:
+        """The time of a call before, to show beside the time now; None where both could not be true with the change.
+
+        A change is that of neighbouring slices. Where pairs of processes differ much, medians over all of them may show
+        another one, which nobody has measured.
+        """
+        before, estimate = self.before, self.verdict.estimate
+        if before is None or not before.measured:
+            return None
+        if self.live is None or estimate is None or not self.result.measured:
+            return before.call_s
+        shown = self.result.call_s / before.call_s
+        return before.call_s if estimate.low / _ROUGHLY <= shown <= estimate.high * _ROUGHLY else None
 
 
 @dataclass(frozen=True)

@@ -150,14 +150,14 @@ def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple
 
 def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
     """Return the figures of the whole call, empty where there is none; the chart of the change states that one."""
-    result, verdict, before = outcome.result, outcome.verdict, outcome.before
+    result, verdict, before_s = outcome.result, outcome.verdict, outcome.before_call_s
     items = f"{units.quantity(result.items_per_s)} items/s; an item: {result.unit}" if result.measured else ""
     return [
         ("exact counts", "\n".join(phase_changes(verdict.counters, None))),
         ("component", result.component),
         ("time per call", _call(result)),
         ("throughput", items),
-        ("before" if outcome.live is None else "base", _call(before)),
+        ("before" if outcome.live is None else "base", "" if before_s is None else units.seconds(before_s)),
         ("since first", creep_text(outcome)),
         ("tolerance", "" if tolerance is None else f"±{units.percent(tolerance, signed=False)}"),
         ("finds slowdowns from", "" if verdict.smallest_seen is None else units.change(1 + verdict.smallest_seen)),

@@ -114,15 +114,17 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
 
 def _times(outcome: Outcome, takes: str) -> list[str]:
     """Return a verdict with the change and both times, and the interval with what it rests on."""
-    verdict, live, before = outcome.verdict, outcome.live, outcome.before
+    verdict, live, before_s = outcome.verdict, outcome.live, outcome.before_call_s
     estimate = verdict.estimate
-    if estimate is None or before is None:
+    if estimate is None or outcome.before is None:
         return [f"{verdict.status.value}: {takes}"]
     where = "in the baseline" if live is None else f"on {shown(live.base_label)}"
+    if before_s is not None:
+        takes = f"{takes}, {units.seconds(before_s)} {where}"
     interval = bounds_text(estimate)
     pairs = "" if live is None else f"{units.counted(len(live.pairs), 'live pair')}, {live.clock} time"
     return [
-        f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
+        f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}",
         f"{100 * estimate.confidence:.0f} % interval {interval}, {pairs or 'relative to the reference kernels'}",
     ]
 
@@ -185,12 +187,13 @@ def pace_text(outcome: Outcome) -> str:
     """Write the time of a call and the one before: ``48.2 µs a call, was 44.1 µs``; empty without figures."""
     if not outcome.result.measured:
         return ""
-    was = outcome.before is not None and outcome.before.measured and f", was {units.seconds(outcome.before.call_s)}"
-    return f"{units.seconds(outcome.result.call_s)} a call{was or ''}"
+    was = "" if outcome.before_call_s is None else f", was {units.seconds(outcome.before_call_s)}"
+    return f"{units.seconds(outcome.result.call_s)} a call{was}"
 
 
 def compares_nothing(outcomes: Iterable[Outcome]) -> bool:
-    """Whether no gated test could run on the base side, which is never a pass."""
+    """Whether no gated test could run on the base side, which is no pass unless all of them are new."""
     judged = [outcome.verdict for outcome in outcomes if outcome.verdict.status is not Status.ERROR]
     gated = [verdict for verdict in judged if verdict.gated]
-    return bool(gated) and all(verdict.reason.code == Code.BASE for verdict in gated)
+    is_nothing = bool(gated) and all(verdict.reason.code == Code.BASE for verdict in gated)
+    return is_nothing and not all(verdict.status is Status.NEW for verdict in gated)

@@ -52,14 +52,14 @@ def verdict_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _verdict_row(outcome: Outcome) -> list[Cell]:
-    result, before, creep, status = outcome.result, outcome.before, outcome.creep, outcome.verdict.status
+    result, before_s, creep, status = outcome.result, outcome.before_call_s, outcome.creep, outcome.verdict.status
     estimate = outcome.verdict.estimate
     return [
         Cell(outcome.result.name, "code"),
         Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
         Cell(_cpu_shares([result for _, result in sides(outcome) if result.clock == "wall"])),
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
-        Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
+        Cell("") if before_s is None else Cell(units.seconds(before_s), order=before_s),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
         Cell("") if creep is None else Cell(_change(creep), order=creep.ratio),
         Cell(_first_count(outcome.verdict.counters)),
