@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,21 +17,16 @@ VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
 
 def exchange_trees(patch: pytest.MonkeyPatch) -> None:
     """Have today's tree be base and the commit's be head, in every other respect as before."""
-    prepare_sides = prepare.prepare_sides
+    against = prepare.Preparation.against
 
-    def exchanged(*arguments: Any) -> Sides:
-        sides = prepare_sides(*arguments)
+    def exchanged(preparation: prepare.Preparation, spec: str) -> Sides:
+        sides = against(preparation, spec)
         return replace(sides, base=sides.head, head=sides.base)
 
-    patch.setattr(prepare, "prepare_sides", exchanged)
+    patch.setattr(prepare.Preparation, "against", exchanged)
 
 
-def leave_uncompiled(patch: pytest.MonkeyPatch) -> None:
-    """Leave base's modules as they are checked out, compiled by no one, whatever today's are."""
-    patch.setattr(prepare, "compile_as_today", lambda *arguments: None)
-
-
-SUSPECTS = {"trees": exchange_trees, "uncompiled": leave_uncompiled}
+SUSPECTS = {"trees": exchange_trees}
 
 
 def pytest_configure() -> None:

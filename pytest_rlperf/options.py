@@ -130,12 +130,12 @@ def parse_address(value: object) -> str:
     )[0]
 
 
-def parse_packages(value: object) -> tuple[str, ...]:
-    """Read names of import packages, parted by blanks or commas."""
-    names = tuple(re.split(r"[\s,]+", str(value).strip()))
-    if not all(name.isidentifier() for name in names):
-        raise ValueError("expected names of import packages, such as: my_library my_envs")
-    return names
+def parse_globs(value: object) -> tuple[str, ...]:
+    """Read patterns of relative paths, parted by blanks."""
+    patterns = tuple(str(value).split())
+    if any(pattern.startswith("/") for pattern in patterns):
+        raise ValueError("expected patterns of paths relative to the repository, such as: data/*.npz")
+    return patterns
 
 
 def _is_counter(name: str) -> bool:
@@ -233,8 +233,9 @@ class Config:
     workers: Annotated[str, Option(None, parse_workers, "auto",
         "how processes that measure are started: forked from one that has loaded what both sides load alike, where "
         "that can be (auto), or each as a new interpreter (fresh)", ini=True)]
-    packages: Annotated[tuple[str, ...], Option(None, parse_packages, (),
-        "the import packages under test (default: those in the tree)", ini=True)]
+    also: Annotated[tuple[str, ...], Option(None, parse_globs, (),
+        "patterns of files that git ignores and both sides need, relative to the repository, such as data/*.npz: they "
+        "are copied whatever their size", ini=True)]
     tolerance: Annotated[float | None, Option("--rlperf-tolerance", parse_tolerance, None,
         "the smallest slowdown worth failing for (default: 3%%); stored numbers alone fail no test under 20%%",
         "PERCENT", ini=True, marker=True)]

@@ -5,8 +5,11 @@ PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +28,26 @@ def uses_benchmark(item: pytest.Item) -> bool:
         return False
     definitions = item._fixtureinfo.name2fixturedefs.get("benchmark", ())  # type: ignore[attr-defined]
     return any(definition.func.__module__.startswith("pytest_benchmark.") for definition in definitions[-1:])
+
+
+@contextlib.contextmanager
+def without_version_control() -> Iterator[None]:
+    """Keep pytest-benchmark from asking git about the tree while it declares its options: for a name of files.
+
+    A worker writes none. Git would write the index, and run what its settings name.
+    """
+    asked = subprocess.check_output
+
+    def ask(command: Any, *arguments: Any, **settings: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("pytest_benchmark."):
+            raise FileNotFoundError("a measured run's workers do not ask version control")
+        return asked(command, *arguments, **settings)
+
+    subprocess.check_output = ask  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        subprocess.check_output = asked
 
 
 class TakenOver:

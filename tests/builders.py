@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -28,6 +29,7 @@ from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import Machine, Provenance, StoredResult
 from pytest_rlperf.report.run_json import RunFile, document_of
+from pytest_rlperf.sides.prepare import Preparation
 
 MS = 1e-3
 KEY = "tests/test_it.py::test_it"
@@ -323,7 +325,15 @@ def project(root: Path, *files: str, **changes: Any) -> Project:
         files=tuple(root / file for file in files),
         conftests=(),
         test_patterns=("test_*.py", "*_test.py"),
-        packages=(),
+        also=(),
         baseline_dir=root / "baselines",
+        variables=dict(os.environ),
     )
     return replace(found, **changes)
+
+
+def preparation(project: Project) -> Preparation:
+    """Return what makes the sides of a run of ``project``; all that it makes is below ``made``, beside the root."""
+    made = project.rootdir.parent / "made"
+    made.mkdir(exist_ok=True)
+    return Preparation(project, lambda: Path(tempfile.mkdtemp(dir=made)), lambda step: None)

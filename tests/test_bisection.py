@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import math
 import os
 import re
-import sys
+import subprocess
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
@@ -22,9 +23,9 @@ from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
-from pytest_rlperf.model.sides import Project
+from pytest_rlperf.model.sides import Side
 from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
-from pytest_rlperf.sides.prepare import Candidate, compared, find_candidates
+from pytest_rlperf.sides.prepare import Candidate, Preparation
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 LAST = "last, with 'quotes', a\\0, a\x0b and a \u2028"
@@ -101,23 +102,12 @@ def commit(top: Path, subject: str, files: dict[str, str]) -> None:
     git(top, "commit", "--quiet", "-m", subject)
 
 
-def project(top: Path) -> Project:
-    return Project(
-        rootdir=top,
-        directory=top,
-        inipath=None,
-        args=(),
-        path=(str(top),),
-        files=(top / "tests/test_x.py",),
-        conftests=(),
-        test_patterns=("test_*.py",),
-        packages=(),
-        baseline_dir=top / "baselines",
-    )
+def preparation(top: Path) -> Preparation:
+    return builders.preparation(builders.project(top, "tests/test_x.py"))
 
 
 def find(top: Path, spec: str) -> list[Candidate]:
-    return find_candidates(spec, project(top), lambda step: None)
+    return preparation(top).find_candidates(spec)
 
 
 def shas(top: Path, *refs: str) -> list[str]:
@@ -140,9 +130,10 @@ def test_sides_are_two_commits_with_todays_tests(tree: Path) -> None:
     """Neither is the working tree; both have today's tests."""
     write(tree, {"tests/test_x.py": "import mylib, sys\n"})
     first, second, *_ = find(tree, "HEAD~3")
-    sides = compared(first, second, project(tree), lambda step: None)
+    sides = preparation(tree).between(first, second)
     for side, text in ((sides.base, "A = 0\n"), (sides.head, "A = 1\n")):
         (home,) = side.homes
+        assert home == side.tree
         assert (home / "mylib.py").read_text(encoding="utf-8") == text
         assert (home / "tests/test_x.py").read_text(encoding="utf-8") == "import mylib, sys\n"
     assert sides.base.label != sides.head.label
@@ -220,14 +211,29 @@ def test_releases_are_those_that_pip_lists(tree: Path) -> None:
 @needs_pip
 @pytest.mark.usefixtures("wheels")
 def test_installed_release_is_todays_side(tree: Path) -> None:
-    """It is taken as it is, on either side of a comparison; another one has an environment of its own."""
+    """It is taken as it is, on either side of a comparison; another one is installed for its side alone."""
     found = find(tree, "pip:iniconfig==0.0.1")
     older, installed = found[0], found[-1]
-    before, after = (
-        compared(*pair, project(tree), lambda step: None) for pair in ((older, installed), (installed, older))
+    sides = preparation(tree)
+    before, after = (sides.between(*pair) for pair in ((older, installed), (installed, older)))
+    assert before.packages == after.packages == ("iniconfig",)
+    for side in (before.head, after.base):
+        assert side.homes == (side.tree,)
+        assert version_of(side) == importlib.metadata.version("iniconfig")
+    for side in (before.base, after.head):
+        own, copied = side.homes
+        assert copied == side.tree
+        assert [path.name for path in own.glob("iniconfig-*")] == ["iniconfig-0.0.1.dist-info"]
+        assert version_of(side) == "0.0.1"
+
+
+def version_of(side: Side) -> str:
+    """Return the release of iniconfig in processes of a side."""
+    program = (
+        "import sys, importlib.metadata; sys.path[:] = sys.argv[1:]; print(importlib.metadata.version('iniconfig'))"
     )
-    assert before.head.python == after.base.python == sys.executable
-    assert before.base.python == after.head.python != sys.executable
+    command = [side.python, "-c", program, *side.path]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
 LIBRARY = "def scan():\n    return 1\n\ndef work():\n    scan()\n"

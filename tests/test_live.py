@@ -145,7 +145,10 @@ def test_an_import_is_each_sides_own(repository: Repository) -> None:
 
 @pytest.mark.skipif(count_lanes().most < 2, reason="one lane sets up all the first pairs at once")
 def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) -> None:
-    """Other pairs wait until the first one has got to its call; where it never does they are not begun."""
+    """Other pairs wait until the first one has got to its call; where it never does they are not begun.
+
+    Before them one pair of observers has tried.
+    """
     skipped = """
         import os, pathlib, pytest
 
@@ -163,7 +166,7 @@ def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) 
     begun = repository.tmp / "begun"
     run = repository.against("HEAD", "--rlperf-lanes=2", BEGUN=str(begun))
     assert run.counts == "1 passed, 1 skipped"
-    assert begun.read_text() == "xx"
+    assert begun.read_text() == "xxxx"
 
 
 @pytest.mark.usefixtures("fast")
@@ -242,35 +245,59 @@ def test_a_name_that_is_missing_on_base_is_new(repository: Repository, wording: 
 
 
 @pytest.mark.slow
-def test_nothing_that_runs_on_base_is_a_usage_error(repository: Repository, wording: Wording) -> None:
-    """A comparison in which no test could be compared is no pass."""
+def test_tests_of_something_new_alone_pass(repository: Repository) -> None:
+    """The first tests of something new have nothing to be compared with, and are no reason to fail."""
     repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
     repository.measure("added")
     repository.commit()
-    run = repository.against("HEAD~1", code=USAGE)
+    run = repository.against("HEAD~1")
     assert run.statuses == {"test_added": "NEW"}
-    assert re.findall(r"(?m)^note .*", run.section("rlperf")) == wording
 
 
-def test_a_base_that_cannot_be_imported_is_a_usage_error(repository: Repository, wording: Wording) -> None:
-    """Base's own traceback says why nothing can be compared."""
+def test_a_base_that_cannot_be_imported_is_the_reason_of_each_test(repository: Repository, wording: Wording) -> None:
+    """Base's own error says why nothing can be compared, and a run that compares nothing is no pass."""
     repository.library("broken", more="\nraise RuntimeError('base is broken')\n")
     repository.commit()
     repository.library("head")
     repository.commit()
     run = repository.against("HEAD~1", code=USAGE)
-    assert without_commits(run.err) == wording
+    assert run.statuses == {"test_work": "INCOMPARABLE", "test_rest": "INCOMPARABLE"}
+    assert without_commits(run.reasons["test_work"]) == wording
+    assert re.findall(r"(?m)^note .*", run.section("rlperf")) == wording
     assert repository.left_over() == []
 
 
-def test_a_side_that_loads_the_others_code_is_a_usage_error(repository: Repository, wording: Wording) -> None:
-    """Base must not run head's files, whatever puts them on its path; the file is named."""
+def test_a_conftest_that_base_cannot_import_is_the_reason_of_its_tests(repository: Repository) -> None:
+    """Today's conftest.py may need what only head has: its tests are new there, and the run goes on."""
+    repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
+    repository.write({"tests/conftest.py": "from mylib import added\n"})
+    repository.commit()
+    run = repository.against("HEAD~1", "--rlperf-max-time=1")
+    assert run.statuses == {"test_work": "NEW", "test_rest": "NEW"}
+    assert "cannot import name 'added' from 'mylib'" in run.reasons["test_work"]
+    assert str(repository.tmp) not in run.text
+
+
+def test_a_side_that_reads_the_users_own_tree_is_a_usage_error(repository: Repository, wording: Wording) -> None:
+    """What both sides read by its whole path is of neither version; the file is named."""
+    repository.write({"mylib/table.txt": "1"})
+    place = repository.root / "mylib/table.txt"
+    repository.library("base", more=f"\nTABLE = open({str(place)!r}).read()\n")
+    repository.commit()
+    repository.library("head", times=5, more=f"\nTABLE = open({str(place)!r}).read()\n")
+    repository.commit()
+    run = repository.against("HEAD~1", "-k", "work", code=USAGE)
+    assert str(place) in run.err
+    assert without_commits(run.err) == wording
+
+
+def test_a_path_in_a_tests_conftest_leads_to_its_own_side(repository: Repository) -> None:
+    """Base does not run head's modules, whatever puts the user's own tree on its path."""
     repository.write({"conftest.py": f"import sys\nsys.path.insert(0, {str(repository.root)!r})\n"})
     repository.library("head", times=5)
     repository.commit()
-    run = repository.against("HEAD~1", "-k", "work", code=USAGE)
-    assert str(repository.root / "mylib" / "__init__.py") in run.err
-    assert without_commits(run.err) == wording
+    run = repository.against("HEAD~1", "-k", "work", code=FAILED)
+    assert run.statuses == {"test_work": "SLOWER"}
 
 
 def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Repository, wording: Wording) -> None:

@@ -11,6 +11,7 @@ import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
+from pytest_rlperf.errors import SideError
 from pytest_rlperf.measure.one_side import SideMeasurement
 from pytest_rlperf.measure.pairs import PairsMeasured
 from pytest_rlperf.model import reasons
@@ -44,12 +45,17 @@ class Worker(FakeWorker):
 
 
 class Stems:
-    """The stems of both sides; ``loaders`` are those that pairs came from, and ``variables`` what tests set."""
+    """The stems of both sides; ``loaders`` are those that pairs came from, and ``variables`` what tests set.
+
+    The places of the code are looked at of workers in ``looked_at``, of which one ``strays``.
+    """
 
     def __init__(self, *, fresh: bool = False, variables: dict[str, str] | None = None) -> None:
         self.fresh = fresh
         self.variables = variables or {}
         self.checked: list[str] = []
+        self.looked_at: set[str] = set()
+        self.strays = ""
         self.loaders: dict[int, int] = {}
         self.claimed: set[int] = set()
 
@@ -64,8 +70,10 @@ class Stems:
         self.loaders[number] = loader
         return [Worker(f"{side} {number}", self) for side in ("base", "head")]
 
-    def may_differ(self, base: Worker, head: Worker) -> bool:
-        return True
+    def check_places(self, base: Worker, head: Worker) -> None:
+        self.looked_at |= {base.name, head.name}
+        if self.strays in self.looked_at:
+            raise SideError(f"{self.strays} has loaded code of the other side")
 
     def let_go(self, worker: Worker) -> None:
         """Let a worker end."""
@@ -152,6 +160,7 @@ def test_sides_begin_in_turn(fresh: bool) -> None:
     for order in (group.opened, stems.checked, counted):
         assert order[:2] == in_turn[:2]
         assert sorted(order, key=lambda name: name[-1]) == in_turn  # later pairs begin at once
+    assert stems.looked_at == {*in_turn}
     assert group.reporter == "head 0"
     assert sorted(group.left) == ["base 1", "base 2", "head 1", "head 2"]
     assert stems.claimed == {0}  # until the end of the test
@@ -174,6 +183,17 @@ def test_a_change_is_confirmed_by_pairs_of_a_second_loader(
     assert verdict.status is status
     assert {pair.other_work for pair in measured.pairs} == {None}, "only an UNDECIDED is of interest"
     assert [stems.loaders[number] for number in sorted(stems.loaders)] == loaders
+
+
+@pytest.mark.parametrize("strays", ["base 0", "head 2"])
+def test_a_worker_with_code_of_the_other_side_ends_the_comparison(strays: str) -> None:
+    """Whichever pair it is of; all workers leave the test."""
+    stems = Stems()
+    stems.strays = strays
+    live, group = comparison(stems)
+    with pytest.raises(SideError, match=strays):
+        live.compare()
+    assert group.left[-1] == "all"
 
 
 def test_pairs_that_decide_nothing_keep_what_else_worked() -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
 from types import ModuleType, SimpleNamespace
@@ -15,8 +15,11 @@ import pytest
 from builders import write
 from wording import Wording
 
+import pytest_rlperf
 from pytest_rlperf.workers.loader import load
 from pytest_rlperf.workers.stems import modules_alike
+
+NO_TREE: tuple[str, tuple[str, ...]] = ("/nowhere", ())  # the top of a tree, and what is apart from it
 
 
 @pytest.fixture
@@ -36,12 +39,45 @@ def test_a_module_that_wants_a_package_under_test_is_named(place: Path, wanted: 
     optional = f"try:\n    import {wanted}\nexcept ImportError:\n    pass\n"
     write(place, {"own/__init__.py": "", "own/part.py": "", "own_ext.py": "", "plain.py": "", "late.py": ""})
     (place / "user.py").write_text(optional)
-    answer = load(["plain", "user", "late"], {"own", "own_ext"})
+    answer = load(["plain", "user", "late"], {"own", "own_ext"}, *NO_TREE)
     assert answer == {"dirty": "user"}
     assert "plain" in sys.modules
     assert not {"own", "own_ext", "late"} & set(sys.modules)
-    assert load(["own_extra"], {"own"})["dirty"] is None, "a name that only begins alike"
+    assert load(["own_extra"], {"own"}, *NO_TREE)["dirty"] is None, "a name that only begins alike"
     __import__("own_ext")  # which only a loader refuses
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_refused"),
+    [
+        ("inside", True),
+        ("package.part", True),
+        ("namespace.part", True),
+        ("linked", True),
+        ("linked_package.part", True),
+        ("spread.of_the_tree", True),
+        ("of_the_environment", False),
+        ("beside", False),
+        ("math", False),
+    ],
+)
+def test_a_module_that_wants_code_of_the_tree_is_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, is_refused: bool
+) -> None:
+    """By where it lies, also where a link leads there; an environment within the tree is no part of it."""
+    tree, environment = place / "tree", place / "tree/.venv/lib"
+    names = ("inside.py", "package/__init__.py", "package/part.py", "namespace/part.py", "spread/of_the_tree.py")
+    write(tree, dict.fromkeys((*names, ".venv/lib/of_the_environment.py"), ""))
+    write(place, {"tree_2/beside.py": "", "spread/other.py": "", "user.py": f"import {wanted}\n", "late.py": ""})
+    (place / "linked.py").symlink_to(tree / "inside.py")
+    (place / "linked_package").symlink_to(tree / "namespace")
+    for path in (place / "tree_2", environment, tree):
+        monkeypatch.syspath_prepend(path)
+    answer = load(["user", "late"], (), str(tree), [str(place / "tree/.venv")])
+    assert answer["dirty"] == ("user" if is_refused else None)
+    assert ("late" in sys.modules) is not is_refused
+    assert is_refused or wanted in sys.modules
+    __import__(wanted)  # which only a loader refuses
 
 
 @pytest.mark.parametrize(
@@ -59,7 +95,7 @@ def test_a_module_that_sets_what_copies_must_not_have_is_named(place: Path, text
     handlers, level = logging.root.handlers[:], logging.root.level
     write(place, {"plain.py": "", "setting.py": text, "late.py": ""})
     try:
-        assert load(["plain", "setting", "late"], ()) == {"dirty": "setting"}
+        assert load(["plain", "setting", "late"], (), *NO_TREE) == {"dirty": "setting"}
     finally:
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
@@ -69,26 +105,40 @@ def test_a_module_that_sets_what_copies_must_not_have_is_named(place: Path, text
 def test_modules_that_fail_are_left_out(place: Path) -> None:
     """One that raises, one that ends the process and one that is not there: the next one is imported."""
     write(place, {"raises.py": "1 / 0", "ends.py": "raise SystemExit(3)", "sound.py": ""})
-    assert load(["raises", "ends", "missing", "sound"], {"own"}) == {"dirty": None, "changes": {}}
+    assert load(["raises", "ends", "missing", "sound"], {"own"}, *NO_TREE) == {"dirty": None, "changes": {}}
     assert "sound" in sys.modules
 
 
 def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left out are the tree's, packages under test, the run's own, unsafe ones, plugins, and what is no import's."""
+    """Left out are the tree's, packages that differ, the run's own, unsafe ones, plugins, and what is no import's."""
     files = [PurePosixPath(name) for name in ("a_plugin/hooks.py", "_beside.py", "its.dist-info/RECORD")]
     entries = [SimpleNamespace(value="a_plugin.hooks:Main", dist=SimpleNamespace(files=files))]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
     kept = ["a_library", "a_library.part", "own_extra", "torch.utils.data"]
     dropped = ["own", "own.part", "a_plugin", "a_plugin.other", "_beside", "ray.data", "torch.utils.tensorboard"]
     dropped.append("of_the_run")
+    monkeypatch.setattr("sys.prefix", str(tmp_path / ".venv"))
     places = dict.fromkeys((*kept, *dropped), Path("/usr/lib/somewhere.py")) | {"of_the_tree": tmp_path / "a.py"}
+    kept.append("of_the_environment")
+    places["of_the_environment"] = tmp_path / ".venv/lib/a.py"
     monkeypatch.setattr("sys.modules", {**sys.modules, **{name: made(name, file) for name, file in places.items()}})
     sys.modules["without_spec"] = ModuleType("without_spec")
-    found = modules_alike([tmp_path], {"own"}, {"of_the_run"})
+    found = modules_alike(tmp_path, {"own"}, {"of_the_run"})
     known = {*places, "without_spec", "__main__", "pytest_rlperf.fixtures"}
     assert sorted(name for name in found if name in known) == sorted(kept)
     assert "pytest_rlperf.workers.session" in found
-    assert not any(name.startswith("pytest_rlperf") for name in modules_alike([], {"pytest_rlperf"}, ()))
+
+
+@pytest.mark.parametrize(
+    ("top", "differing"),
+    [
+        (Path(pytest_rlperf.__file__).parents[1], ()),
+        (Path("/elsewhere"), ("pytest_rlperf",)),
+    ],
+)
+def test_this_package_is_not_alike_where_it_is_what_differs(top: Path, differing: Sequence[str]) -> None:
+    """In its own repository, and beside another release of it."""
+    assert not any(name.startswith("pytest_rlperf") for name in modules_alike(Path(top), differing, ()))
 
 
 def made(name: str, file: Path) -> ModuleType:

@@ -13,8 +13,8 @@ from pytest_rlperf.options import (
     Config,
     parse_duration,
     parse_flag,
+    parse_globs,
     parse_name,
-    parse_packages,
     parse_pairs,
     parse_path,
     parse_reason,
@@ -42,7 +42,7 @@ READ: list[tuple[Callable[[object], object], dict[object, object]]] = [
     (parse_path, {"a/b": Path("a/b")}),
     (parse_spec, {"main": "main", " HEAD~1 ": "HEAD~1", "pip:a==1,b": "pip:a==1,b", "dir:../x y": "dir:../x y"}),
     (parse_pairs, {"3..10": (3, 10), " 2 .. 2 ": (2, 2), "5..5": (5, 5), "03..100": (3, 100)}),
-    (parse_packages, {"my_library": ("my_library",), " b, a\nc ": ("b", "a", "c")}),
+    (parse_globs, {"data/*.npz": ("data/*.npz",), " b/**\n  a,c  d ": ("b/**", "a,c", "d"), "": ()}),
 ]
 
 
@@ -72,7 +72,7 @@ rlperf_max_time = 2min
 rlperf_budget = 300
 rlperf_strict = true
 """
-LIVE = "rlperf_pairs = 4..6\nrlperf_packages = one\n  two"
+LIVE = "rlperf_pairs = 4..6\nrlperf_also = data/*.npz\n  two"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ LIVE = "rlperf_pairs = 4..6\nrlperf_packages = one\n  two"
             {"tolerance": 0.06, "max_time_s": 90, "min_change_s": pytest.approx(5e-5), "gate": False},
             id="marker beats both",
         ),
-        pytest.param("", LIVE, "", {"pairs": (4, 6), "packages": ("one", "two"), "active": False}, id="a project's"),
+        pytest.param("", LIVE, "", {"pairs": (4, 6), "also": ("data/*.npz", "two"), "active": False}, id="a project's"),
         pytest.param("--rlperf-tolerance=5%", "", "", {"active": False}, id="how to compare alone measures nothing"),
         pytest.param("--rlperf-against=main", "", "", {"active": True}, id="what to compare with measures"),
         pytest.param(
@@ -191,6 +191,7 @@ def usage_error(example: Example, *args: str) -> str:
         ["--rlperf-findings=counts=gate"],
         ["--rlperf-selfcheck", "--rlperf-save-baseline"],
         ["--rlperf-selfcheck", "--rlperf-against=main"],
+        ["--rlperf", "-o", "rlperf_also=data/*.npz /elsewhere/*.npz"],
     ],
     ids=" ".join,
 )

@@ -134,7 +134,7 @@ def test_sessions_of_equal_code_are_marked(new_run: NewRun) -> None:
     second._provenance = replace(second.provenance(), created="2030-01-01T00:00:00+00:00")
     by_pairs = replace(SAME, reason=reasons.PairsSame(3, 0.03))
     enter(second, "test_pairs", by_pairs)
-    enter(second, "test_code", replace(SAME, reason=reasons.SameCode("main", only_loaded=True), estimate=None))
+    enter(second, "test_code", replace(SAME, reason=reasons.SameCode("main", files=3), estimate=None))
     enter(second, "test_wide", replace(by_pairs, estimate=builders.estimate(1.1)))
     enter(second, "test_stored", replace(SAME, reason=reasons.StoredSame(0.03)))
     enter(second, "test_faster", replace(by_pairs, status=Status.FASTER))
@@ -194,7 +194,7 @@ def test_a_comparison_with_the_baselines_own_commit_is_a_link(new_run: NewRun) -
                 base = shas[0] if name == "test_anchor" else shas[number - 1]
                 live = Live("base", "HEAD", outcome.result, (builders.pair(0.02),) * 3, (), base_commit=base)
                 run.outcomes.add(replace(outcome, live=live))
-        enter(run, "test_code", replace(SAME, reason=reasons.SameCode("main", only_loaded=True), estimate=None))
+        enter(run, "test_code", replace(SAME, reason=reasons.SameCode("main", files=3), estimate=None))
         save(run, failed=())
     baseline = run.baselines.store.read()
     assert baseline is not None

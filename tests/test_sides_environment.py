@@ -3,33 +3,31 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
-from builders import git, write
+from builders import write
 from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.sides import environment, programs
-from pytest_rlperf.sides.cache import Cache
+from pytest_rlperf.sides import environment, programs, versions
 from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
-from pytest_rlperf.sides.loaded import check_loaded, loaded_files
-from pytest_rlperf.sides.packages import Package, not_installed, packages_under_test, why_build
+from pytest_rlperf.sides.installs import copies_of, installs_from, not_installed
+from pytest_rlperf.sides.observed import Reads, check_loaded, compare_reads, loaded_files
+from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.sides.trees import Relocation
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
-
-SO = EXTENSION_SUFFIXES[0]
 
 
 def make_project(root: Path, **changes: Any) -> Project:
@@ -64,6 +62,12 @@ def install(
     write(site_directory, {**files, **notes})
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the user's cache out."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     directory = tmp_path / "tree"
@@ -89,62 +93,44 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def found(project: Project) -> dict[str, Package]:
-    return {package.name: package for package in packages_under_test(project, project.rootdir)}
+@pytest.fixture
+def place(tree: Path, base: Path) -> Relocation:
+    return Relocation(tree, base, (base,))
 
 
-def test_packages_lie_in_the_root_in_src_and_on_the_path(tree: Path) -> None:
-    """Packages, modules and namespaces are under test; tests, settings, documentation and environments are not."""
-    code = ("mylib/__init__.py", "learner.py", "src/space/part/__init__.py", "libs/core/cored/__init__.py")
-    tests = ("test_learner.py", "conftest.py", "tests/helper.py", "checks/helper.py", "checks/test_speed.py")
-    others = ("setup.py", "noxfile.py", "docs/conf.py", ".hidden/module.py", "data/numbers.csv")
-    environments = ("environment/pyvenv.cfg", "environment/thing.py")
-    hidden = ("code/of_the_library.py", "pluggy/notes.py")
-    write(tree, dict.fromkeys((*code, *tests, *others, *environments, *hidden), ""))
-    path = (str(tree / "libs/core"), str(tree / "checks"), *sys.path)
-    packages = found(make_project(tree, path=path))
-    assert sorted(packages) == ["cored", "learner", "mylib", "space"]
-    assert packages["space"].location == tree / "src/space"
-    assert packages["space"].entry == tree / "src"
-    assert packages["learner"].location == tree / "learner.py"
-
-
-def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> None:
-    """A package that is installed from the tree is known by its import name."""
-    write(tree, {f"{name}/lib_{name}/__init__.py": "" for name in ("plain", "finder", "moved", "hook", "copy")})
+def test_installations_are_read_from_their_own_files(tree: Path, parent: Path) -> None:
+    """How a distribution of the tree is imported is read from its metadata, and nothing of it is imported."""
+    write(tree, {f"{name}/lib_{name}/__init__.py": "" for name in ("plain", "finder", "hook", "copy")})
     install(parent, "lib-plain", {"_plain.pth": f"{tree / 'plain'}\n"}, file_url(tree / "plain"))
-    for name, names in (("lib-finder", "lib_finder"), ("lib-moved", "lib_moved\nelsewhere")):
-        files = {f"__editable__.{name}.pth": "import __editable___lib_1_finder; __editable___lib_1_finder.install()"}
-        files["__editable___lib_1_finder.py"] = "raise SystemExit('imported')\n"
-        install(parent, name, files, file_url(tree / name.removeprefix("lib-")), names)
+    files = {"__editable__.lib.pth": "import __editable___lib_1_finder; __editable___lib_1_finder.install()"}
+    files["__editable___lib_1_finder.py"] = "raise SystemExit('imported')\n"
+    install(parent, "lib-finder", files, file_url(tree / "finder"))
     files = {"_hook.pth": "import _hook; _hook.go()", "_hook.py": "raise SystemExit('imported')\n"}
     install(parent, "lib-hook", files, file_url(tree / "hook"))
     install(parent, "lib-copy", {"lib_copy/__init__.py": ""}, file_url(tree / "copy", editable=False))
-
-    packages = found(make_project(tree))
-    assert {name: package.how for name, package in packages.items()} == {
-        "elsewhere": "hook",
-        "lib_copy": "installed",
-        "lib_finder": "path",
-        "lib_hook": "hook",
-        "lib_moved": "hook",
-        "lib_plain": "path",
+    found = {install.name: (install.how, install.names, install.project_dir) for install in installs_from(tree)}
+    assert found == {
+        "lib-copy": ("installed", ("lib_copy",), tree / "copy"),
+        "lib-finder": ("path", (), tree / "finder"),
+        "lib-hook": ("hook", (), tree / "hook"),
+        "lib-plain": ("path", (), tree / "plain"),
     }
-    for name in ("plain", "finder", "moved", "hook", "copy"):
-        assert packages[f"lib_{name}"].location == tree / name / f"lib_{name}"
-        assert packages[f"lib_{name}"].distribution == f"lib-{name}"
-        assert packages[f"lib_{name}"].project_dir == tree / name
 
 
-def test_user_names_the_packages_under_test(tree: Path) -> None:
-    """The ini setting overrides what is found, and may name what looks like tests."""
-    write(tree, {"mylib/__init__.py": "", "other/__init__.py": "", "testing/__init__.py": "", "src/a/b/c.py": ""})
-    project = make_project(tree, packages=("mylib", "testing", "a.b"))
-    assert {package.name: package.location for package in packages_under_test(project, tree)} == {
-        "mylib": tree / "mylib",
-        "testing": tree / "testing",
-        "a.b": tree / "src/a/b",
-    }
+def test_a_copy_from_elsewhere_is_known_by_its_name_or_its_content(tree: Path, parent: Path) -> None:
+    """A wheel of the project counts as a copy of it, wherever it came from, and so does one with a file of the tree."""
+    write(
+        tree, {"pyproject.toml": "[project]\nname = 'My.Lib'\n", "libs/one/pyproject.toml": "[project]\nname = 'one'"}
+    )
+    install(parent, "my-lib", {"mylib/__init__.py": ""})
+    install(parent, "one", {"one.py": ""}, file_url(tree, editable=True))
+    write(tree, {"setup.py": "", "src/plain/__init__.py": "", "src/plain/core.py": "X = 1"})
+    write(parent, {"plain/__init__.py": "", "plain/core.py": "X = 1", "plain/late.py": "Y = 1"})
+    found = copies_of(tree / "libs/one", tree, [parent])
+    assert [(copy.name, copy.how, copy.names, copy.project_dir) for copy in found] == [
+        ("my-lib", "installed", ("mylib",), tree),
+        ("plain", "installed", ("plain",), tree),
+    ]
 
 
 def test_package_that_is_not_installed_is_read_from_pythons_message() -> None:
@@ -160,25 +146,7 @@ ModuleNotFoundError: No module named 'elsewhere'
     assert not_installed("") == ()
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "mylib/core.py",
-        "mylib/notes.txt",
-        pytest.param(f"mylib/_core{SO}", id="an extension module"),
-        "mylib/generated.py",
-        "mylib/__pycache__/core.cpython-311.pyc",
-    ],
-)
-def test_files_that_only_a_build_makes(tree: Path, file: str, wording: Wording) -> None:
-    """Extension modules and ignored code that git has not must be built; new files that git would take need not."""
-    write(tree, {"mylib/__init__.py": "", "setup.py": "", ".gitignore": "generated.py\n*.so\n*.txt\n", file: ""})
-    git(tree, "init", "-q")
-    git(tree, "add", "mylib/__init__.py", "setup.py")
-    assert why_build(packages_under_test(make_project(tree), tree), tree) == wording
-
-
-def test_path_keeps_the_parents_order(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+def test_path_keeps_the_parents_order(tree: Path, base: Path, place: Relocation, parent: Path, tmp_path: Path) -> None:
     """The environment's own packages come first, then the parent's, each followed by what its lines add."""
     other = tmp_path / "other"
     for directory in (tree / "src", base / "src", other, parent / "sub"):
@@ -186,30 +154,74 @@ def test_path_keeps_the_parents_order(tree: Path, base: Path, parent: Path, tmp_
     write(parent, {"b.pth": f"# a comment\n\n{tree / 'src'}\n{tmp_path / 'missing'}\n", "a.pth": f"{other}\nsub\n"})
     directory = tmp_path / "thin"
     project = make_project(tree, path=())
-    python = make_environment(directory, (), (tree, base), built=False)
-    path = start_path(python, project, (tree, base), {})
+    python = make_environment(directory, place)
+    path = start_path(python, project, place, {})
     own = [site_packages(directory), parent, other, parent / "sub", base / "src"]
     start = path.index(str(own[0]))
     assert [Path(entry) for entry in path[start : start + 5]] == own
     assert str(tree / "src") not in path
 
 
-def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
-    """An editable hook of a package under test does not run, that of another project does."""
-    for name, place in (("ours", tree), ("theirs", tmp_path)):
-        files = {f"_{name}.pth": f"import _{name}", f"_{name}.py": f"import sys; sys.{name} = True"}
-        install(parent, name, files, file_url(place))
-    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
-    assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
+FINDER = """
+import sys
+from importlib.util import spec_from_file_location
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        place = {place!r} + "/" + name + ".py"
+        return spec_from_file_location(name, place) if name in ("ours", "new") else None
+
+sys.meta_path.append(Finder())
+"""
 
 
-def test_start_up_entries_are_mapped(tree: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_the_tree_come_from_the_side(
+    tree: Path, base: Path, place: Relocation, parent: Path, tmp_path: Path
+) -> None:
+    """Whatever finds a module in the user's tree, a hook, a link or a path, the side's own is loaded, or none."""
+    write(tree, {"ours.py": "SIDE = 'head'", "new.py": "", "linked/__init__.py": "", "linked/part.py": "SIDE = 'head'"})
+    write(base, {"ours.py": "SIDE = 'base'", "linked/__init__.py": "", "linked/part.py": "SIDE = 'base'"})
+    write(parent, {"hook.pth": "import a_hook", "a_hook.py": FINDER.format(place=str(tree))})
+    (parent / "linked").symlink_to(tree / "linked")
+    both = Relocation(tree, base, (base, tree))
+    python = make_environment(tmp_path / "thin", both)
+    assert ask(python, "import ours, linked.part; print(ours.SIDE, linked.part.SIDE)") == "base base"
+    code = "try:\n    import new\nexcept ModuleNotFoundError as error:\n    print(error.name)"
+    assert ask(python, code) == "new"
+    assert (
+        ask(python, "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import ours; print(ours.SIDE)'])")
+        == "base"
+    )
+
+
+def test_what_was_built_comes_before_the_tree(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """A side's built packages win over sources on the path, and copies that it lacks are not found."""
+    built = write(tmp_path / "built", {"mylib/__init__.py": "SIDE = 'built'"})
+    write(base, {"mylib/__init__.py": "SIDE = 'source'"})
+    write(parent, {"gone.py": ""})
+    python = make_environment(
+        tmp_path / "thin", Relocation(tree, base, (base,)), first=built, hidden=["gone"], without=[parent / "x.pth"]
+    )
+    assert ask(python, "import mylib; print(mylib.SIDE)", PYTHONPATH=str(base)) == "built"
+    assert (
+        ask(
+            python,
+            "import importlib.util as u\ntry:\n    u.find_spec('gone')\nexcept ImportError:\n    print('hidden')",
+        )
+        == "hidden"
+    )
+
+
+def test_start_up_entries_are_mapped(
+    tree: Path, base: Path, place: Relocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The directory a run was started in and its PYTHONPATH come first, those in the tree as base has them."""
+    (base / "src").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(tree / "src"))
     library = [entry for entry in sys.path if entry.endswith(".zip") or entry == os.path.dirname(os.__file__)]  # noqa: PTH120 - as sys.path has it
     project = make_project(tree, path=(str(tree), "src", str(tmp_path / "elsewhere"), *library, str(tree / "late")))
-    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
-    path = start_path(python, project, (tree, base), {})
+    python = make_environment(tmp_path / "thin", place)
+    path = start_path(python, project, place, {})
     assert path[:3] == (str(base), str(base / "src"), str(tmp_path / "elsewhere"))
     assert not [entry for entry in path if Path(entry).is_relative_to(tree)]
 
@@ -243,92 +255,84 @@ def test_loaded_files_are_watched_ones_and_packages(tmp_path: Path, monkeypatch:
 
 def make_side(label: str, home: Path) -> Side:
     """Return a side whose code must come from ``home``."""
-    return Side(label, sys.executable, (), home, (), (), {}, (home,))
+    return Side(label, sys.executable, (), home, (), (), {}, (home,), home)
 
 
 @pytest.fixture
-def sides(tree: Path, base: Path) -> Sides:
-    for home in (tree, base):
-        write(home, {"src/mylib/__init__.py": "", "src/mylib/core.py": "", "src/mylib/other.py": "", "helper.py": ""})
-    return Sides(make_side("v1.0", base), make_side("today", tree), ("mylib",), ("src/mylib/core.py",), ())
+def sides(tree: Path, base: Path, tmp_path: Path) -> Sides:
+    """Return sides that differ in core.py, which the user's own tree has as today's side."""
+    head = tmp_path / "head"
+    files = {"mylib/__init__.py": "", "mylib/core.py": "1", "mylib/other.py": "", "settings.cfg": "1"}
+    write(base, files)
+    for today in (head, tree):
+        write(today, {**files, "mylib/core.py": "2", "mylib/new.py": ""})
+    return Sides(make_side("v1.0", base), make_side("today", head), (), ("mylib/core.py",), (), top=tree)
 
 
-def loaded(home: Path, *names: str) -> dict[str, str]:
-    """Return what a worker would say that has loaded modules of mylib."""
-    files = {"mylib": str(home / "src/mylib/__init__.py")}
-    return files | {f"mylib.{name}": str(home / f"src/mylib/{name}.py") for name in names}
+def read(home: Path, *names: str) -> list[str]:
+    return [str(home / name) for name in names]
 
 
 @pytest.mark.parametrize(
-    ("changed", "names", "differs"),
+    ("on_base", "today", "differing"),
     [
-        (("src/mylib/core.py",), ["core"], True),
-        (("src/mylib/core.py",), ["other"], False),
-        (("src/mylib/core.py", "src/mylib/other.py"), ["other"], True),
-        ((), ["core"], False),
-        (None, ["other"], True),
-        (("src/mylib/table.csv",), ["other"], True),
-        (("setup.py",), ["other"], True),
-        (("mylib/mylib/other.py",), ["other"], True),
+        (["mylib/__init__.py", "mylib/core.py"], ["mylib/__init__.py"], {"mylib/core.py"}),
+        (["mylib/other.py"], ["mylib/other.py", "settings.cfg"], set()),
+        ([], ["mylib/new.py"], {"mylib/new.py"}),
+        (["mylib/missing.py"], ["mylib", "nothing"], set()),
     ],
-    ids=["loaded", "not loaded", "one loaded", "none", "no files", "data", "not of a package", "nested name"],
+    ids=["on one side", "equal files", "of one side alone", "no files"],
 )
-def test_code_is_equal_where_nothing_that_changed_was_loaded(
-    sides: Sides, tree: Path, base: Path, changed: tuple[str, ...] | None, names: list[str], differs: bool
+def test_sides_differ_by_what_either_has_read(
+    sides: Sides, base: Path, on_base: list[str], today: list[str], differing: set[str]
 ) -> None:
-    """Sides are equal to a test only where all that changed is code that neither side has loaded."""
-    sides = replace(sides, changed=changed)
-    assert check_loaded(sides, loaded(base, *names), loaded(tree, *names)) is differs
+    """A file that any process of either side has read is compared by its content, wherever it was read."""
+    found = compare_reads(sides, read(base, *on_base), read(sides.head.homes[0], *today))
+    assert found.differing == differing
 
 
-def test_whose_code_is_loaded(sides: Sides, tree: Path, base: Path) -> None:
-    """A module of one side alone differs; environments are no code of a tree; a side may lie within today's tree."""
-    assert check_loaded(sides, loaded(base), loaded(tree, "core"))
-    assert check_loaded(sides, loaded(base, "core"), loaded(tree))
-    write(tree, {"venv/pyvenv.cfg": "", "venv/lib/numeric.py": ""})
-    numeric = {"numeric": str(tree / "venv/lib/numeric.py")}
-    assert check_loaded(sides, loaded(base, "core") | numeric, loaded(tree, "core") | numeric)
-    nested = write(tree / "sides", {"src/mylib/__init__.py": "", "src/mylib/core.py": ""})
-    sides = replace(sides, base=make_side("v1.0", nested))
-    assert check_loaded(sides, loaded(nested, "core"), loaded(tree, "core"))
-    sides = replace(sides, base=make_side("another Python", tree), changed=None)
-    assert check_loaded(sides, {}, {})
+def test_data_that_the_sides_have_changed_counts(sides: Sides, base: Path) -> None:
+    """A file of any kind is compared: settings, data, or a module that was executed and never imported."""
+    write(base, {"settings.cfg": "2", "configs/ant.py": "1"})
+    write(sides.head.homes[0], {"configs/ant.py": "2"})
+    names = ("settings.cfg", "configs/ant.py")
+    assert compare_reads(sides, read(base, *names), []) == Reads(frozenset(names), frozenset(names))
 
 
-def test_a_side_must_load_its_own_code(sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording) -> None:
-    """Code of the other side, by whatever link, of neither tree, or none of the package at all is an error."""
-    (base / "link").symlink_to(tree / "src/mylib")
-    copy = {"mylib": str(tmp_path / "site-packages/mylib/__init__.py")}
-    cases: list[tuple[dict[str, str], dict[str, str]]] = [
-        ({**loaded(base), "helper": str(tree / "helper.py")}, loaded(tree)),
-        (loaded(base), loaded(base)),
-        ({**loaded(base), "mylib.core": str(base / "link/core.py")}, loaded(tree)),
-        (loaded(base), copy),
-        ({}, loaded(tree)),
+def test_a_compiled_file_of_changed_sources_is_named(sides: Sides, base: Path) -> None:
+    """Where sources that only a build shows differ, an equal compiled file is of one side alone."""
+    for home in (base, sides.head.homes[0]):
+        write(home, {"mylib/_core.cpython-311.so": "", "lib/libx.so.1": ""})
+    names = {"mylib/_core.cpython-311.so", "lib/libx.so.1"}
+    assert compare_reads(sides, read(base, *names), []).compiled == set()
+    assert compare_reads(replace(sides, compiled="mylib/core.c"), read(base, *names), []).compiled == names
+
+
+def test_a_file_that_neither_copy_has_is_missing(sides: Sides, tree: Path) -> None:
+    """A file that a process looked for, that the user has and no copy, is named."""
+    write(tree, {"data/x.npz": ""})
+    head = sides.head.homes[0]
+    assert compare_reads(sides, [], read(head, "data/x.npz", "data/y.npz")).missing == {"data/x.npz"}
+
+
+def test_a_side_must_read_its_own_files(sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording) -> None:
+    """A file of the other side or of the user's own tree, by whatever link, is an error that names it."""
+    head = sides.head.homes[0]
+    (tmp_path / "link").symlink_to(tree / "mylib")
+    cases: list[tuple[list[str], list[str]]] = [
+        (read(head, "settings.cfg"), []),
+        ([], read(base, "mylib/core.py")),
+        ([], read(tree, "mylib/core.py")),
+        (read(tmp_path, "link/core.py"), []),
     ]
     for on_base, today in cases:
         with wording.raises(SideError):
-            check_loaded(sides, on_base, today)
-
-
-def test_files_in_the_cache_are_as_they_were_made(
-    sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording
-) -> None:
-    """A package's file that is no longer what was checked out or built is an error; the user's own may change."""
-
-    def build(directory: Path) -> None:
-        shutil.copytree(base, directory / "tree")
-
-    (tmp_path / "cache").mkdir(mode=0o700)
-    made = Cache(tmp_path / "cache").entry("key", build, print) / "tree"
-    ours = replace(sides, base=make_side("v1.0", made))
-    assert check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
-    for place in (base, made):
-        write(place, {"src/mylib/core.py": "x = 1"})
-    users = replace(sides, base=make_side("v1.0", base))
-    assert check_loaded(users, loaded(base, "core"), loaded(tree, "core"))
+            compare_reads(sides, on_base, today)
     with wording.raises(SideError):
-        check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
+        check_loaded(sides, {"mylib.core": str(head / "mylib/core.py")}, {})
+    write(tree, {".venv/pyvenv.cfg": "", ".venv/lib/numeric.py": ""})
+    elsewhere = [str(tree / ".venv/lib/numeric.py"), str(tmp_path / "site-packages/x.py")]
+    assert compare_reads(sides, elsewhere, elsewhere) == Reads()
 
 
 BACKEND = builders.source("sides_environment/backend.py")
@@ -344,7 +348,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def thin(tree: Path, base: Path, tmp_path: Path) -> str:
-    return make_environment(tmp_path / "thin", (), (tree, base), built=True)
+    return make_environment(tmp_path / "thin", Relocation(tree, base, (base,)))
 
 
 @needs_pip
@@ -396,10 +400,12 @@ def wheels(tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "wheels"
 
 
-def pip_sides(tree: Path, cache: Path, *requirements: str) -> tuple[Sides, list[str]]:
+def pip_sides(tree: Path, scratch: Path, *requirements: str) -> tuple[Sides, list[str]]:
+    """Return the sides of a tree without git, and the steps of preparing them."""
     steps: list[str] = []
-    cache.mkdir(exist_ok=True)
-    return environment.pip_sides(requirements, make_project(tree), tree, Cache(cache), steps.append), steps
+    scratch.mkdir(exist_ok=True)
+    preparation = Preparation(make_project(tree), lambda: Path(tempfile.mkdtemp(dir=scratch)), steps.append)
+    return preparation.against("pip:" + ",".join(requirements)), steps
 
 
 @needs_pip
@@ -417,18 +423,18 @@ def test_other_version_is_installed_beside_todays(
     assert sorted(sides.packages) == ["envlib", "numlib", "tinylib"]
     code = "import envlib, numlib; print(envlib.VERSION, numlib.VERSION)"
     assert ask(sides.base.python, code) == "0.9 0.5"
-    assert sides.head.python == sys.executable
+    assert ask(sides.head.python, code) == "1.0 1.0"
     assert (parent / "envlib-1.0.dist-info").exists()
     assert len(steps) == 1
     again, steps = pip_sides(tree, tmp_path / "cache", "envlib==0.9")
-    assert (again, steps) == (sides, [])
+    assert (again.base.homes, again.notes, steps) == (sides.base.homes, sides.notes, [])
 
     own = sides.base.homes[0]
     base = {"envlib": str(own / "envlib/__init__.py")}
     head = {"envlib": str(parent / "envlib/__init__.py")}
-    assert check_loaded(sides, base, head)
+    check_loaded(sides, base, head)
     with wording.raises(SideError):
-        check_loaded(sides, head, head)
+        check_loaded(sides, base, base)
     with wording.raises(SideError):
         check_loaded(sides, {}, {})
 
@@ -451,7 +457,7 @@ def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_pat
 
 
 def python_sides(tree: Path, python: str | Path) -> Sides:
-    return environment.python_sides(str(python), make_project(tree), tree, lambda _: None)
+    return versions.python_sides(str(python), make_project(tree), tree, lambda _: None)
 
 
 def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:
@@ -462,7 +468,6 @@ def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:
     assert sides.base.label.endswith(f"({thin})")
     assert sides.head.label.endswith(f"({sys.executable})")
     assert sides.base.homes == sides.head.homes == (tree,)
-    assert sides.packages == ("mylib",)
     assert str(Path(pytest.__file__).parents[1]) in sides.base.path
 
 

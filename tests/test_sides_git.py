@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import py_compile
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import builders
 import psutil
@@ -18,14 +17,16 @@ from wording import Wording
 from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.sides.git import Commit, find_repository, ignored_files, read_allowances
-from pytest_rlperf.sides.prepare import commit_sides, parse_spec, prepare_sides
+from pytest_rlperf.sides import trees
+from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
+from pytest_rlperf.sides.prepare import Preparation, parse_spec
 from pytest_rlperf.sides.programs import run
 
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the user's cache and git settings out, and give git an author."""
+    (tmp_path / "cache").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
@@ -69,12 +70,12 @@ def quiet(text: str) -> None:
     """Show no progress."""
 
 
-def never(text: str) -> NoReturn:
-    raise AssertionError(text)
+def preparation(project: Project) -> Preparation:
+    return Preparation(project, lambda: Path(tempfile.mkdtemp(prefix="", dir=os.environ["XDG_CACHE_HOME"])), quiet)
 
 
 def prepare(spec: str, project: Project) -> Sides:
-    return prepare_sides(spec, project, quiet)
+    return preparation(project).against(spec)
 
 
 def tree_of(side: Side) -> Path:
@@ -168,10 +169,10 @@ def test_no_program_of_the_users_settings_runs(tree: Tree, tmp_path: Path) -> No
     monitor.write_text(f"#!/bin/sh\ntouch {tmp_path}/monitor-ran\n", encoding="utf-8")
     monitor.chmod(0o755)
     tree.git("config", "core.fsmonitor", str(monitor))
-    find_repository(tree.top).differing(sha)
+    find_repository(tree.top).changed()
     read_tree(tree.top, tree.top / "baselines")
     read_allowances(tree.top, sha)
-    ignored_files(tree.top, tree.top)
+    find_repository(tree.top).ignored()
     assert not (tmp_path / "monitor-ran").exists()
 
 
@@ -306,8 +307,8 @@ def test_commit_of_a_baseline_must_be_in_the_local_history(tree: Tree, wording: 
     assert not any(repository.has_commit(sha) for sha in refused)
     project = builders.project(tree.top, "test_x.py")
     with wording.raises(SideError):
-        commit_sides(lost, project, quiet)
-    assert commit_sides(aside, project, quiet).base.label == f"commit {aside[:12]}"
+        preparation(project).commit(lost)
+    assert preparation(project).commit(aside).base.label == f"commit {aside[:12]}"
 
 
 @pytest.fixture
@@ -329,7 +330,7 @@ def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> 
     """A commit's are checked out as it had them; their index stays as it is, and a change in one counts."""
     sides = prepare("HEAD~1", builders.project(superproject.top, "test_x.py"))
     assert files_of(tree_of(sides.base) / "vendor/library", "code") == {"code": "1"}
-    assert (sides.changed, sides.notes) == (("vendor/library",), ())
+    assert (sides.changed, sides.notes) == (("vendor/library/code",), ())
     os.utime(superproject.top / "vendor/library/code", (0, 0))
     before = snapshot(superproject.top)
     sides = prepare("HEAD", builders.project(superproject.top, "test_x.py"))
@@ -343,7 +344,7 @@ def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> 
 
 
 def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
-    """Measured tests may lie in a submodule: they and the directory of tests they are in are laid on base's commit."""
+    """Measured tests may lie in a submodule: what lies below its folder of tests is laid on base's commit."""
     write(superproject.top / "vendor/library", {"tests/test_y.py": "2", "tests/helper.py": "2", "code.py": "2"})
     sides = prepare("HEAD~1", builders.project(superproject.top, "vendor/library/tests/test_y.py"))
     names = ("code", "code.py", "tests/test_y.py", "tests/helper.py")
@@ -367,7 +368,7 @@ def test_sides():
 
 
 def test_flat_layout(tree: Tree, wording: Wording) -> None:
-    """Beside a root conftest lie a package and a module: those stay base's, the tests and their helpers are today's."""
+    """Beside a root conftest lie a package and a module: those stay base's, and what lies below tests is today's."""
     on_base, today = 'SIDE = "base"\n', 'SIDE = "head"\n'
     code = ("conftest.py", "learner.py", "mylib/__init__.py", "tests/helper.py")
     tree.commit(**dict.fromkeys((*code, "mylib/core.py", "tests/old_helper.py"), on_base))
@@ -384,11 +385,12 @@ def test_flat_layout(tree: Tree, wording: Wording) -> None:
     )
     sides = prepare("HEAD", project)
     run_tests(sides.base)
-    assert sides.packages == ("learner", "mylib")
     assert sides.changed == ("learner.py", "mylib/__init__.py", "mylib/added.py")
     assert sides.notes == wording
     assert sides.head.label == "working tree"
     base = tree_of(sides.base)
+    assert tree_of(sides.head) != base
+    assert len(str(tree_of(sides.head))) == len(str(base))
     assert not any((base / name).exists() for name in ("tests/old_helper.py", "mylib/added.py", "baselines"))
     assert files_of(base, "tests/more/deep.py", "mylib/core.py") == {
         "tests/more/deep.py": today,
@@ -396,16 +398,26 @@ def test_flat_layout(tree: Tree, wording: Wording) -> None:
     }
 
 
-def test_test_beside_a_single_module(tree: Tree) -> None:
-    """A module beside its test is code under test, unless the user names other packages: then it is a helper."""
-    tree.commit(**{"learner.py": "1", "helper.py": "1", "test_x.py": "1", "data.txt": "1"})
-    tree.write(**{"learner.py": "2", "helper.py": "2", "test_x.py": "2", "data.txt": "2"})
-    names = ("learner.py", "helper.py", "test_x.py", "data.txt")
-    careful = prepare("HEAD", builders.project(tree.top, "test_x.py"))
-    assert "".join(files_of(tree_of(careful.base), *names).values()) == "1122"
-    named = prepare("HEAD", builders.project(tree.top, "test_x.py", packages=("learner",)))
-    assert "".join(files_of(tree_of(named.base), *names).values()) == "1222"
-    assert (careful.changed, named.changed) == (("helper.py", "learner.py"), ("learner.py",))
+def test_modules_beside_tests_are_the_sides_own(tree: Tree) -> None:
+    """Only files of tests are today's on base, whatever names the others have and whatever is read."""
+    names = ("env.py", "tasks.py", "data.txt", "pyproject.toml", "bench/common.py", "mylib/ppo.py")
+    tests = ("test_x.py", "conftest.py", "mylib/test_ppo.py", "mylib/conftest.py", "pytest.ini")
+    tree.commit(**dict.fromkeys((*names, *tests), "1"))
+    tree.write(**dict.fromkeys((*names, *tests), "2"))
+    sides = prepare("HEAD", builders.project(tree.top, "mylib/test_ppo.py", inipath=tree.top / "pyproject.toml"))
+    base = tree_of(sides.base)
+    assert files_of(base, *names, *tests) == {**dict.fromkeys(names, "1"), **dict.fromkeys(tests, "2")}
+    assert set(sides.changed or ()) == set(names)
+    settings = [side.args[side.args.index("-c") + 1] for side in (sides.base, sides.head)]
+    assert [Path(path).read_text(encoding="utf-8") for path in settings] == ["2", "2"]
+
+
+def test_a_pattern_of_all_modules_says_nothing_about_tests(tree: Tree) -> None:
+    """Where pytest collects every module, the measured ones alone are those of tests."""
+    tree.commit(**{"learner.py": "1", "speed.py": "1"})
+    tree.write(**{"learner.py": "2", "speed.py": "2"})
+    sides = prepare("HEAD", builders.project(tree.top, "speed.py", test_patterns=("*.py",)))
+    assert files_of(tree_of(sides.base), "learner.py", "speed.py") == {"learner.py": "1", "speed.py": "2"}
 
 
 @pytest.mark.parametrize("name", ["tests", pytest.param("test", marks=pytest.mark.slow)])
@@ -426,23 +438,77 @@ def test_directory_of_tests_within_a_package_is_todays(tree: Tree, name: str) ->
     sides = prepare("HEAD~1", builders.project(tree.top, measured))
     run_tests(sides.base)
     assert not (tree_of(sides.base) / f"mylib/{name}/old.py").exists()
-    assert (sides.packages, sides.changed) == (("mylib",), ("mylib/core.py",))
+    assert sides.changed == ("mylib/core.py",)
 
 
-def test_ignored_files_stay_behind_and_links_stay_links(tree: Tree, tmp_path: Path) -> None:
-    """Ignored files are not copied, a link is copied as one, and no link of base's leads a copy out of its tree."""
+def test_both_sides_have_what_git_ignores_and_links_stay_links(tree: Tree, tmp_path: Path) -> None:
+    """Ignored files are alike on both sides, less bytecode and environments; no link leads a copy out of its tree."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (tree.top / "tests").symlink_to(outside)
-    tree.commit(**{".gitignore": "*.log\n"})
+    tree.commit(**{".gitignore": "*.log\n.env\n.venv/\n__pycache__/\n", "mylib.py": "1"})
     (tree.top / "tests").unlink()
-    tree.write(**{"tests/test_x.py": "", "tests/x.log": "", "tests/data.txt": ""})
+    tree.write(**{"tests/test_x.py": "", "tests/x.log": "1", "tests/data.txt": "", ".env": "2", "mylib.py": "2"})
+    tree.write(**{".venv/pyvenv.cfg": "", ".venv/lib/x.py": "", "__pycache__/mylib.cpython-311.pyc": ""})
     (tree.top / "tests/link").symlink_to("data.txt")
     sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py"))
-    base = tree_of(sides.base)
-    assert sorted(path.name for path in (base / "tests").iterdir()) == ["data.txt", "link", "test_x.py"]
-    assert (base / "tests/link").readlink() == Path("data.txt")
+    for side in (sides.base, sides.head):
+        top = tree_of(side)
+        assert sorted(path.name for path in (top / "tests").iterdir()) == ["data.txt", "link", "test_x.py", "x.log"]
+        assert (top / "tests/link").readlink() == Path("data.txt")
+        assert files_of(top, ".env", "tests/x.log") == {".env": "2", "tests/x.log": "1"}
+        assert not (top / ".venv").exists()
+        assert not (top / "__pycache__").exists()
+    assert sides.changed == ("mylib.py",)
     assert not list(outside.iterdir())
+
+
+def test_what_is_too_large_is_left_out_unless_it_is_named(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ignored files the small ones are copied; patterns name others, whatever their size."""
+    monkeypatch.setattr(trees, "_LAID_BYTES", 10)
+    tree.commit(**{".gitignore": "data/\nsmall.bin\n", "test_x.py": ""})
+    tree.write(**{"data/a.npz": "1" * 20, "data/b.npz": "2" * 20, "small.bin": "3"})
+    names = ("data/a.npz", "data/b.npz", "small.bin")
+    sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
+    assert (list(files_of(tree_of(sides.head), *names)), sides.left_out) == (["small.bin"], ("data/",))
+    sides = prepare("HEAD", builders.project(tree.top, "test_x.py", also=("data/b*",)))
+    assert list(files_of(tree_of(sides.base), *names)) == ["data/b.npz", "small.bin"]
+
+
+def test_a_tree_that_changes_meanwhile_is_copied_again(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is the tree as one moment had it; a tree that never rests is an error."""
+    monkeypatch.setattr(trees, "_PAUSE_S", 0.0)
+    tree.commit(**{"a.py": "1", "b.py": "1", "test_x.py": ""})
+    copied, times = trees.copy, 0
+
+    def edit(source: Path, target: Path, name: str) -> None:
+        nonlocal times
+        copied(source, target, name)
+        if source == tree.top and times:
+            times -= 1
+            tree.write(**{"a.py": f"{times}"})
+
+    tree.write(**{"a.py": "2", "b.py": "2"})
+    monkeypatch.setattr(trees, "copy", edit)
+    times = 3
+    sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
+    assert files_of(tree_of(sides.head), "a.py", "b.py") == {"a.py": "0", "b.py": "2"}
+    times = 1000
+    with pytest.raises(SideError, match=r"kept changing while it was copied, a\.py at the last of 10 times"):
+        prepare("HEAD", builders.project(tree.top, "test_x.py"))
+
+
+def test_sides_are_as_they_were_when_the_run_began(tree: Tree) -> None:
+    """Neither edits nor another commit reach a comparison that is made later in the run."""
+    first = tree.commit(**{"mylib.py": "1", "test_x.py": ""})
+    second = tree.commit(**{"mylib.py": "2"})
+    made = preparation(builders.project(tree.top, "test_x.py"))
+    before = made.commit(first)
+    tree.commit(**{"mylib.py": "3"})
+    tree.write(**{"mylib.py": "4"})
+    after = made.commit(first)
+    assert {side.label for side in (before.head, after.head)} == {f"HEAD {second[:12]}"}
+    assert [files_of(tree_of(side), "mylib.py")["mylib.py"] for side in (after.base, after.head)] == ["1", "2"]
 
 
 def test_file_taken_away_or_added_differs(tree: Tree) -> None:
@@ -457,19 +523,23 @@ def test_file_taken_away_or_added_differs(tree: Tree) -> None:
 
 def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those in PYTHONPATH, in PYTEST_ADDOPTS and in arguments; a run in another directory has none there."""
-    tree.commit(**{"src/mylib.py": "", "tests/test_x.py": ""})
+    tree.commit(**{"src/mylib.py": "", "config.yml": "", "tests/test_x.py": ""})
     monkeypatch.setenv("PYTHONPATH", f"{tree.top}/src{os.pathsep}{tmp_path}")
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/a b' -k tests")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/src' -k tests")
+    monkeypatch.setenv("MYLIB_CONFIG", f"{tree.top}/config.yml")
+    monkeypatch.setenv("MYLIB_FLAGS", f"mode=fast:at={tree.top}/src:{tree.top}/elsewhere")
     sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py"))
-    base = tree_of(sides.base)
-    assert sides.base.environment["PYTHONPATH"] == f"{base}/src{os.pathsep}{tmp_path}"
-    assert sides.base.environment["PYTEST_ADDOPTS"] == f"-p no:x '--ignore={base}/a b' -k tests"
-    assert sides.head.environment == {}
-    args = (f"{tree.top}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={tree.top}/y", "-k", "tests", "--", "tests")
+    for side in (sides.base, sides.head):
+        own = tree_of(side)
+        assert side.environment["PYTHONPATH"] == f"{own}/src{os.pathsep}{tmp_path}"
+        assert side.environment["PYTEST_ADDOPTS"] == f"-p no:x --ignore={own}/src -k tests"
+        assert side.environment["MYLIB_CONFIG"] == f"{own}/config.yml"
+        assert side.environment["MYLIB_FLAGS"] == f"mode=fast:at={own}/src:{tree.top}/elsewhere"
+    args = (f"{tree.top}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={tree.top}/src", "-k", "tests", "--", "tests")
     sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py", args=args))
     base = tree_of(sides.base)
-    mapped = (f"{base}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={base}/y", "-k", "tests", f"--rootdir={base}")
-    assert sides.base.args == (*mapped, "--", "tests")
+    moved = (f"{base}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={base}/src", "-k", "tests", f"--rootdir={base}")
+    assert sides.base.args == (*moved, "-c", f"{base}/.rlperf-.ini", "--", "tests")
     with pytest.raises(SideError, match="pytest was started in"):
         prepare("HEAD", builders.project(tree.top, "tests/test_x.py", directory=tmp_path))
 
@@ -576,18 +646,3 @@ def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, wording: W
     Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
     with wording.raises(SideError):
         prepare(spec, builders.project(tmp_path / "tree", "test_x.py"))
-
-
-def test_second_preparation_builds_nothing_and_compiles_alike(tree: Tree) -> None:
-    """An unchanged tree is from the cache, and there, too, modules are compiled as today's are."""
-    tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": "1"})
-    project = builders.project(tree.top, "tests/test_x.py")
-    first = prepare("HEAD", project)
-    assert prepare_sides("HEAD", project, never) == first
-    tree.write(**{"tests/test_x.py": "2"})
-    assert tree_of(prepare("HEAD", project).base) != tree_of(first.base)
-    tree.commit(**{"mylib/__init__.py": "1", "mylib/part.py": "1", "tests/test_x.py": "1", ".gitignore": "*.pyc"})
-    project = builders.project(tree.top, "tests/test_x.py")
-    py_compile.compile(str(tree.top / "mylib/part.py"), doraise=True)
-    base = tree_of(prepare("HEAD", project).base)
-    assert [path.name.partition(".")[0] for path in base.rglob("*.pyc")] == ["part"]

@@ -9,7 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 import pytest_rlperf
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.environment import make_environment, site_packages
-from pytest_rlperf.sides.loaded import belongs_to, check_loaded
+from pytest_rlperf.sides.observed import Reads, compare_reads
 from pytest_rlperf.sides.programs import run_pip
 
 CONFTEST = """
@@ -73,16 +73,17 @@ py.install_sources('src/mylib/__init__.py', subdir: 'mylib')
 # Prepares the sides as a run would, in the environment that the project is installed into.
 PREPARE = source("sides_layouts/prepare.py")
 
-# Starts as a worker does, with pytest's own plugins alone, and reports the same files.
+# Starts as a process that observes does, with pytest's own plugins alone, and reports what it has read.
 RUN = """
 import json, sys
 start = json.loads(sys.argv[1])
 sys.path[:] = start["path"]
+from pytest_rlperf.sides.observed import Observer
+observer = Observer(start["homes"])
 import pytest
-from pytest_rlperf.sides.loaded import loaded_files
 quiet = ["-q", "-s", "-p", "no:cacheprovider"]
 code = pytest.main([*quiet, *start["args"], *start["files"]])
-print("LOADED", json.dumps(loaded_files(start["watched"], start["packages"])))
+print("READ", json.dumps(observer.files()))
 raise SystemExit(int(code))
 """
 
@@ -94,7 +95,8 @@ class Layout:
     ``place`` is pytest's rootdir below git's top, and ``projects`` are the directories below it that are installed.
     ``beside`` are packages under test beside ``mylib``, ``new`` are modules that only head has. ``needs`` are the
     distributions that must be installed to build it, ``tools`` the programs. ``path`` is a directory of the tree that
-    a file of the environment puts on sys.path.
+    a file of the environment puts on sys.path, ``variable`` one that PYTHONPATH has, and ``link`` a package that the
+    environment has a link to. Where it is a ``worktree``, that is git's.
     """
 
     files: Mapping[str, str]
@@ -106,6 +108,9 @@ class Layout:
     beside: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
     path: str | None = None
+    variable: str | None = None
+    link: str | None = None
+    worktree: bool = False
 
 
 def settings(backend: str, requires: str, more: str = "", name: str = "mylib") -> str:
@@ -210,6 +215,15 @@ LAYOUTS = {
         ("hatchling>=1.26",),
         new=("mylib.fast", "extra"),
     ),
+    "src on the path, PYTHONPATH": Layout({"src/mylib/__init__.py": SOURCE, **TESTS}, (), variable="src"),
+    "package by link": Layout({"lib/mylib/__init__.py": SOURCE, **TESTS}, (), link="lib/mylib"),
+    "worktree": Layout({"src/mylib/__init__.py": SOURCE, **TESTS}, (), path="src", worktree=True),
+    "wheel in site-packages": Layout(
+        {"mylib/__init__.py": SOURCE, "pyproject.toml": HATCHLING + WHEEL, **TESTS},
+        ("wheel",),
+        ("hatchling>=1.26",),
+        new=("mylib.fast", "extra"),
+    ),
     "monorepo of flit, poetry and setuptools": Layout(
         {f"libs/one/{name}": text for name, text in TESTS.items()}
         | {
@@ -245,37 +259,49 @@ def write(top: Path, layout: Layout, side: str) -> None:
 
 def make_repository(top: Path, layout: Layout) -> Path:
     """Return the rootdir in a repository of two commits, base and head."""
-    top.mkdir()
-    (top / ".gitignore").write_text("*.so\n*.egg-info/\n.venv/\nbuild/\n__pycache__/\n", encoding="utf-8")
-    git(top, "init", "-q")
+    place = top.with_name("main") if layout.worktree else top
+    place.mkdir()
+    (place / ".gitignore").write_text("*.so\n*.egg-info/\n.venv/\nbuild/\n__pycache__/\n", encoding="utf-8")
+    git(place, "init", "-q")
     for side in ("base", "head"):
-        write(top, layout, side)
-        git(top, "add", ".")
-        git(top, "commit", "-q", "-m", side)
+        write(place, layout, side)
+        git(place, "add", ".")
+        git(place, "commit", "-q", "-m", side)
+    if layout.worktree:
+        git(place, "worktree", "add", "-q", str(top))
     return top / layout.place
 
 
 def make_python(top: Path, rootdir: Path, layout: Layout) -> str:
     """Return an interpreter within the tree that sees what the running one sees, with the project installed."""
-    python = make_environment(top / ".venv", (), None, built=False)
+    python = make_environment(top / ".venv")
     # This package, before any that is installed.
     package = Path(pytest_rlperf.__file__).parents[1]
     (site_packages(top / ".venv") / "a_package.pth").write_text(f"{package}\n", encoding="utf-8")
     if layout.path is not None:
         (site_packages(top / ".venv") / "conda.pth").write_text(f"{top / layout.path}\n", encoding="utf-8")
-    if layout.how:
+    if layout.link is not None:
+        (site_packages(top / ".venv") / "mylib").symlink_to(top / layout.link)
+    if layout.how == ("wheel",):
+        wheels = top.with_name("wheels")
+        install(python, "wheel", "--no-build-isolation", "-w", str(wheels), str(rootdir))
+        install(python, "install", "--force-reinstall", *map(str, wheels.iterdir()))
+    elif layout.how:
         places = [word for project in layout.projects for word in (*layout.how, str((rootdir / project).resolve()))]
-        options = ["install", "--no-deps", "--no-build-isolation", *places]
-        completed = run_pip(python, options, "install it")
-        assert not completed.code, completed.out + completed.err
+        install(python, "install", "--no-build-isolation", *places)
     return python
 
 
-def answer(python: str, code: str, argument: str, directory: Path, **changes: str | None) -> str:
+def install(python: str, command: str, *words: str) -> None:
+    completed = run_pip(python, [command, "--no-deps", *words], "install it")
+    assert not completed.code, completed.out + completed.err
+
+
+def answer(python: str, code: str, arguments: Sequence[str], directory: Path, **changes: str | None) -> str:
     """Return what an interpreter prints, its environment being this one with changes."""
     variables: dict[str, str | None] = {**os.environ, **changes}
     completed = subprocess.run(
-        [python, "-c", code, argument],
+        [python, "-c", code, *arguments],
         cwd=directory,
         env={name: value for name, value in variables.items() if value is not None},
         capture_output=True,
@@ -294,15 +320,27 @@ def is_satisfied(need: str) -> bool:
         return False
 
 
-def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
-    """Run the tests of a side in its interpreter; return what they printed and the files that were loaded."""
+def run_side(side: Side, sides: Sides) -> tuple[list[str], list[str]]:
+    """Run the tests of a side in its interpreter; return what they printed and the files that they read."""
     start = {name: value for name, value in dataclasses.asdict(side).items() if name in {"path", "args", "files"}}
-    start |= {"watched": [*sides.base.homes, *sides.head.homes], "packages": sides.packages}
+    start |= {"homes": [*sides.base.homes, *sides.head.homes, sides.top]}
     variables = {**side.environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    printed = answer(side.python, RUN, json.dumps(start, default=str), side.directory, **variables)
+    printed = answer(side.python, RUN, [json.dumps(start, default=str)], side.directory, **variables)
     lines = printed.splitlines()
     seen = [line for line in lines if line.startswith(("SEEN", "FOUND", "MISSING"))]
-    return seen, json.loads(next(line for line in lines if line.startswith("LOADED")).removeprefix("LOADED"))
+    return seen, json.loads(next(line for line in lines if line.startswith("READ")).removeprefix("READ"))
+
+
+def compare(
+    python: str, rootdir: Path, spec: str, scratch: Path, **changes: str | None
+) -> tuple[list[list[str]], Reads]:
+    """Prepare a comparison as a run would, and run both sides; return what each printed, and what they have read."""
+    scratch.mkdir(exist_ok=True)
+    written = answer(python, PREPARE, [str(rootdir), spec, str(scratch)], rootdir, **changes).splitlines()[-1]
+    sides: Sides = pickle.loads(bytes.fromhex(written))  # noqa: S301 - the sample's
+    base, base_files = run_side(sides.base, sides)
+    head, head_files = run_side(sides.head, sides)
+    return [base, head], compare_reads(sides, base_files, head_files)
 
 
 # Those whose build tools make an environment or a compiled module of their own take as long as all others together.
@@ -310,6 +348,7 @@ BUILT = (
     "flat, hatchling",
     *("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools"),
     *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder", "copied, pip install ."),
+    "wheel in site-packages",
 )
 
 
@@ -317,7 +356,7 @@ BUILT = (
     "name", [pytest.param(name, marks=pytest.mark.slow if name in BUILT else ()) for name in LAYOUTS]
 )
 def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Base has the package's old code, head its new, and both have today's conftest and helper."""
+    """Base has the old code, head the new, both today's tests; a change is seen, and where there is none, none is."""
     layout = LAYOUTS[name]
     # An active environment, and one of meson-python's requirements, which it needs for no package without extensions.
     tools = tmp_path / "tools"
@@ -335,11 +374,8 @@ def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.M
     top = tmp_path / "tree"
     rootdir = make_repository(top, layout)
     python = make_python(top, rootdir, layout)
-    written = answer(python, PREPARE, str(rootdir), rootdir).splitlines()[-1]
-    sides: Sides = pickle.loads(bytes.fromhex(written))  # noqa: S301 - the sample's
-    base, base_files = run_side(sides.base, sides)
-    head, head_files = run_side(sides.head, sides)
-
+    path = None if layout.variable is None else str(top / layout.variable)
+    (base, head), read = compare(python, rootdir, "HEAD~1", tmp_path / "scratch", PYTHONPATH=path)
     assert base == [
         "SEEN base head head",
         *("SEEN base" for _ in layout.beside),
@@ -350,9 +386,14 @@ def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.M
         *("SEEN head" for _ in layout.beside),
         *(f"FOUND {new}" for new in layout.new),
     ]
-    assert check_loaded(sides, base_files, head_files)
-    assert all(belongs_to(name, sides.packages) for name in ("mylib", *layout.beside))
-    if name == "C extension":
-        assert base_files["mylib._core"].endswith(tuple(EXTENSION_SUFFIXES))
+    assert read.differing
+    assert not read.compiled
     status = subprocess.run(["git", "status", "--porcelain"], cwd=top, capture_output=True, text=True, timeout=60)
     assert not status.stdout
+
+    (top / "NOTES.md").write_text("It is as fast as before.", encoding="utf-8")
+    (base, head), read = compare(python, rootdir, "HEAD", tmp_path / "scratch", PYTHONPATH=path)
+    assert base == head
+    # Two builds of an extension are never sure to be the same bytes.
+    assert {name for name in read.differing if not name.endswith(tuple(EXTENSION_SUFFIXES))} == set()
+    assert read.files

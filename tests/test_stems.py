@@ -12,16 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import builders
 import pytest
+from builders import write
 from wording import Wording
 
-from pytest_rlperf.model.sides import PROTOCOL, Project, Sides
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import PROTOCOL, Sides
+from pytest_rlperf.sides.observed import Reads
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import stems as module
 from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import WorkerLostError
 from pytest_rlperf.workers.stems import (
+    OBSERVERS,
+    PAIR_NAMES,
     DoubtfulError,
     Processes,
     Stems,
@@ -29,10 +35,10 @@ from pytest_rlperf.workers.stems import (
 )
 
 GB = 10**9
-PROJECT = Project(Path("/t"), Path("/t"), None, (), (), (), (), (), (), Path("/t/baselines"))
-HEAD = PROJECT.side("HEAD", sys.executable, (), (Path("/t"),))
+PROJECT = builders.project(Path("/t"))
+HEAD = PROJECT.side("HEAD", sys.executable, (), (Path("/head"),))
 BASE = replace(HEAD, label="commit 1", homes=(Path("/base"),), environment={"SIDE": "base"})
-SIDES = Sides(base=BASE, head=HEAD, packages=("mine",), changed=("a.py",), notes=())
+SIDES = Sides(base=BASE, head=HEAD, packages=("mine",), changed=("a.py",), notes=(), top=Path("/t"))
 
 
 def noted(name: str) -> Any:
@@ -79,7 +85,8 @@ class FakeLoader(Fake):
         self.loaded: list[str] = []
         self.forked: list[list[str]] = []
 
-    def load(self, modules: Sequence[str], packages: Sequence[str]) -> str | None:
+    def load(self, modules: Sequence[str], packages: Sequence[str], top: str, apart: Sequence[str]) -> str | None:
+        self.refused = packages, top, apart
         self.loaded += modules
         return next((name for name in modules if name in self.dirty), None)
 
@@ -89,7 +96,7 @@ class FakeLoader(Fake):
 
 
 class FakeStem(Fake):
-    errors, fault, variables = "", "", library_variables()
+    errors, fault, variables, keys = "", "", library_variables(), ("test",)
 
     def __init__(self, name: str, start: m.Start, *arguments: object, is_base: bool) -> None:
         super().__init__()
@@ -98,7 +105,7 @@ class FakeStem(Fake):
 
     @property
     def collected(self) -> m.Ready:
-        return m.Ready(PROTOCOL, ["test"], self.errors, variables=self.variables, fault=self.fault)
+        return m.Ready(PROTOCOL, list(self.keys), self.errors, variables=self.variables, fault=self.fault)
 
     def wait_ready(self) -> None:
         """Be ready."""
@@ -121,6 +128,8 @@ class FakeWorker(Fake):
         self.stem, self.variables = stem, stem.variables
         self.called: m.Called | None = None
         self.loaded: dict[str, str] = {}
+        self.seed = 0
+        self.read: list[str] = []
 
     @property
     def sets_variables(self) -> bool:
@@ -128,6 +137,12 @@ class FakeWorker(Fake):
 
     def start_run(self, *arguments: object, **settings: object) -> None:
         self.running = True
+
+    def start_observe(self, limit_s: float) -> None:
+        """Read nothing more."""
+
+    def wait_observed(self) -> list[str]:
+        return self.read
 
     def wait_called(self) -> None:
         if self.to_be:
@@ -155,7 +170,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
 
 @pytest.fixture
 def stems(processes: Processes) -> Any:
-    return processes.stems(SIDES, "base", "head")
+    return processes.stems(SIDES, *PAIR_NAMES)
 
 
 def loaders() -> list[FakeLoader]:
@@ -175,13 +190,103 @@ def test_tests_may_share_numbers_of_stems_that_are_forked(stems: Any) -> None:
 
 
 def test_neither_side_is_always_the_first_to_be_forked(stems: Any) -> None:
-    """Head is first in even pairs; base's stem is returned first. The first two find out whether copies work."""
-    found = [[(stem.name, stem.is_base, stem.start.probe) for stem in stems.ready(number)] for number in range(2)]
+    """Head is first in even pairs; base's stem is returned first."""
+    found = [[(stem.name, stem.is_base) for stem in stems.ready(number)] for number in (OBSERVERS, 0, 1)]
     assert found == [
-        [("base 0", True, True), ("head 0", False, True)],
-        [("base 1", True, False), ("head 1", False, False)],
+        [("base observer", True), ("head observer", False)],
+        [("base worker 0", True), ("head worker 0", False)],
+        [("base worker 1", True), ("head worker 1", False)],
     ]
-    assert [loader.forked for loader in loaders()] == [[["head", "base"], ["base", "head"]]]
+    assert [loader.forked for loader in loaders()] == [[["base", "head"], ["head", "base"], ["base", "head"]]]
+
+
+def test_only_observers_observe(stems: Any) -> None:
+    """The others measure; observers look at the same places, and are never the ones that the user sees."""
+    observers, measuring = stems.ready(OBSERVERS), stems.ready(0)
+    assert [stem.start.observes for stem in (*observers, *measuring)] == [True, True, False, False]
+    assert [stem.start.reports for stem in (*observers, *measuring)] == [False, False, False, True]
+    assert {tuple(stem.start.watched) for stem in (*observers, *measuring)} == {("/base", "/head", "/t")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "first"),
+    [
+        (("a.py",), OBSERVERS),
+        ((), 0),
+        (None, 0),
+    ],
+)
+def test_the_first_stems_find_out_whether_copies_work(
+    processes: Processes, changed: tuple[str, ...] | None, first: int
+) -> None:
+    """Those that observe, or the first pair where nothing is observed: equal trees, and what differs in no file."""
+    stems: Any = processes.stems(replace(SIDES, changed=changed), *PAIR_NAMES)
+    assert [number for number in (OBSERVERS, 0, 1) if all(stem.start.probe for stem in stems.ready(number))] == [first]
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_observers_are_of_one_test(stems: Any, is_fresh: bool) -> None:
+    """They have its seed and end after it; new interpreters, which run all tests, are one test's at a time."""
+    used = stems.new_interpreters() if is_fresh else stems
+    with used.observers(1001) as (base, head):
+        assert [worker.stem.name for worker in (base, head)] == ["base observer", "head observer"]
+        assert base.seed == head.seed == 1001
+        assert used._observing.locked() is is_fresh
+        assert base.did == head.did == []
+    assert base.did == head.did == ([] if is_fresh else ["start_quitting", "end"])
+    assert not used._observing.locked()
+
+
+def trees(top: Path) -> tuple[Sides, dict[str, str]]:
+    """Return sides whose trees differ in ``own.py`` and agree in ``same.py``, and base's paths by name."""
+    for side in ("base", "head"):
+        write(top / side, {"own.py": side, "same.py": ""})
+    base, head = (
+        replace(each, homes=(top / side,), tree=top / side) for each, side in ((BASE, "base"), (HEAD, "head"))
+    )
+    names = {name: str(top / "base" / name) for name in ("own.py", "same.py")}
+    return replace(SIDES, base=base, head=head, packages=()), names
+
+
+def test_what_observers_read_is_compared(processes: Processes, tmp_path: Path) -> None:
+    """By content, whichever side has read it; where there were children, nobody knows what these have read."""
+    sides, base_paths = trees(tmp_path)
+    stems: Any = processes.stems(sides, *PAIR_NAMES)
+    with stems.observers(1) as (base, head):
+        base.read = [base_paths["same.py"], "/usr/lib/python3/os.py"]
+        assert stems.reads(base, head, 1.0) == Reads(frozenset({"same.py"}))
+        head.read = [str(tmp_path / "head/own.py")]
+        assert stems.reads(base, head, 1.0) == Reads(frozenset({"same.py", "own.py"}), frozenset({"own.py"}))
+        for worker in (base, head):
+            worker.has_children = True
+            assert stems.reads(base, head, 1.0) is None
+            worker.has_children = False
+
+
+def test_a_file_of_the_other_side_is_refused(processes: Processes, tmp_path: Path) -> None:
+    """One that a module was loaded from, in any worker, and any that an observer has read."""
+    sides, base_paths = trees(tmp_path)
+    stems: Any = processes.stems(sides, *PAIR_NAMES)
+    with stems.observers(1) as (base, head):
+        base.loaded = base_paths
+        stems.check_places(base, head)
+        head.loaded = {"own": base_paths["own.py"]}
+        for look in (stems.check_places, lambda *pair: stems.reads(*pair, 1.0)):
+            with pytest.raises(SideError, match="HEAD has read a file of commit 1: own"):
+                look(base, head)
+        head.loaded, head.read = {}, [base_paths["own.py"]]
+        with pytest.raises(SideError, match="HEAD has read a file of commit 1"):
+            stems.reads(base, head, 1.0)
+
+
+@pytest.mark.parametrize(("keys", "is_collected"), [(["test"], True), (["test", "new"], True), (["new"], False)])
+def test_a_base_that_collects_none_of_the_tests_is_an_error(
+    stems: Any, monkeypatch: pytest.MonkeyPatch, keys: list[str], is_collected: bool
+) -> None:
+    """With its own message; one test of several is enough."""
+    monkeypatch.setattr(FakeStem, "errors", "ImportError: no such name")
+    with contextlib.nullcontext() if is_collected else pytest.raises(SideError, match="no such name"):
+        stems.check_collected(keys)
 
 
 def test_pairs_that_confirm_are_of_a_second_loader(stems: Any) -> None:
@@ -195,6 +300,19 @@ def test_pairs_that_confirm_are_of_a_second_loader(stems: Any) -> None:
 
 def lose(loader: FakeLoader, *arguments: object) -> None:
     raise loader.lost("the loader exited with code 1.\nits output")
+
+
+def test_variables_of_a_side_are_its_own(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collecting leaves a side's cache of compiled code as the side has it; another value is set too late."""
+    own = replace(SIDES, head=replace(HEAD, environment={"NUMBA_CACHE_DIR": "/own"}))
+    collected = {"base": library_variables(), "head": {**library_variables(), "NUMBA_CACHE_DIR": "/own"}}
+    monkeypatch.setattr(FakeStem, "variables", property(lambda stem: collected[stem.name.split()[0]]))
+    assert all(stem.forks for stem in processes.stems(own, *PAIR_NAMES).ready(0))
+    assert not processes.not_forked()
+    collected["head"] = {**library_variables(), "NUMBA_CACHE_DIR": "/set while collecting"}
+    assert not any(stem.forks for stem in processes.stems(own, *PAIR_NAMES).ready(0))
+    (reason,) = processes.not_forked()
+    assert "NUMBA_CACHE_DIR is set while tests are collected in head worker 0" in reason
 
 
 @pytest.mark.parametrize(
@@ -238,11 +356,12 @@ def test_pairs_that_lose_loaders_at_once_end_no_new_interpreters(stems: Any, mon
     assert len(loaders()) == 1
 
 
-def test_a_loader_leaves_out_what_wants_a_package_under_test(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is started anew without that."""
+def test_a_loader_leaves_out_what_each_side_has_for_itself(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wants a package of a side or code of the tree: it is started anew without that."""
     monkeypatch.setattr(FakeLoader, "dirty", ["dirt.a"])
     assert all(stem.forks for stem in stems.ready(0))
     assert [loader.loaded for loader in loaders()] == [["numpy", "dirt.a"], ["numpy"]]
+    assert [loader.refused for loader in loaders()] == [(["mine"], "/t", [])] * 2
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.run.state import Baselines
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
-from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
+from pytest_rlperf.sides.prepare import Preparation
 
 WORD = "h0stile"
 HOSTILE = (
@@ -102,8 +102,8 @@ def tree(tmp_path: Path) -> Path:
     return top
 
 
-def quiet(text: str) -> None:
-    """Show no progress."""
+def preparation(top: Path) -> Preparation:
+    return builders.preparation(builders.project(top, "test_x.py"))
 
 
 def test_ref_of_an_option_is_never_an_option_of_git(tree: Path) -> None:
@@ -115,7 +115,7 @@ def test_ref_of_an_option_is_never_an_option_of_git(tree: Path) -> None:
             repository.resolve(text)
         assert WATCH.programs > before
         with watched():
-            prepare_sides(f"git:{text}", builders.project(tree, "test_x.py"), quiet)
+            preparation(tree).against(f"git:{text}")
 
 
 def test_commit_of_a_file_reaches_no_command(tree: Path) -> None:
@@ -123,7 +123,7 @@ def test_commit_of_a_file_reaches_no_command(tree: Path) -> None:
     repository, head, clone = find_repository(tree), git(tree, "rev-parse", "HEAD"), tree.parent / "clone"
     uses: tuple[Callable[[str], object], ...] = (
         repository.has_commit,
-        lambda sha: commit_sides(sha, builders.project(tree, "test_x.py"), quiet),
+        lambda sha: preparation(tree).commit(sha),
         lambda sha: read_allowances(tree, sha),
         lambda sha: Commit(sha, "title"),
         lambda sha: repository.check_out(sha, clone),
@@ -164,7 +164,7 @@ def changed(document: Any, path: tuple[Any, ...], text: str, *, key: bool) -> An
 
 def use_baseline(top: Path, path: Path) -> None:
     """Do with a baseline what runs and ``rlperf`` do before they measure."""
-    chosen = SimpleNamespace(baseline_dir=top / "baselines", baseline="default", packages=(), save=False, against=None)
+    chosen = SimpleNamespace(baseline_dir=top / "baselines", baseline="default", save=False, against=None)
     with watched():
         baselines = Baselines(cast(Any, chosen), top)
         keys = list(baselines.own.results) if baselines.own is not None else []
@@ -175,7 +175,7 @@ def use_baseline(top: Path, path: Path) -> None:
             commit = baselines.commit_of(key)
             if commit is not None:
                 read_allowances(top, commit)
-                commit_sides(commit, builders.project(top, "test_x.py"), quiet)
+                preparation(top).commit(commit)
         baselines.origin(outcome)
     with watched():
         main(["show", "-v", str(path)])

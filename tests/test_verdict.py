@@ -105,17 +105,18 @@ def test_a_side_that_broke_the_rules_is_no_side() -> None:
 @pytest.mark.parametrize(
     ("unpaired", "status"),
     [
-        (reasons.SameCode("main", only_loaded=False), Status.SAME),
+        (reasons.SameCode("main", files=None), Status.SAME),
+        (reasons.SameCode("main", files=3, code_files=2), Status.SAME),
         (reasons.Incomparable(Code.WORK, "a call's work", "1 step", "2 steps", "main", False), Status.INCOMPARABLE),
         (reasons.NotOnBase("main", "failed", "NameError", is_new=True), Status.NEW),
         (reasons.NotOnBase("main", "skipped", "", is_new=False), Status.INCOMPARABLE),
         (reasons.NotOnBase("main", "missing", "", is_new=False, lacks=("old",)), Status.INCOMPARABLE),
         (reasons.NothingLoaded("nothing of mylib"), Status.INCOMPARABLE),
+        (reasons.NotCopied("data/episodes.npz"), Status.INCOMPARABLE),
+        (reasons.NotBuilt("mylib/_core.so"), Status.INCOMPARABLE),
     ],
 )
-def test_why_no_pairs_were_taken_is_the_reason(
-    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded | reasons.NotOnBase, status: Status
-) -> None:
+def test_why_no_pairs_were_taken_is_the_reason(unpaired: reasons.Unpaired, status: Status) -> None:
     """There is another side, and nothing to measure on it: stored figures do not come in."""
     found = judge(Evidence(TWICE, STORED, unpaired=unpaired), POLICY)
     assert (found.status, found.reason, found.estimate) == (status, unpaired, None)
@@ -123,7 +124,7 @@ def test_why_no_pairs_were_taken_is_the_reason(
 
 def test_the_same_code_at_another_time_is_explained(wording: Wording) -> None:
     """By the packages that have changed, or else the machine."""
-    same_code = reasons.SameCode("main", only_loaded=True)
+    same_code = reasons.SameCode("main", files=3, code_files=2)
     found = judge(Evidence(TWICE, STORED, unpaired=same_code, by_itself=TWICE, versions=NUMPY), POLICY)
     assert (found.status, found.reason) == (Status.SAME, reasons.OtherEnvironment(2.0, NUMPY, same_code))
     assert verdict_lines(found) == wording
@@ -159,6 +160,9 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     *(reasons.NotOnBase("main", ended, "why", is_new=False) for ended in ("missing", "passed", "failed")),
     reasons.NotOnBase("main", "missing", "why", is_new=False, lacks=("old", "older")),
     reasons.NothingLoaded("the test loads no module of mylib on main"),
+    reasons.NotCopied("data/episodes.npz"),
+    reasons.NotBuilt("mylib/_core.so"),
+    reasons.Edited("mylib/core.py"),
     reasons.TestFailed("setup", "RuntimeError: no simulator"),
     reasons.BackgroundWork(0.05),
     reasons.PhasesOverCall(2e-3, 1e-3),
@@ -181,7 +185,8 @@ ONE_OF_EACH: tuple[Reason, ...] = (
         for name, seen in (("python", 0.5), ("", 0.1))
     ),
     reasons.PairsUndecided(Code.NEAR, 1.04, 0.03),
-    reasons.SameCode("main", only_loaded=True),
+    reasons.SameCode("main", files=None),
+    reasons.SameCode("main", files=3, code_files=2),
     reasons.OtherEnvironment(1.4, (), None),
     reasons.CountsChanged(CHANGES),
     reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),

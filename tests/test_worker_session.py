@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
@@ -16,10 +18,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from _pytest.config import ConftestImportFailure
 from wording import Wording
 
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.timers import FakeClock
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import session
 from pytest_rlperf.workers.loader import library_variables
@@ -115,11 +119,110 @@ def test_generators_are_seeded_once_a_test(
         np.random.set_state(numpy)
 
 
+@pytest.mark.parametrize(
+    ("news", "calls"),
+    [
+        pytest.param([], 5, id="nothing is read"),
+        pytest.param([1], 5, id="all is read at once"),
+        pytest.param([1, 4], 8, id="a file is read later"),
+        pytest.param([1, 4, 8], 16, id="and another one, still later"),
+        pytest.param([1, 4, 9], 8, id="one that is read too late"),
+        pytest.param(range(100), 32, id="there is no end to what is read"),
+    ],
+)
+def test_calls_are_observed_until_they_read_nothing_new(
+    ends: tuple[Connection, Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    pytestconfig: pytest.Config,
+    news: Collection[int],
+    calls: int,
+) -> None:
+    """For the last half of them, all with their setups; for 0.3 s at least, and not for longer than the limit."""
+    clock, made, observer = (
+        FakeClock(),
+        list[str](),
+        SimpleNamespace(count=7, files=lambda: ["/t/own.py"], has_children=False),
+    )
+
+    def call() -> None:
+        made.append("call")
+        clock.advance(1 / 16)
+        observer.count += made.count("call") in news
+
+    def processed() -> float:
+        made.append("processed")
+        return 1.0
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now_ns / 1e9))
+    here, there = ends
+    engine = session.RemoteEngine(start(observes=True), there, observer)  # type: ignore[arg-type]
+    for order in (m.Observe(2.0, number=1), m.Leave()):
+        m.send(here, order)
+    workload = Workload("callable", call, 1.0, "call", call, setup=lambda: made.append("setup"), count=processed)
+    with pytest.raises(session.Unwound):
+        engine.measure(workload, SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
+    assert made == [*["setup", "call"] * calls, "processed"]
+    assert isinstance(m.receive_from_worker(here), m.Called)
+    answer = m.receive_from_worker(here)
+    assert isinstance(answer, m.Answer)
+    assert m.answer_to(m.Observe(2.0), answer).files == ["/t/own.py"]
+
+
+def test_a_text_for_the_user_names_files_by_their_own_places(ends: tuple[Connection, Connection]) -> None:
+    """Those of a side's copy by the user's tree, others and those of a side without a copy as they are."""
+    text = "/copies/1/own.py:3: in call, of /usr/lib/own.py and /copies/2/own.py"
+    copied = session.RemoteEngine(start(tree="/copies/1", top="/t"), ends[1])
+    assert copied.shown(text) == "/t/own.py:3: in call, of /usr/lib/own.py and /copies/2/own.py"
+    assert session.RemoteEngine(start(top="/t"), ends[1]).shown(text) == text
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        "/home/me/nets",
+        "/home/me/größe",
+        '/home/me/my "nets"',
+        "/home/me/my\\nets",
+    ],
+)
+def test_a_report_can_be_read_whatever_the_users_directory_is_called(
+    ends: tuple[Connection, Connection], pytestconfig: pytest.Config, top: str
+) -> None:
+    """And names the files of a side's copy by their places there."""
+    here, there = ends
+    begun = start(tree="/copies/1", top=top, reports=True)
+    found = session.Session(begun, session.RemoteEngine(begun, there))
+    found._config, found._reporting = pytestconfig, True
+    found.pytest_runtest_logreport(
+        pytest.TestReport(
+            "test_it.py::test_it", ("test_it.py", 3, "test_it"), {}, "failed", "/copies/1/own.py:3", "call"
+        )
+    )
+    message = m.receive_from_worker(here)
+    assert isinstance(message, m.Reported)
+    assert json.loads(message.report)["longrepr"] == f"{top}/own.py:3"
+
+
+def new_session(*orders: m.ToWorker) -> tuple[session.Session, list[m.FromWorker]]:
+    """Return a session that gets these orders and then the one to quit, and the list of what it sends.
+
+    What it sends for the user names ``/copy`` as ``/t``.
+    """
+    sent: list[m.FromWorker] = []
+    engine: Any = SimpleNamespace(
+        own_fork=contextlib.nullcontext,
+        receive=iter((*orders, m.Quit())).__next__,
+        send=sent.append,
+        loaded=dict,
+        dropped=0,
+        shown=lambda text: text.replace("/copy/", "/t/"),
+    )
+    return session.Session(start(), engine), sent
+
+
 def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromWorker]:
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
-    sent: list[m.FromWorker] = []
-    engine: Any = SimpleNamespace(receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=dict, dropped=0)
-    found = session.Session(start(), engine)
+    found, sent = new_session(*orders)
     if error is not None:
 
         def collect() -> None:
@@ -156,6 +259,27 @@ def test_a_test_that_is_missing_has_the_reason(error: Exception | None, name_mis
     assert isinstance(done, m.Done)
     assert (done.outcome, done.name_missing) == ("missing", name_missing)
     assert done.text == wording
+
+
+@pytest.mark.parametrize(
+    ("error", "name_missing"),
+    [(ImportError("no such name"), True), (AttributeError("no such member"), True), (SyntaxError("invalid"), False)],
+)
+def test_a_session_whose_conftest_fails_has_no_tests(error: Exception, name_missing: bool) -> None:
+    """It answers all orders, each test being missing for the reason; a name that is missing is older code's."""
+    found, sent = new_session(*(m.Run(f"test_it.py::{name}", None, 1000, reporter=False) for name in "ab"))
+    try:
+        raise error
+    except Exception as raised:  # with its trace
+        found.serve_without_tests(ConftestImportFailure(Path("/copy/conftest.py"), cause=raised))
+    first, *done = map(timeless, sent)
+    assert isinstance(first, m.Ready)
+    assert first == ready(first.errors)
+    headline, *trace = first.errors.splitlines()
+    assert headline == f"/t/conftest.py: {type(error).__name__}: {error}"
+    assert any(f"{HERE.name}" in line for line in trace)
+    assert done == [m.Done("missing", first.errors, each.modules, name_missing=name_missing) for each in done]  # type: ignore[union-attr]
+    assert len(done) == 2
 
 
 def test_a_stem_waits_for_a_copy_that_has_ended() -> None:

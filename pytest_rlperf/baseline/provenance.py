@@ -13,7 +13,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.sides.git import repository_around
-from pytest_rlperf.sides.packages import installs_from, normalized
+from pytest_rlperf.sides.installs import installs_from, normalized
 from pytest_rlperf.sides.programs import read_settings
 
 # Packages that run the tests and no measured code; its counts are the same under other versions of them. pytest-rlperf

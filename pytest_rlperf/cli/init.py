@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
 from pytest_rlperf.cli.search import KINDS, Search, search
 from pytest_rlperf.errors import SideError, shown
-from pytest_rlperf.sides.packages import installs_from, is_project
+from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.programs import read_settings, run
 from pytest_rlperf.units import counted
 from pytest_rlperf.writing import write_whole

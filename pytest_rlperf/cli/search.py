@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_rlperf.errors import see
-from pytest_rlperf.sides.packages import TESTS_AND_DOCS, is_environment, is_project
+from pytest_rlperf.sides.installs import is_project
+from pytest_rlperf.sides.trees import is_environment
 
 _Definition: TypeAlias = "ast.FunctionDef | ast.ClassDef"
 
 _NO_CODE = ("test_*.py", "*_test.py", "conftest.py", "setup.py", "noxfile.py")
-_BUILT = {"build", "dist"}
+_NOT_SEARCHED = {
+    *("bench", "benchmark", "benchmarks", "doc", "docs", "example", "examples", "test", "tests"),
+    *("build", "dist"),
+}
 
 # Values by the names that parameters have, of a task with three numbers to observe and one to act with.
 _MAKE_OBS = "obs, action = np.random.rand(3).astype(np.float32), np.random.rand(1).astype(np.float32)"
@@ -229,7 +233,7 @@ def _files(root: Path) -> Iterator[Path]:
         names[:] = sorted(
             name
             for name in names
-            if name[0] not in "._" and name not in TESTS_AND_DOCS | _BUILT and not is_environment(place / name)
+            if name[0] not in "._" and name not in _NOT_SEARCHED and not is_environment(place / name)
         )
         for name in sorted(files):
             is_code = name.endswith(".py") and (name[0] != "_" or name == "__init__.py")

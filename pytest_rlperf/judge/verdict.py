@@ -39,7 +39,8 @@ class Evidence:
 
     ``by_itself`` are head's figures by itself where live pairs were to settle what they show beside the stored ones;
     ``versions`` are the packages that have changed since those were stored. ``law`` is what the test's series, of which
-    it is the last one measured, shows of growth with size.
+    it is the last one measured, shows of growth with size. ``edited`` is a file of the user's own tree that was changed
+    meanwhile.
     """
 
     head: Result
@@ -47,12 +48,13 @@ class Evidence:
     others: tuple[tuple[MachineDifference, ...], ...] = ()
     unsettled: reasons.NotSettledLive | None = None
     live: Live | None = None
-    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded | reasons.NotOnBase | None = None
+    unpaired: reasons.Unpaired | None = None
     by_itself: Result | None = None
     versions: tuple[VersionChange, ...] = ()
     law: Finding | None = None
     counts: Counts | None = None
     allowances: tuple[Allowance, ...] = ()
+    edited: str = ""
 
 
 def judge(evidence: Evidence, policy: Policy) -> Verdict:
@@ -79,12 +81,14 @@ def with_findings(verdict: Verdict, findings: tuple[Finding, ...], policy: Polic
 
 
 def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
+    if evidence.edited:
+        return verdict(policy, Status.INVALID, reasons.Edited(evidence.edited))
     if evidence.live is not None:
         return _by_pairs(evidence, evidence.live, policy)
     match evidence.unpaired:
         case reasons.SameCode() as same_code:
             return verdict(policy, Status.SAME, _environment(evidence, policy, same_code) or same_code)
-        case reasons.Incomparable() | reasons.NothingLoaded() as other:
+        case reasons.Incomparable() | reasons.NothingLoaded() | reasons.NotCopied() | reasons.NotBuilt() as other:
             return verdict(policy, Status.INCOMPARABLE, other)
         case reasons.NotOnBase(is_new=is_new) as missing:
             return verdict(policy, Status.NEW if is_new else Status.INCOMPARABLE, missing)

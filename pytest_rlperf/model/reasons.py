@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf.model.device import Disturbance
 from pytest_rlperf.model.live import OtherWork
@@ -28,6 +28,7 @@ class Code(str, enum.Enum):
     WORK = "work"
     DEVICE = "device"
     BASE = "base"
+    FILES = "files"
     # The test failed.
     ERROR = "error"
     # The measurement broke its own rules.
@@ -149,6 +150,30 @@ class NothingLoaded(Reason):
 
     error: str
     code = Code.BASE
+
+
+@dataclass(frozen=True)
+class NotCopied(Reason):
+    """The test needs a ``file`` of the tree that git ignores and that is too large to copy unasked."""
+
+    file: str
+    code = Code.FILES
+
+
+@dataclass(frozen=True)
+class NotBuilt(Reason):
+    """The test has loaded a compiled ``file`` that is the same on both sides, though their sources differ."""
+
+    file: str
+    code = Code.FILES
+
+
+@dataclass(frozen=True)
+class Edited(Reason):
+    """A ``file`` that the test had loaded from the user's own tree was changed while it was measured."""
+
+    file: str
+    code = Code.FILES
 
 
 # ----------------------------------------------------------------------- the test failed
@@ -308,12 +333,18 @@ class PairsUndecided(Reason):
 class SameCode(Reason):
     """Both sides are the same code.
 
-    ``only_loaded`` where the trees differ, but in no file that the test loads.
+    The test has read so many ``files`` of them, of which none differs; None where no file of the trees does. So many of
+    them are no files of tests, which are today's on both sides: ``code``.
     """
 
     base_label: str
-    only_loaded: bool
+    files: int | None = None
+    code_files: int = 0
     code = Code.CODE
+
+
+Unpaired: TypeAlias = SameCode | Incomparable | NothingLoaded | NotCopied | NotBuilt | NotOnBase
+"""Why a test was not compared in pairs, though there is a side to compare with."""
 
 
 @dataclass(frozen=True)

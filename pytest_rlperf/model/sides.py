@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-PROTOCOL = 10  # of what a run and its workers send each other; another number wherever the messages change
+PROTOCOL = 11  # of what a run and its workers send each other; another number wherever the messages change
 
 OnStep: TypeAlias = Callable[[str], None]  # receives a line on each step of preparing sides
 
@@ -17,7 +17,8 @@ class Side:
     """How workers of one side are started, and the places their code must come from.
 
     ``environment`` are changes to this process's variables; a value of None removes one. ``homes`` are the directories
-    that the packages under test may be loaded from.
+    that are the side's own: what was installed for it alone, and its tree. ``tree`` is its copy of the tree, None where
+    it runs the user's own.
     """
 
     label: str
@@ -28,15 +29,16 @@ class Side:
     files: tuple[Path, ...]
     environment: Mapping[str, str | None]
     homes: tuple[Path, ...]
+    tree: Path | None = None
 
 
 @dataclass(frozen=True)
 class Project:
     """Today's tree, as the run sees it.
 
-    ``args`` are the run's as typed, ``path`` is sys.path as its process started. ``files`` hold the measured tests,
-    ``conftests`` are the conftest files pytest has loaded. ``test_patterns`` are pytest's ``python_files``.
-    ``packages`` are the import packages under test that the user names; while it is empty, they are searched for.
+    ``args`` are the run's as typed, ``path`` and ``variables`` are sys.path and the environment as its process started.
+    ``files`` hold the measured tests, ``conftests`` are the conftest files pytest has loaded. ``test_patterns`` are
+    pytest's ``python_files``. ``also`` are patterns of files that git ignores and the tests need.
     """
 
     rootdir: Path
@@ -47,8 +49,9 @@ class Project:
     files: tuple[Path, ...]
     conftests: tuple[Path, ...]
     test_patterns: tuple[str, ...]
-    packages: tuple[str, ...]
+    also: tuple[str, ...]
     baseline_dir: Path
+    variables: Mapping[str, str]
 
     def side(self, label: str, python: str, path: tuple[str, ...], homes: tuple[Path, ...]) -> Side:
         """Return today's tree run by an interpreter."""
@@ -59,10 +62,11 @@ class Project:
 class Sides:
     """Both sides of a comparison.
 
-    ``packages`` are the import packages under test. ``changed`` are the files by which the trees differ, less tests
-    and other files that are the same on both sides; None where the sides differ by something else than files.
-    ``notes`` are for the reader of the verdict: uncommitted changes, further distributions that a resolver changed.
-    ``commit`` is base's full SHA, where base is a commit of the repository.
+    ``packages`` are the import packages that each side has installed for itself. ``changed`` are the files by which the
+    trees differ, less stored baselines; None where the sides differ by something else than files. ``notes`` are for the
+    reader of the verdict: uncommitted changes, further distributions that a resolver changed. ``commit`` is base's full
+    SHA, where base is a commit of the repository. ``top`` is the user's own tree where neither side runs in it.
+    ``compiled`` is a source that only a build shows the effect of. ``tests`` are files that are today's on both sides.
     """
 
     base: Side
@@ -71,3 +75,7 @@ class Sides:
     changed: tuple[str, ...] | None
     notes: tuple[str, ...]
     commit: str | None = None
+    top: Path | None = None
+    compiled: str = ""
+    left_out: tuple[str, ...] = ()
+    tests: frozenset[str] = frozenset()

@@ -130,6 +130,18 @@ def _nothing_compared(reason: Reason) -> str | None:
             return f"{what}: {was} {where}, {now} now{_again(stores or base_label is not None)}"
         case reasons.NothingLoaded(error):
             return error
+        case reasons.NotCopied(file):
+            return (
+                f"git ignores {file}, and it is too large to copy to both sides unasked: rlperf_also = {file} in "
+                "pytest's settings copies it"
+            )
+        case reasons.Edited(file):
+            return f"{file} was changed while it was measured: run this again"
+        case reasons.NotBuilt(file):
+            return (
+                f"both sides load the same {file}, but the sources that it was compiled from differ: build it from a "
+                "project with a pyproject.toml or a setup.py, so that both sides can be built"
+            )
         case reasons.NotOnBase(lacks=lacks, base_label=base_label) if lacks:
             return (
                 f"{base_label} needs {', '.join(lacks)}, which is not installed here: install it, then run this again"
@@ -298,8 +310,12 @@ def _beside_times(reason: Reason) -> str | None:
 
 
 def _same_code(reason: reasons.SameCode) -> str:
-    if reason.only_loaded:
-        return f"this test loads no file that differs from {reason.base_label}"
+    if reason.files is not None and not reason.code_files:
+        return "this test reads no file of the tree but tests, so no change of the tree's code can make it slower"
+    if reason.files is not None:
+        files = "the one file" if reason.files == 1 else f"none of the {reason.files} files"
+        differs = "does not differ" if reason.files == 1 else "differs"
+        return f"{files} that this test reads {differs} from {reason.base_label}"
     return f"same code as {reason.base_label}"
 
 

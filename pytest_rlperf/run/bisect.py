@@ -14,13 +14,14 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.notes import RunProgress
-from pytest_rlperf.model.sides import Project, Sides
+from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project
 from pytest_rlperf.run.one_test import essence
-from pytest_rlperf.sides.prepare import Candidate, compared, find_candidates
+from pytest_rlperf.sides.prepare import Candidate, Preparation
+from pytest_rlperf.workers.guardian import Guardian
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 
@@ -97,10 +98,10 @@ class BisectRun(MeasuredRun):
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Probe until no probe is left, or the budget is spent; UsageError where there is nothing to search."""
-        project, started_s = make_project(session, self._began.path, self._settings), time.monotonic()
+        started_s = time.monotonic()
         progress.begin(self._range)
         try:
-            self._candidates = find_candidates(self._range, project, progress.show)
+            self._candidates = self._find_candidates(session, progress)
             last = len(self._candidates) - 1
             while (number := next_probe(last, self._verdicts)) is not None:
                 if number < last and time.monotonic() - started_s > (self._settings.budget_s or math.inf):
@@ -117,6 +118,16 @@ class BisectRun(MeasuredRun):
             progress.clear()
         if self._compared != (step := ends(last, self._verdicts)):
             self._compare(session, progress, *step)
+
+    def _find_candidates(self, session: pytest.Session, progress: RunProgress) -> list[Candidate]:
+        """Return the candidates, the good one first."""
+        guardian = Guardian()
+        try:
+            project = make_project(session, self._began, self._settings)
+            with guardian.guarding_commands():
+                return Preparation(project, guardian.new_directory, progress.show).find_candidates(self._range)
+        finally:
+            guardian.close()
 
     def _compare(self, session: pytest.Session, progress: RunProgress, base: int, head: int) -> None:
         """Compare two candidates as a run against the first of them does."""
@@ -161,11 +172,11 @@ class ProbeLoop(TestLoop):
             self._reasons = dict.fromkeys(keys, str(error).partition("\n")[0])
         return {key: self.run_state.outcomes.tests.get(key) or self._reasons[key] for key in keys}
 
-    def _prepare_sides(self, project: Project) -> Sides:
+    def _prepare_sides(self, preparation: Preparation) -> Sides:
         self.progress.count(0, 1, {})
         self.progress.begin(self._pair[1].title)
         try:
-            return compared(*self._pair, project, self.progress.show)
+            return preparation.between(*self._pair)
         except SideError as error:
             raise pytest.UsageError(str(error)) from None
 

@@ -39,7 +39,6 @@ from pytest_rlperf.workers.process import Worker
 from pytest_rlperf.workers.stems import DoubtfulError, Stems, WorkerGroup, imports_more
 
 COUNTED_PAIRS = 3
-_MANY_CALLS_S = 1.0
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 
@@ -50,9 +49,9 @@ Part = TypeVar("Part")
 
 
 class UnpairedError(Exception):
-    """Pairs are of no use: a call is not the same work on both sides, or nothing differs that either has loaded."""
+    """Pairs would compare nothing: a call is not the same work on both sides, or a side lacks a file of its own."""
 
-    def __init__(self, reason: reasons.Incomparable | reasons.SameCode) -> None:
+    def __init__(self, reason: reasons.Incomparable | reasons.NotCopied | reasons.NotBuilt) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -278,12 +277,10 @@ class LiveComparison(LivePairs):
         if not self._stems.fresh and any(worker.sets_variables for worker in pair):
             raise DoubtfulError("the test sets variables that libraries read when they are loaded")
         self._outputs[index] = base.seed, base.output, head.output
-        may_differ = self._stems.may_differ(base, head)
+        self._stems.check_places(base, head)
         if index < COUNTED_PAIRS:
             self._counting.run(in_turn(index, base, head))
             self._tallies[index] = base.tally, head.tally
-        if not may_differ and not self._many_calls_may_differ(base, head):
-            raise UnpairedError(reasons.SameCode(self._stems.sides.base.label, only_loaded=True))
 
     def close(self, index: int, pair: WorkerPair) -> None:
         """Let a pair leave the test, but for the first, whose head worker reports it."""
@@ -368,20 +365,13 @@ class LiveComparison(LivePairs):
             pair = base, head
             self.test.group.open(in_turn(index, *pair))
             check(in_turn(index, *pair))
-            stems.may_differ(base, head)
+            stems.check_places(base, head)
             for worker in pair:
                 self.test.group.leave(worker)
             return StartUp((base.checked_s or 0.0, head.checked_s or 0.0), self._import_s(pair))
         finally:
             stems.renew(number)
             stems.give_back(number)
-
-    def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
-        """Whether many calls have loaded code that may differ, where the first call has loaded none."""
-        for worker in (base, head):
-            worker.warm_up(None, _MANY_CALLS_S, kernels=False)
-            worker.survey()
-        return self._stems.may_differ(base, head)
 
     def _refuse_other_work(self, base: m.Called | None, head: m.Called | None) -> None:
         """Raise UnpairedError where a call is not the same work on both sides."""

@@ -42,6 +42,7 @@ from pytest_rlperf.run.live_comparison import Lanes, Measuring, count_lanes
 from pytest_rlperf.run.one_test import OneTest, check_self, essence, explain, failure_of
 from pytest_rlperf.run.reporting import ReportForwarder
 from pytest_rlperf.run.state import RunState, Series, tree_top
+from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import (
@@ -184,23 +185,21 @@ class TestLoop:
 
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
-        project = make_project(session, self.began.path, self.run_state.settings)
-        today = project.side("working tree", sys.executable, project.path, ())
+        project = make_project(session, self.began, self.run_state.settings)
         self.run_state.series = Series(session.items)
-        alone = Sides(today, today, packages=(), changed=(), notes=())
         processes = self._processes(project, session.items)
+        preparation = Preparation(project, processes.guardian.new_directory, self.progress.show)
         try:
             with processes.guardian.guarding_commands():
-                sides = self._prepare_sides(project)
+                sides = self._prepare_sides(preparation)
+                alone = sides or preparation.alone()
             if self.run_state.settings.selfcheck:
                 stems = processes.stems(alone, "other worker", "head worker")
                 self._run_tests(session, partial(self._check_self, stems), processes)
             else:
-                solo = processes.stems(sides or alone, "worker")
+                solo = processes.stems(alone, "worker")
                 against = None if sides is None else processes.stems(sides, *PAIR_NAMES)
-                if against is not None:
-                    self._check_base(against, session)
-                measure = partial(self._compare, solo, BaseSides(project, processes), against)
+                measure = partial(self._compare, solo, BaseSides(preparation, processes), against)
                 self._run_tests(session, measure, processes)
             self.run_state.note(*map(NotForked, processes.not_forked()))
         except (SideError, BaselineError, WorkerLostError) as error:
@@ -213,19 +212,17 @@ class TestLoop:
             self.progress.clear()
             processes.close()
 
-    def _prepare_sides(self, project: Project) -> Sides | None:
+    def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""
         spec = self.run_state.settings.against
         if spec is None:
             return None
-        from pytest_rlperf.sides.prepare import prepare_sides  # which a run without a base need not load
-
         self.progress.begin(spec)
-        sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self.progress.show)
+        sides = self._anchored(preparation) if spec == ANCHOR else preparation.against(spec)
         self.run_state.note(*map(TextNote, sides.notes))
         return sides
 
-    def _anchored(self, project: Project) -> Sides:
+    def _anchored(self, preparation: Preparation) -> Sides:
         """Return the sides of a comparison with the baseline's anchor; SideError where its code cannot be had."""
         baselines, name = self.run_state.baselines, self.run_state.settings.baseline
         anchor = baselines.anchor
@@ -234,18 +231,8 @@ class TestLoop:
                 f"the baseline {name!r} has no anchor: rlperf anchor REF --reason TEXT sets one, and so does the first "
                 "--rlperf-save-baseline of committed code"
             )
-        from pytest_rlperf.sides.prepare import commit_sides
-
         self.run_state.note(ComparedWithAnchor(name, anchor, baselines.last_commit()))
-        return commit_sides(anchor.commit, project, self.progress.show, "anchor")
-
-    def _check_base(self, against: Stems, session: pytest.Session) -> None:
-        """Start --rlperf-against's first pair; SideError where none of the tests can be collected on base."""
-        # One shard may well have new tests alone.
-        if not against.is_same_code and self.run_state.shard is None:
-            self.progress.begin(against.sides.base.label)
-            self.progress.show("starting workers")
-            against.check_collected([result_key(item) for item in session.items])
+        return preparation.commit(anchor.commit, "anchor")
 
     def _run_tests(self, session: pytest.Session, measure: Measure, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
@@ -371,7 +358,7 @@ def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
     return Lanes(min(wanted or machine.most, cpus), machine.cpus)
 
 
-def make_project(session: pytest.Session, path: Sequence[str], settings: Config) -> Project:
+def make_project(session: pytest.Session, began: Beginning, settings: Config) -> Project:
     """Return the tree of today as this session sees it."""
     config = session.config
     conftests = (getattr(module, "__file__", None) for module in config.pluginmanager._conftest_plugins)
@@ -381,12 +368,13 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
         inipath=config.inipath,
         # Workers measure no coverage.
         args=(*["--no-cov"] * config.pluginmanager.hasplugin("pytest_cov"), *map(str, config.invocation_params.args)),
-        path=tuple(path),
+        path=tuple(began.path),
         files=tuple(dict.fromkeys(item.path for item in session.items)),
         conftests=tuple(sorted(Path(name) for name in conftests if name is not None)),
         test_patterns=tuple(config.getini("python_files")),
-        packages=settings.packages,
+        also=settings.also,
         baseline_dir=settings.baseline_dir,
+        variables=began.variables,
     )
 
 

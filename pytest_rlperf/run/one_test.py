@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -31,9 +32,10 @@ from pytest_rlperf.run.live_comparison import (
     WorkerPair,
     make_result,
 )
+from pytest_rlperf.run.observation import same_code
 from pytest_rlperf.run.state import RunState, live_counts
-from pytest_rlperf.sides.loaded import NothingLoadedError
-from pytest_rlperf.sides.packages import not_installed
+from pytest_rlperf.sides.installs import not_installed
+from pytest_rlperf.sides.observed import NothingLoadedError, digests
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import BaseSides, Stems, WorkerGroup
@@ -67,7 +69,7 @@ class OneTest:
     def measure(self) -> tuple[Outcome, tuple[Note, ...]]:
         """Measure and judge the test; return its outcome, and notes on what could not be compared."""
         started_s = time.monotonic()
-        commit = self.run.baselines.commit_of(self.test.group.key)
+        commit, before = self.run.baselines.commit_of(self.test.group.key), self._own_files()
         if self.against is not None:
             measured = self._measure_against(self.against)
         elif commit is not None:
@@ -75,7 +77,16 @@ class OneTest:
         else:
             result = self._measure_by_itself()
             measured = Measured(result, Evidence(result))
+        evidence = replace(measured.evidence, edited=_first_edited(before))
+        measured = measured._replace(evidence=evidence)
         return conclude(self.run, self.test.settings, measured, time.monotonic() - started_s)
+
+    def _own_files(self) -> dict[str, str]:
+        """Return the digests of the files that the test's module loads of the user's own tree, where it runs there."""
+        stems = self.test.stems(self.against or self.solo)
+        if stems.sides.head.tree is not None:
+            return {}
+        return digests(stems.ready(0)[-1].collected.loaded.values())
 
     def _measure_against(self, stems: Stems) -> Measured:
         """Measure for a comparison with the side that the user named."""
@@ -108,28 +119,29 @@ class OneTest:
 
     def _measure_live(self, stems: Stems) -> Measured:
         """Compare live, unless it is the same code; then measure by itself what is to be stored."""
-        base, saves, named = stems.sides.base.label, self.test.settings.save, self.against is not None
-        unpaired: reasons.SameCode | reasons.Incomparable | reasons.NothingLoaded
-        if stems.is_same_code:
-            unpaired = reasons.SameCode(base, only_loaded=False)
-        else:
-            stored = self.run.baselines.stored(self.test.group.key)
-            counting = counting_pass(self.test.settings, 2 * COUNTED_PAIRS)
-            live_comparison = LiveComparison(self.test, stems, counting, None if stored is None else stored.pairs)
-            try:
-                head, live = live_comparison.compare()
+        saves, named = self.test.settings.save, self.against is not None
+        unpaired: reasons.Unpaired | None
+        try:
+            unpaired = same_code(self.test, self.test.stems(stems))
+            if unpaired is None:
+                head, live = self._comparison(stems).compare()
                 saved = self._measure_by_itself() if saves else None
                 evidence = Evidence(head, live=live, by_itself=None if named else saved)
                 return Measured(saved or head, evidence, stems.sides.commit)
-            except UnpairedError as error:
-                unpaired = error.reason
-            except NothingLoadedError as error:
-                if not named:
-                    raise
-                unpaired = reasons.NothingLoaded(str(error))
+        except UnpairedError as error:
+            unpaired = error.reason
+        except NothingLoadedError as error:
+            if not named:
+                raise
+            unpaired = reasons.NothingLoaded(str(error))
         # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
         result = self._measure_by_itself() if saves or not named else self._unmeasured()
         return Measured(result, Evidence(result, unpaired=unpaired, by_itself=None if named else result))
+
+    def _comparison(self, stems: Stems) -> LiveComparison:
+        stored = self.run.baselines.stored(self.test.group.key)
+        counting = counting_pass(self.test.settings, 2 * COUNTED_PAIRS)
+        return LiveComparison(self.test, stems, counting, None if stored is None else stored.pairs)
 
     def _unmeasured(self) -> Result:
         """Return a result without figures of a component that has run once, as it does without --rlperf."""
@@ -183,6 +195,12 @@ class OneTest:
                 workers.append(worker)
         group.open(workers)
         return workers
+
+
+def _first_edited(before: Mapping[str, str]) -> str:
+    """Return the first of the files whose digests are no longer those, empty where all are as they were."""
+    now = digests(before)
+    return next((file for file in before if now[file] != before[file]), "")
 
 
 def _is_due_to_base(stopped: LeftEarlyError | WorkerLostError) -> bool:

@@ -19,7 +19,6 @@ from pytest_rlperf.baseline.provenance import (
     changed_versions,
     free_distributions,
     make_provenance,
-    providing,
     read_tree,
 )
 from pytest_rlperf.baseline.store import OtherBaselines, Store, keep_first, read_anchor
@@ -61,7 +60,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.report.wording import origin_text
 from pytest_rlperf.sides.git import git_user, read_allowances
-from pytest_rlperf.sides.packages import normalized
+from pytest_rlperf.sides.installs import normalized
 
 # The settings that verdicts depend on.
 _UNKNOWN = Tree(None, None, dirty=True)  # without git's answer any file may have changed
@@ -276,7 +275,7 @@ class Baselines:
         self._settings = settings
         self._others, self.faults = self.store.others() if self.own is None else OtherBaselines([], [])
         self.differences = tuple(tuple(differences(other.machine, self.machine)) for other in self._others)
-        self.counts = StoredCounts(self.own, settings.packages, root)
+        self.counts = StoredCounts(self.own, root)
         if settings.save:
             self.store.check_writable()
 
@@ -369,12 +368,10 @@ def live_counts(base: Result, against: str | None = None) -> OtherCounts:
 class StoredCounts:
     """The counts that this machine class's baseline holds.
 
-    ``packages`` are the import packages under test: their versions may differ, as that is what is tested. So may those
-    of the tree around ``root``.
+    The versions of what lies in the tree around ``root`` may differ, as that is what is tested.
     """
 
     own: Baseline | None
-    packages: Sequence[str]
     root: Path
 
     def find(self, result: Result) -> OtherCounts:
@@ -394,7 +391,7 @@ class StoredCounts:
     @cached_property
     def _free(self) -> frozenset[str]:
         """The distributions whose versions do not matter."""
-        return free_distributions(self.root, tree_top(self.root)) | set(map(normalized, providing(self.packages)))
+        return free_distributions(self.root, tree_top(self.root))
 
 
 def tree_top(directory: Path) -> Path:

@@ -1,9 +1,10 @@
 """The cache of sides: outside the user's tree, with whole entries only, safe for simultaneous runs.
 
-An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which names the attempt that
-succeeded. That file is written last, so a killed build is never used. Every attempt has a directory of its own, so a
-dead build's children cannot write into a later attempt. Attempts stay where they were built: virtual environments
-cannot be moved. A run that looks for an entry, or builds one, locks the tree's directory meanwhile.
+An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which has the name of the
+attempt that succeeded, and a digest of its files. That file is written last, so a killed build is never used. Every
+attempt has a directory of its own, so a dead build's children cannot write into a later attempt. Attempts stay where
+they were built: virtual environments cannot be moved. A run that looks for an entry, or builds one, locks the tree's
+directory meanwhile.
 
 Code is loaded from here, so every directory down to an attempt must belong to this user and be closed to others.
 """
@@ -19,7 +20,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
@@ -27,7 +28,8 @@ from pytest_rlperf.model.sides import OnStep
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 KEPT_DAYS = 30  # since the last use of an entry
-_FORMAT = "5"  # of the content of entries; a new number leaves the entries of older versions unused
+_LOOKED_AT = 1 << 20  # bytes of a file: a dependency such as PyTorch has gigabytes
+_FORMAT = "6"  # of the content of entries; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE = "lock", "complete"
 
 
@@ -98,6 +100,13 @@ def _root(top: Path) -> Path:
     return root
 
 
+def check_private(directory: Path) -> None:
+    """Raise SideError where other users can write to a directory for temporary files, or put another in its place."""
+    real = directory.resolve()
+    _check_own(real)
+    _check_above(real)
+
+
 def _check_above(root: Path) -> None:
     """Raise SideError where other users can put another directory in the place of ``root``, which has no links.
 
@@ -119,8 +128,8 @@ def _check_own(directory: Path) -> None:
 
 def _open_to_others(directory: Path) -> SideError:
     return SideError(
-        f"other users can write to {directory}, so its files cannot be trusted: remove it, or set XDG_CACHE_HOME to a "
-        "directory of your own"
+        f"other users can write to {directory}, so its files cannot be trusted: remove it, or set XDG_CACHE_HOME or "
+        "TMPDIR, whichever it lies in, to a directory of your own"
     )
 
 
@@ -167,7 +176,7 @@ def _built(place: Path, build: Callable[[Path], None]) -> Path:
     try:
         build(attempt)
         written = place / f"{_COMPLETE}.new"
-        written.write_text(attempt.name, encoding="utf-8")
+        written.write_text(f"{attempt.name} {_digest(attempt)}", encoding="utf-8")
         written.replace(place / _COMPLETE)
     except BaseException:
         _remove(attempt)
@@ -178,33 +187,32 @@ def _built(place: Path, build: Callable[[Path], None]) -> Path:
 
 def _complete_attempt(place: Path) -> Path | None:
     """Return the attempt of an entry that is complete, None where there is none."""
-    name = _named(place)
-    if name is None:
-        return None
     try:
-        _check_own(place / name)
-    except FileNotFoundError:
-        return None
-    return place / name
-
-
-def _named(place: Path) -> str | None:
-    """Return the name of an entry's complete attempt, None where there is none to be read."""
-    try:
-        name = (place / _COMPLETE).read_text(encoding="ascii")
+        written = (place / _COMPLETE).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return None
-    return name if re.fullmatch(r"\w+", name) else None
+    found = re.fullmatch(r"(\w+) ([0-9a-f]{64})", written)
+    if found is None:
+        return None
+    try:
+        _check_own(place / found[1])
+    except FileNotFoundError:
+        return None
+    return place / found[1] if _digest(place / found[1]) == found[2] else None
 
 
-def check_unchanged(home: Path, files: Iterable[Path]) -> None:
-    """Raise SideError where a file is newer than the entry that ``home`` lies in; users' own may change."""
-    for attempt in (home, *home.parents):
-        if _named(attempt.parent) == attempt.name:
-            built_ns = (attempt.parent / _COMPLETE).stat().st_mtime_ns
-            for path in files:
-                if not path.is_file() or path.stat().st_mtime_ns > built_ns:
-                    raise SideError(f"{path} has changed since it was made: remove {attempt.parent} and run again")
+def _digest(attempt: Path) -> str:
+    """Return a digest of an attempt's files by names and contents, less bytecode; of large ones the size counts."""
+    total = hashlib.sha256()
+    for directory, below, names in os.walk(attempt):
+        below[:] = sorted(name for name in below if name != "__pycache__")
+        for name in sorted(names):
+            path = Path(directory, name)
+            if path.is_file():
+                size = path.stat().st_size
+                content = hashlib.sha256(path.read_bytes()).digest() if size <= _LOOKED_AT else b""
+                total.update(os.fsencode(path.relative_to(attempt)) + b"\0%d\0" % size + content)
+    return total.hexdigest()
 
 
 def _remove(path: Path) -> None:

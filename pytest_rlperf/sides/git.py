@@ -6,13 +6,11 @@ that come from options or files stand after ``--end-of-options``.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -177,8 +175,7 @@ class Repository:
             if (place := path.resolve()).is_relative_to(self.top):
                 specs.append(f":(top,exclude,literal){place.relative_to(self.top).as_posix()}")
         command = ("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
-        with self._scratch_index() as variables:
-            return bool(_checked(self.top, *command, settings=_SPARSE, variables=variables))
+        return bool(_checked(self.top, *command, settings=_SPARSE) or self._hidden_changes())
 
     def tree(self) -> str | None:
         """Return the full SHA of the tree that HEAD has."""
@@ -193,26 +190,43 @@ class Repository:
         listed = self._list("ls-files", "-z", "--cached", *_NEW)
         # A deleted file is still in the index, and a submodule is a directory.
         own = [name for name in listed if (path := self.top / name).is_symlink() or path.is_file()]
-        entries = [entry.partition("\t") for entry in self._list("ls-files", "-z", "--stage")]
-        submodules = sorted({path for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")})
-        here = [place for place in submodules if (self.top / place / ".git").exists()]
-        return [*own, *(f"{place}/{name}" for place in here for name in find_repository(self.top / place).files())]
+        return [*own, *(f"{place}/{name}" for place in self._own_submodules() for name in self._within(place).files())]
 
-    def differing(self, sha: str) -> list[str]:
-        """Return the files by which the working tree may differ from a commit, relative to the top."""
-        command = ("diff", "--name-only", *_WHOLE, "--no-ext-diff", "-z", _END, sha, "--")
-        with self._scratch_index() as variables:
-            changed = _names(_checked(self.top, *command, settings=_SPARSE, variables=variables))
-        return sorted({*changed, *self.new_files()})
+    def _own_submodules(self) -> list[str]:
+        """Return the submodules that are checked out in the working tree."""
+        entries = [entry.partition("\t") for entry in self._list("ls-files", "-z", "--stage")]
+        found = sorted({path for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")})
+        return [place for place in found if (self.top / place / ".git").exists()]
+
+    def _within(self, submodule: str) -> Repository:
+        return find_repository(self.top / submodule)
+
+    def changed(self) -> list[str]:
+        """Return the files by which the working tree may differ from HEAD, relative to the top, new ones among them."""
+        command = ("status", "--porcelain", "-z", "--untracked-files=all", *_WHOLE)  # git diff would write the index
+        entries = _names(_checked(self.top, *command, settings=_SPARSE))
+        names = (entry[3:] for entry in entries if not entry.endswith("/"))  # no repositories within this one
+        return sorted({*names, *self._hidden_changes()})
 
     def new_files(self) -> set[str]:
         """Return the files that git does not track and would add, relative to the top."""
         listed = self._list("ls-files", "-z", *_NEW)
         return {name for name in listed if not name.endswith("/")}  # no repositories within this one
 
-    def absent_submodules(self, sha: str) -> list[str]:
-        """Return the submodules of a commit that are not checked out in the working tree."""
-        return [path for path, _ in self._submodules(sha) if not (self.top / path / ".git").exists()]
+    def ignored(self) -> list[str]:
+        """Return what git ignores, relative to the top: files, and directories of nothing else, ending with ``/``."""
+        own = self._list("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+        return [
+            *own,
+            *(f"{place}/{name}" for place in self._own_submodules() for name in self._within(place).ignored()),
+        ]
+
+    def between(self, one: str, other: str) -> list[str]:
+        """Return the files by which two commits differ, those of changed submodules among them."""
+        changed = self._list("diff-tree", "-r", "--name-only", *_WHOLE, "-z", _END, one, other)
+        here = self._own_submodules()
+        within = (f"{name}/{file}" for name in set(changed) & set(here) for file in self._within(name).files())
+        return [*changed, *within]
 
     def check_out(self, sha: str, target: Path) -> None:
         """Put a clone with a commit checked out into an empty directory, with the submodules that are at hand.
@@ -226,7 +240,7 @@ class Repository:
         # Git does not lend from a shallow clone, and does not copy what only a detached HEAD leads to.
         alternates = target / ".git/objects/info/alternates"
         alternates.parent.mkdir(parents=True, exist_ok=True)
-        alternates.write_bytes(bytes(self._git_path("objects").resolve()) + b"\n")
+        alternates.write_bytes(bytes(self.git_path("objects").resolve()) + b"\n")
         own = {
             "GIT_DIR": self._checked("rev-parse", "--absolute-git-dir").rstrip("\n"),
             "GIT_WORK_TREE": str(target),
@@ -250,19 +264,19 @@ class Repository:
             if (self.top / path / ".git").exists():
                 self._check_out_submodule(path, wanted, target / path, short(sha))
 
-    @contextlib.contextmanager
-    def _scratch_index(self) -> Iterator[Mapping[str, str]]:
-        """Yield the variables that give git a copy of its index, which it may refresh and which hides no change."""
-        with tempfile.TemporaryDirectory(prefix="pytest-rlperf-") as directory:
-            variables = {"GIT_INDEX_FILE": f"{directory}/index"}
-            index = self._git_path("index")
-            if index.is_file():
-                shutil.copy2(index, f"{directory}/index")  # with its time, which git compares with those of files
-            # It fails where files differ. Of files that git was told to pass over it looks at the contents, too.
-            _git(self.top, "update-index", "-q", "--really-refresh", settings=_SPARSE, variables=variables)
-            yield variables
+    def _hidden_changes(self) -> list[str]:
+        """Return changed files that git was told to pass over: assumed unchanged, or outside a sparse checkout."""
+        tagged = (line.partition(" ") for line in self._list("ls-files", "-v", "-z"))
+        flagged = {name for tag, _, name in tagged if tag in "hsS" and (self.top / name).is_file()}
+        if not flagged:
+            return []
+        entries = (entry.partition("\t") for entry in self._list("ls-files", "--stage", "-z"))
+        blobs = {name: about.split()[1] for about, _, name in entries if name in flagged}
+        names = sorted(blobs)
+        found = self._checked("hash-object", "--", *names).split()
+        return [name for name, sha in zip(names, found, strict=True) if sha != blobs[name]]
 
-    def _git_path(self, name: str) -> Path:
+    def git_path(self, name: str) -> Path:
         """Return the place of one of git's own files."""
         return self.top / self._checked("rev-parse", "--git-path", name).rstrip("\n")
 
@@ -374,15 +388,6 @@ def git_user(directory: Path) -> str:
     except SideError:
         return ""
     return f"{name} <{address}>".strip() if address else name
-
-
-def ignored_files(top: Path, place: Path) -> set[Path]:
-    """Return the files at or below a place in a tree that git ignores, none where git cannot list them."""
-    listing = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    try:
-        return {top / name for name in _names(_checked(top, *listing, "--", f":(literal){place.relative_to(top)}"))}
-    except SideError:
-        return set()
 
 
 def short(sha: str) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
+import hashlib
 import os
-import py_compile
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -18,283 +18,359 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
-from pytest_rlperf.sides.cache import Cache, open_cache
+from pytest_rlperf.sides.cache import check_private, open_cache
 from pytest_rlperf.sides.environment import (
-    hide,
     installed_versions,
     make_environment,
-    mapped,
+    make_side,
+    parent_sites,
     parent_state,
-    pip_sides,
-    python_in,
-    python_sides,
-    side_args,
-    side_variables,
     site_packages,
-    start_path,
 )
-from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
-from pytest_rlperf.sides.packages import Package, in_tree, normalized, packages_under_test, why_build
+from pytest_rlperf.sides.git import NoRepositoryError, Repository, find_repository, short
+from pytest_rlperf.sides.installs import Install, copies_of, installs_from, normalized, project_above
 from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip
-from pytest_rlperf.sides.sources import Overlay, Source, make_overlay, make_tree
+from pytest_rlperf.sides.trees import (
+    Relocation,
+    Snapshot,
+    TestFiles,
+    differing_files,
+    files_in,
+    lay_out_commit,
+    lay_todays,
+    settings_file,
+    take_snapshot,
+)
+from pytest_rlperf.sides.versions import pip_sides, python_sides
 
-
-def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
-    """Return the sides of the comparison that ``spec_text`` names; SideError with the reason where there can be none.
-
-    Their files are in the cache, which keeps them at least until this process ends.
-    """
-    kind, parts = parse_spec(spec_text)
-    if kind in {"git", "dir"}:
-        today = find_repository(project.rootdir)
-        if kind == "git":
-            source = Source(today, today.resolve(parts[0]))
-        else:
-            source = _checkout(project.directory / parts[0], today)
-        return _Comparison.of(source, today, project, on_step).sides()
-    repository = repository_around(project.rootdir)
-    top = project.rootdir.resolve() if repository is None else repository.top
-    if kind == "pip":
-        return pip_sides(parts, project, top, open_cache(top), on_step)
-    return python_sides(parts[0], project, top, on_step)
-
-
-def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "commit") -> Sides:
-    """Return the comparison with a baseline's commit, which must be a full SHA of the local history.
-
-    Reports call it by ``title`` and its SHA.
-    """
-    repository = find_repository(project.rootdir)
-    if not repository.has_commit(sha):
-        raise SideError(
-            f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
-            "git fetch may bring it (in CI: fetch-depth: 0)"
-        )
-    source = Source(repository, Commit(sha, f"{title} {short(sha)}"))
-    return _Comparison.of(source, repository, project, on_step).sides()
-
-
-def uncommitted(project: Project, on_step: OnStep) -> list[str]:
-    """Return the files that differ from HEAD, less tests and others that are today's everywhere.
-
-    Of new files these are modules alone: others, such as the output of a run, are hardly loaded.
-    """
-    repository = find_repository(project.rootdir)
-    source = Source(repository, Commit(repository.head, "HEAD"))
-    changed = _Comparison.of(source, repository, project, on_step).changed(built=False)
-    new = repository.new_files()
-    return [name for name in changed if name.endswith(".py") or name not in new]
-
-
-def _checkout(path: Path, today: Repository) -> Source:
-    """Return another checkout as it is."""
-    if not path.is_dir():
-        raise SideError(f"dir:{path} names no directory to compare with")
-    other = find_repository(path)
-    if other.top == today.top:
-        raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
-    return Source.working(other)
+_COMPILED = (*EXTENSION_SUFFIXES, ".so", ".pyd", ".dylib", ".dll", ".o", ".obj", ".a")
+_COMPILED_SOURCES = (
+    *(".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".cu", ".cuh", ".m", ".mm"),
+    *(".pyx", ".pxd", ".pxi", ".rs", ".f", ".for", ".f90", ".f95", ".go", ".zig", ".s"),
+)
 
 
 @dataclass(frozen=True)
-class _Comparison:
-    """One source beside today's tree."""
+class _Version:
+    """The files of one side: a tree of its own, and what reports call it."""
 
-    source: Source
-    today: Repository
-    project: Project
-    packages: tuple[Package, ...]
-    overlay: Overlay
-    cache: Cache
-    on_step: OnStep
-    dirty: bool  # whether today's tree has uncommitted changes
+    label: str
+    tree: Path
 
-    @classmethod
-    def of(cls, source: Source, today: Repository, project: Project, on_step: OnStep) -> _Comparison:
-        """Return the comparison of a source with today's tree, which the run must have been started in."""
-        if not in_tree(project.directory, today.top):
-            raise SideError(f"pytest was started in {project.directory}: start it in the tree {today.top}")
-        packages = packages_under_test(project, today.top)
-        overlay = make_overlay(project, today.top, packages)
-        dirty = today.is_dirty(project.baseline_dir)
-        return cls(source, today, project, packages, overlay, open_cache(today.top), on_step, dirty)
 
-    def sides(self) -> Sides:
-        """Prepare both sides."""
-        reason = why_build(self.packages, self.today.top)
-        changed = self.changed(built=reason is not None)
-        base, head = self._base_and_head(reason, same=not changed)
-        return Sides(
-            base=base,
-            head=head,
-            packages=tuple(package.name for package in self.packages),
-            changed=changed,
-            notes=(
-                *(["today's tree has uncommitted changes"] if self.dirty else []),
-                *([] if reason is None else [f"built on both sides: {reason}"]),
-            ),
-            commit=None if self.source.is_working else self.source.commit.sha,
+class Preparation:
+    """Makes the sides of one run; all of its comparisons share one copy of today's tree.
+
+    ``new_directory`` makes directories for it, which end with the run and have names of one length.
+    """
+
+    def __init__(self, project: Project, new_directory: Callable[[], Path], on_step: OnStep) -> None:
+        self._project = project
+        self._new_directory = new_directory
+        self._on_step = on_step
+
+    # ------------------------------------------------------------------ sides
+
+    def against(self, spec_text: str) -> Sides:
+        """Return the sides of the comparison that a value names; SideError with the reason where there can be none."""
+        kind, parts = parse_spec(spec_text)
+        if kind == "git":
+            commit = self._repository.resolve(parts[0])
+            return self._compared(self._checked_out(commit.sha, commit.title), commit.sha)
+        if kind == "dir":
+            return self._compared(self._checkout(self._project.directory / parts[0]))
+        if kind == "pip":
+            return pip_sides(parts, self._today_with, open_cache(self._top), self._on_step)
+        return python_sides(parts[0], self._project, self._top, self._on_step)
+
+    def commit(self, sha: str, title: str = "commit") -> Sides:
+        """Return the comparison with a baseline's commit, which must be a full SHA of the local history.
+
+        Reports call it by ``title`` and its SHA.
+        """
+        if not self._repository.has_commit(sha):
+            raise SideError(
+                f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
+                "git fetch may bring it (in CI: fetch-depth: 0)"
+            )
+        return self._compared(self._checked_out(sha, f"{title} {short(sha)}"), sha)
+
+    def alone(self) -> Sides:
+        """Return today's tree as both sides, of which none is compared: a copy, or itself where git has none."""
+        try:
+            head = self._mapped(self._head, (self.today.tree,))
+        except SideError:  # it is measured all the same, and what it has read is looked at again at the end
+            head = self._project.side("working tree", sys.executable, self._project.path, (self._top,))
+        return Sides(head, head, packages=(), changed=(), notes=())
+
+    def between(self, base: Candidate, head: Candidate) -> Sides:
+        """Return the comparison of two candidates, both with today's tests; SideError where one cannot be had."""
+        before, packages = self._candidate(base, head)
+        after, others = self._candidate(head, base)
+        return Sides(before, after, tuple(dict.fromkeys((*packages, *others))), None, ())
+
+    # ------------------------------------------------------------------ trees
+
+    @cached_property
+    def today(self) -> Snapshot:
+        """Today's tree, copied once; SideError where there is no git, or the tree does not come to rest."""
+        tree = self._new_directory()
+        check_private(tree)  # code is loaded from it
+        return take_snapshot(self._repository.top, tree, self._project.also, self._on_step)
+
+    @cached_property
+    def _repository(self) -> Repository:
+        repository = find_repository(self._project.rootdir)
+        if not self._project.directory.resolve().is_relative_to(repository.top):
+            raise SideError(f"pytest was started in {self._project.directory}: start it in the tree {repository.top}")
+        return repository
+
+    @property
+    def _top(self) -> Path:
+        try:
+            return self._repository.top
+        except NoRepositoryError:
+            return self._project.rootdir.resolve()
+
+    @cached_property
+    def _tests(self) -> TestFiles:
+        return TestFiles.of(self._project, self.today.top)
+
+    @property
+    def _is_dirty(self) -> bool:
+        """Whether today's tree has changes beside stored baselines and the metadata of editable installs."""
+        return any(not self._tests.is_baseline(name) and ".egg-info/" not in name for name in self.today.changed)
+
+    @property
+    def _head(self) -> _Version:
+        return _Version("working tree" if self._is_dirty else f"HEAD {short(self.today.head)}", self.today.tree)
+
+    def _checked_out(self, sha: str, title: str) -> _Version:
+        """Return a commit's tree, with today's files of tests and what git ignores."""
+        today, tree = self.today, self._new_directory()
+        self._on_step(f"checking out {title}")
+        lay_out_commit(self._repository, sha, today, tree)
+        lay_todays(today, tree, self._tests)
+        return _Version(title, tree)
+
+    def _checkout(self, path: Path) -> _Version:
+        """Return another checkout as it is, with today's files of tests."""
+        if not path.is_dir():
+            raise SideError(f"dir:{path} names no directory to compare with")
+        own, other = self._repository, find_repository(path)
+        if other.top == own.top:
+            raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
+        tree = self._new_directory()
+        take_snapshot(other.top, tree, self._project.also, self._on_step)
+        lay_todays(self.today, tree, self._tests)
+        return _Version(str(other.top), tree)
+
+    # ------------------------------------------------------------------ how a side's processes start
+
+    def _compared(self, base: _Version, sha: str | None = None) -> Sides:
+        """Return the comparison of a version with today's."""
+        head, trees = self._head, (base.tree, self.today.tree)
+        changed = differing_files(*trees, self._tests)
+        build = self._why_build(changed) if changed else None  # equal trees are not measured, so they need no build
+        sides = [
+            self._mapped(version, trees) if build is None else self._built(version, trees, build)
+            for version in (base, head)
+        ]
+        notes = (
+            *(["today's tree has uncommitted changes"] if self._is_dirty else []),
+            *([] if build is None else [f"built on both sides: {build.reason}"]),
+        )
+        found = Sides(sides[0], sides[1], packages=(), changed=changed, notes=notes, commit=sha)
+        source = next(_compiled_sources(changed), "") if build is None else ""
+        return replace(
+            found,
+            top=self.today.top,
+            compiled=source,
+            left_out=self.today.left_out,
+            tests=self._tests.among(self.today.tree),
         )
 
-    def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:
-        if reason is None:
-            return self._mapped_side(), self._own_side(self._head_label())
-        if same:  # equal trees are not measured, so they need no build
-            return self._own_side(self.source.commit.title), self._own_side(self._head_label())
-        self._check_tests_are_outside(reason)
-        sources = (self.source, Source.working(self.today))
-        originals = [self._original(source) for source in sources]
-        below = self._project_dirs(reason)
-        isolated = needs_isolation(sys.executable, [original / path for original in originals for path in below])
-        labels = (self.source.commit.title, self._head_label())
-        base, head = (
-            self._built_side(source, original, below, label, isolated=isolated)
-            for source, original, label in zip(sources, originals, labels, strict=True)
-        )
-        return base, head
+    def _mapped(self, version: _Version, trees: tuple[Path, ...], first: Path | None = None) -> Side:
+        """Return a version in an environment like this process's, had it been started there."""
+        place = Relocation(self.today.top, version.tree, trees)
+        environment = self._new_directory()
+        make_environment(environment, place, first=first)
+        return self._side(version, place, environment, (version.tree,), first)
 
-    def _own_side(self, label: str) -> Side:
-        """Return today's tree in this process's environment."""
-        return self.project.side(label, sys.executable, self.project.path, (self.today.top,))
-
-    def _mapped_side(self) -> Side:
-        """Return the source's tree in an environment like this process's, had it been started there."""
-
-        def build(directory: Path) -> None:
-            self.on_step(f"checking out {self.source.commit.title}")
-            tree = directory / "tree"
-            make_tree(self.source, self.overlay, self.today, tree, ())
-            mapping = (self.today.top, tree)
-            make_environment(directory / "environment", self.packages, mapping, built=False)
-
-        key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state())
-        entry = self.cache.entry(key, build, self.on_step)
-        tree = entry / "tree"
-        compile_as_today(self.today.top, self.today.files(), tree)
-        return self._side(self.source.commit.title, tree, entry / "environment", (tree,))
-
-    def _original(self, source: Source) -> Path:
-        """Return a copy of a source's original files, which its build starts from."""
-
-        def build(directory: Path) -> None:
-            self.on_step(f"checking out {source.commit.title}")
-            source.lay_out(directory / "tree")
-
-        return self.cache.entry(self._key("original", source.key), build, self.on_step) / "tree"
-
-    def _built_side(
-        self, source: Source, original: Path, below: list[PurePosixPath], label: str, *, isolated: bool
+    def _side(
+        self,
+        version: _Version,
+        place: Relocation,
+        environment: Path,
+        homes: tuple[Path, ...],
+        first: Path | None = None,
     ) -> Side:
-        """Return a source built into an environment of its own, and a tree of its tests without the built packages."""
+        caches = self._new_directory()
+        settings = self._project.inipath
+        if place.trees:
+            settings = settings_file(self.today, settings, self._project.rootdir, place)
+        homes = homes if first is None else (first, *homes)
+        return make_side(self._project, place, environment, version.label, settings, caches, homes)
 
-        def build(directory: Path) -> None:
-            copied = directory / "original"  # builds write into their source
-            shutil.copytree(original, copied, symlinks=True)
-            mapping = (self.today.top, copied)
-            environment = directory / "environment"
-            python = make_environment(environment, self.packages, mapping, built=True)
-            build_into(python, [copied / path for path in below], self.on_step, isolated=isolated)
-            copies = (package.name for package in self.packages if package.how == "installed")
-            hide(environment, (name for name in copies if not _is_installed(name, site_packages(environment))))
+    # ------------------------------------------------------------------ builds
 
-        key = self._key("built", source.key, parent_state(), below, isolated)
-        environment = self.cache.entry(key, build, self.on_step) / "environment"
-        home = site_packages(environment)
-        loose = [package for package in self.packages if not _is_installed(package.name, home)]
-        built = [package.location for package in self.packages if package not in loose]
-        without = sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in built)
+    def _why_build(self, changed: tuple[str, ...]) -> _Build | None:
+        """Return what must be built on both sides, None where the files of the trees suffice."""
+        top = self.today.top
+        installs = [*installs_from(top), *copies_of(self._project.rootdir, top, parent_sites())]
+        for install in installs:
+            if install.how == "hook":
+                reason = f"the import hook of its build tool loads {install.name} from that tool's build"
+                return _Build(reason, _to_build(installs))
+            if install.how == "installed":
+                return _Build(f"{install.name} is installed as a copy, not editable", _to_build(installs))
+        compiled = [name for name in self.today.laid if name.endswith(_COMPILED)]
+        sources = list(_compiled_sources(changed))
+        projects = {found for name in compiled if (found := project_above((top / name).parent, top)) is not None}
+        if sources and projects:
+            reason = f"{compiled[0]}, which git ignores, is compiled, and {sources[0]} differs"
+            return _Build(reason, tuple(Install(found.name, found, "path", (), ()) for found in sorted(projects)))
+        return None
 
-        def lay_out(directory: Path) -> None:
-            make_tree(source, self.overlay, self.today, directory / "tree", without)
-
-        key = self._key("tests", source.key, self.overlay.key(self.today), without)
-        tree = self.cache.entry(key, lay_out, self.on_step) / "tree"
-        return self._side(label, tree, environment, (home, tree) if loose else (home,))
-
-    def _side(self, label: str, tree: Path, environment: Path, homes: tuple[Path, ...]) -> Side:
-        mapping = (self.today.top, tree)
-        directory = mapped(self.project.directory, mapping)
-        directory.mkdir(parents=True, exist_ok=True)
-        python = python_in(environment)
-        variables = side_variables(self.project, mapping, environment)
-        return Side(
-            label=label,
-            python=python,
-            path=start_path(python, self.project, mapping, variables),
-            directory=directory,
-            args=side_args(self.project, mapping),
-            files=tuple(self._mapped_file(path, mapping) for path in self.project.files),
-            environment=variables,
-            homes=homes,
+    def _built(self, version: _Version, trees: tuple[Path, ...], build: _Build) -> Side:
+        """Return a version built into an environment of its own."""
+        top = self.today.top
+        place = Relocation(top, version.tree, trees)
+        below = sorted({install.project_dir.relative_to(top) for install in build.installs})
+        self._check_tests_are_outside(build)
+        isolated = needs_isolation(
+            sys.executable, [tree / path for tree in trees for path in below if (tree / path).is_dir()]
         )
 
-    def _mapped_file(self, path: Path, mapping: tuple[Path, Path]) -> Path:
-        """Return a test file's place; a link keeps its name, which is part of the test's id."""
-        if path.is_relative_to(self.project.rootdir):
-            return mapped(self.project.rootdir, mapping) / path.relative_to(self.project.rootdir)
-        return mapped(path, mapping)
+        pths = [pth for install in build.installs for pth in install.pths]
 
-    def changed(self, *, built: bool) -> tuple[str, ...]:
-        """Return the files by which the sides differ, less the overlay's, but a build has its own."""
-        alike = self.overlay.is_test if built else self.overlay.covers
-        names = self.source.differing(self.today)
-        return tuple(name for name in names if not alike(name) and not self.overlay.is_baseline(name))
+        def fill(directory: Path) -> None:
+            original = directory / "original"  # builds write into their source
+            shutil.copytree(version.tree, original, symlinks=True)
+            for name in self.today.laid:
+                if _is_artefact(name):
+                    (original / name).unlink(missing_ok=True)
+            python = make_environment(directory / "environment", replace(place, tree=original), without=pths)
+            build_into(python, [original / path for path in below], self._on_step, isolated=isolated)
 
-    def _project_dirs(self, reason: str) -> list[PurePosixPath]:
-        """Return the projects to build, relative to the top: those installed from the tree or in need of a build."""
-        everything = packages_under_test(replace(self.project, packages=()), self.today.top)
-        places = {
-            package.project_dir.resolve()
-            for package in (*everything, *self.packages)
-            if package.project_dir is not None
-            and (package.distribution is not None or why_build([package], self.today.top) is not None)
-        }
-        if not places:
-            raise SideError(f"{reason}; but no project contains it: add a pyproject.toml or setup.py above it")
-        return sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in places)
+        key = ["built", version.label, _digest(version.tree), parent_state(), *map(str, below), str(isolated)]
+        home = site_packages(open_cache(top).entry("\0".join(key), fill, self._on_step) / "environment")
+        hidden = [name for install in build.installs for name in install.names if not is_installed(name, home)]
+        own = self._new_directory()  # the cached environment is every run's, and leads to no run's tree
+        make_environment(own, place, first=home, without=pths, hidden=hidden)
+        return self._side(version, place, own, (version.tree,), home)
 
-    def _check_tests_are_outside(self, reason: str) -> None:
-        for file in self.project.files:
-            for package in self.packages:
-                if file.resolve().is_relative_to(package.location.resolve()):
-                    raise SideError(
-                        f"{reason}; but {file} lies within {package.name}, and cannot be run beside a build of it: "
-                        "move measured tests to a directory of their own"
-                    )
+    def _check_tests_are_outside(self, build: _Build) -> None:
+        for file in self._project.files:
+            for install in build.installs:
+                for name in install.names:
+                    for source in (install.project_dir, install.project_dir / "src"):
+                        if file.resolve().is_relative_to(source / name):
+                            raise SideError(
+                                f"{build.reason}; but {file} lies within {name}, and cannot be run beside a build of "
+                                "it: move measured tests to a directory of their own"
+                            )
 
-    def _head_label(self) -> str:
-        return "working tree" if self.dirty else f"HEAD {short(self.today.head)}"
+    # ------------------------------------------------------------------ other versions of dependencies
 
-    def _key(self, kind: str, *parts: object) -> str:
-        return "\0".join([kind, *map(str, parts), repr(self.packages)])
+    def _today_with(self, label: str, first: Path | None) -> Side:
+        """Return today's tree with the packages of a directory before all others, if one is given."""
+        try:
+            version = replace(self._head, label=label)
+        except NoRepositoryError:  # both sides run today's tree as it is
+            environment = self._new_directory()
+            make_environment(environment, first=first)
+            top = self._top
+            return self._side(_Version(label, top), Relocation(top, top, ()), environment, (top,), first)
+        return self._mapped(version, (version.tree,), first)
+
+    # ------------------------------------------------------------------ candidates of a search
+
+    def _candidate(self, wanted: Candidate, other: Candidate) -> tuple[Side, tuple[str, ...]]:
+        """Return the side of a candidate, and the packages that differ; a release that is installed is today's side."""
+        name, _, release = wanted.spec.removeprefix("pip:").partition("==")
+        version = installed_versions().get(normalized(name)) if release else None
+        is_here = version is not None and Version(version) == Version(release)
+        sides = self.against((other if is_here else wanted).spec)
+        return sides.head if is_here else sides.base, sides.packages
+
+    def find_candidates(self, spec: str) -> list[Candidate]:
+        """Return the candidates of ``--rlperf-bisect``, the good one first; SideError where there are none."""
+        if spec.startswith("pip:"):
+            return _releases(spec, self._on_step)
+        repository = self._repository
+        good, _, bad = spec.partition("..")
+        if not good:
+            raise SideError("no good commit is named: give GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases")
+        first, last = repository.exactly(good), repository.exactly(bad or "HEAD")
+        logged = repository.first_parents(first.sha, last.sha)
+        if not logged:
+            raise SideError(
+                f"there is no commit after {good} ({short(first.sha)}) up to {last.title} ({short(last.sha)})"
+            )
+        changed = self._uncommitted()
+        if changed:
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            raise SideError(
+                f"the working tree has uncommitted changes ({', '.join(changed[:3])}{more}), which are in no commit of "
+                "the search: commit them, or git stash -u"
+            )
+        found = [(first.sha, ""), *((sha, f"{day} {author}: {subject}") for sha, author, day, subject in logged)]
+        return [Candidate(short(sha), f"commit {short(sha)}", about) for sha, about in found]
+
+    def _uncommitted(self) -> list[str]:
+        """Return the files that differ from HEAD, less files of tests, which are today's everywhere.
+
+        Of new files these are modules alone: others, such as the output of a run, are hardly loaded.
+        """
+        new = self._repository.new_files()
+        return sorted(
+            name
+            for name in self.today.changed
+            if not self._tests.cover(name)
+            and not self._tests.is_baseline(name)
+            and (name.endswith(".py") or name not in new)
+        )
 
 
-def _is_installed(name: str, home: Path) -> bool:
+@dataclass(frozen=True)
+class _Build:
+    """Why code must be built on both sides, and the projects to build."""
+
+    reason: str
+    installs: tuple[Install, ...]
+
+
+def _compiled_sources(names: Iterable[str]) -> Iterator[str]:
+    """Yield the sources of compiled languages, whose effect only a build shows."""
+    yield from (name for name in names if name.lower().endswith(_COMPILED_SOURCES))
+
+
+def _to_build(installs: list[Install]) -> tuple[Install, ...]:
+    return tuple(install for install in installs if install.how != "path")
+
+
+def _is_artefact(name: str) -> bool:
+    """Whether an ignored file is an earlier build's: a new build would take a stale one for its own."""
+    parts = PurePosixPath(name).parts
+    return name.endswith(_COMPILED) or "build" in parts[:-1] or any(part.endswith(".egg-info") for part in parts)
+
+
+def _digest(tree: Path) -> str:
+    """Return a digest of the names, contents and modes of a tree's files."""
+    total = hashlib.sha256()
+    for name in sorted(files_in(tree)):
+        path = tree / name
+        content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+        mode = 0 if path.is_symlink() else path.stat().st_mode & 0o111
+        total.update(os.fsencode(name) + b"\0" + f"{mode:o} {hashlib.sha256(content).hexdigest()}\0".encode())
+    return total.hexdigest()
+
+
+def is_installed(name: str, home: Path) -> bool:
     """Whether a package or module of that name lies in a directory of installed packages."""
     place = home.joinpath(*name.split("."))
     return place.is_dir() or any(place.parent.glob(f"{place.name}.*"))
-
-
-# --------------------------------------------------------------------------- compiled modules
-# A side's tree has them where today's tree has them.
-#
-# A process that compiles a module has another heap afterwards than one that reads it compiled, and what it runs then
-# may differ in speed.
-
-
-def compile_as_today(top: Path, names: Iterable[str], tree: Path) -> None:
-    """Compile those modules of ``tree`` that are compiled in today's tree at ``top``, which is not written to.
-
-    ``names`` are today's files, relative to its top.
-    """
-    for name in names:
-        if name.endswith(".py") and _compiled(top / name).is_file() and not _compiled(tree / name).is_file():
-            with contextlib.suppress(OSError, py_compile.PyCompileError):  # base may lack it
-                py_compile.compile(str(tree / name), doraise=True)
-
-
-def _compiled(source: Path) -> Path:
-    return Path(importlib.util.cache_from_source(str(source)))
 
 
 # --------------------------------------------------------------------------- --rlperf-against
@@ -357,45 +433,6 @@ class Candidate:
     def range_to(self, last: Candidate) -> str:
         """Return the range from here to another one, as --rlperf-bisect takes it."""
         return f"{self.spec}..{last.spec.rpartition('=')[2]}"
-
-
-def find_candidates(spec: str, project: Project, on_step: OnStep) -> list[Candidate]:
-    """Return the candidates of ``--rlperf-bisect`` in order, behind the good one; SideError where there are none."""
-    if spec.startswith("pip:"):
-        return _releases(spec, on_step)
-    repository = find_repository(project.rootdir)
-    good, _, bad = spec.partition("..")
-    if not good:
-        raise SideError("no good commit is named: give GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases")
-    first, last = repository.exactly(good), repository.exactly(bad or "HEAD")
-    logged = repository.first_parents(first.sha, last.sha)
-    if not logged:
-        raise SideError(f"there is no commit after {good} ({short(first.sha)}) up to {last.title} ({short(last.sha)})")
-    changed = uncommitted(project, on_step)
-    if changed:
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise SideError(
-            f"the working tree has uncommitted changes ({', '.join(changed[:3])}{more}), which are in no commit of the "
-            "search: commit them, or git stash -u"
-        )
-    found = [(first.sha, ""), *((sha, f"{day} {author}: {subject}") for sha, author, day, subject in logged)]
-    return [Candidate(short(sha), f"commit {short(sha)}", about) for sha, about in found]
-
-
-def compared(base: Candidate, head: Candidate, project: Project, on_step: OnStep) -> Sides:
-    """Return the comparison of two candidates, both with today's tests; SideError where one of them cannot be had."""
-    before, packages = _side(base, head, project, on_step)
-    after, others = _side(head, base, project, on_step)
-    return Sides(before, after, tuple(dict.fromkeys((*packages, *others))), None, ())
-
-
-def _side(wanted: Candidate, other: Candidate, project: Project, on_step: OnStep) -> tuple[Side, tuple[str, ...]]:
-    """Return the side of a candidate, and the packages under test; a release that is installed is today's side."""
-    name, _, release = wanted.spec.removeprefix("pip:").partition("==")
-    version = installed_versions().get(normalized(name)) if release else None
-    is_here = version is not None and Version(version) == Version(release)
-    sides = prepare_sides((other if is_here else wanted).spec, project, on_step)
-    return sides.head if is_here else sides.base, sides.packages
 
 
 def _releases(spec: str, on_step: OnStep) -> list[Candidate]:

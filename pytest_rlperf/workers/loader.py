@@ -72,17 +72,37 @@ def library_variables() -> dict[str, str]:
 
 
 class Refusal:
-    """A finder that lets nothing of either side's own packages be imported, and notes what tried to."""
+    """A finder that lets nothing be imported that each side has for itself, and notes what tried to.
 
-    def __init__(self, packages: Iterable[str]) -> None:
+    That is a module of ``packages``, or one whose file lies below ``top`` and not ``apart`` from the tree.
+    """
+
+    def __init__(self, packages: Iterable[str], top: str, apart: Iterable[str]) -> None:
         self.packages = set(packages)
         self.wanted: set[str] = set()
+        self._top = top.rstrip(os.sep) + os.sep
+        self._apart = tuple(place.rstrip(os.sep) + os.sep for place in apart)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Raise ModuleNotFoundError for a package under test."""
-        if name.partition(".")[0] in self.packages or name in self.packages:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        """Return where the other finders find a module; ModuleNotFoundError where each side has to load its own."""
+        spec = None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                break
+        if name.partition(".")[0] in self.packages or name in self.packages or self._is_of_a_side(spec):
             self.wanted.add(name)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return spec
+
+    def _is_of_a_side(self, spec: Any) -> bool:
+        """Whether a module's file, or a directory of its package, lies in the tree, also where a link leads there."""
+        if spec is None:
+            return False
+        places = [spec.origin] if spec.has_location else []
+        reals = [os.path.realpath(place) + os.sep for place in (*places, *(spec.submodule_search_locations or ()))]
+        return any(real.startswith(self._top) and not real.startswith(self._apart) for real in reals)
 
 
 def settings() -> list[object]:
@@ -93,12 +113,12 @@ def settings() -> list[object]:
     return [threading.active_count(), *map(id, logging.root.handlers), logging.root.level]
 
 
-def load(names: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
+def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterable[str]) -> dict[str, Any]:
     """Import modules, and return what came of it: after a ``dirty`` one this process is of no use.
 
-    That is one that wants one of ``packages``, or sets what only the side's own process should have set.
+    That is one that wants what :class:`Refusal` refuses, or sets what only the side's own process should have set.
     """
-    refusal = Refusal(packages)
+    refusal = Refusal(packages, top, apart)
     sys.meta_path.insert(0, refusal)
     before = dict(os.environ)
     try:
@@ -226,7 +246,7 @@ def serve() -> None:
             descriptors = [recv_handle(_connection) for _ in order["starts"]]
             fork_pair(order["starts"], descriptors)
         else:
-            answer = load(order["modules"], order["packages"])
+            answer = load(order["modules"], order["packages"], order["top"], order["apart"])
             _connection.send_bytes(json.dumps({"type": "Imported", **answer}).encode())
 
 

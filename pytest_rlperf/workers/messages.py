@@ -45,8 +45,9 @@ class Start(msgspec.Struct, frozen=True):
     """The settings that a stem reads before all other messages, from its connection or from its loader.
 
     One stem of a run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output
-    goes to the file ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. ``environment``
-    has all variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter,
+    goes to the file ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that
+    ``observes`` notes what it reads. Texts name a file in ``tree`` by its place in ``top``. ``environment`` has all
+    variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter,
     ``prefix`` is its place. ``probe`` has the stem find out whether a copy of it can work. A worker of another protocol
     must be able to read this, so fields are only added.
     """
@@ -69,6 +70,9 @@ class Start(msgspec.Struct, frozen=True):
     sites: list[str]
     forks: bool = False
     probe: bool = False
+    observes: bool = False
+    tree: str = ""
+    top: str = ""
 
 
 # ------------------------------------------------------------------ worker → run
@@ -184,10 +188,10 @@ class Checked(msgspec.Struct, frozen=True):
     output: tuple[OutputPart, ...] = ()
 
 
-class Surveyed(msgspec.Struct, frozen=True):
-    """The code under test that is loaded by now, with files that are no module's but whose functions were run."""
+class Observed(msgspec.Struct, frozen=True):
+    """The files that the process has read since it began, except for those that only ``children`` have read."""
 
-    loaded: dict[str, str]
+    files: list[str]
     children: bool
 
 
@@ -213,10 +217,15 @@ class Order(Message, frozen=True, kw_only=True):
 
 
 class Load(Message, frozen=True):
-    """Have a loader import ``modules``, of which none may want one of ``packages``."""
+    """Have a loader import ``modules``, of which none may want one of ``packages``, or a file below ``top``.
+
+    Places below ``top`` that are no part of the tree, such as the environment, are ``apart``.
+    """
 
     modules: list[str]
     packages: list[str]
+    top: str
+    apart: list[str]
 
 
 class ForkPair(Message, frozen=True):
@@ -267,10 +276,11 @@ class WarmUp(Order, frozen=True):
     kernels: bool
 
 
-class Survey(Order, frozen=True):
-    """List the code under test that is loaded by now."""
+class Observe(Order, frozen=True):
+    """Call the component until that has read nothing new for a while, in about ``limit_s``; list what was read."""
 
-    answer: ClassVar[Any] = Surveyed
+    answer: ClassVar[Any] = Observed
+    limit_s: float
 
 
 class Slow(Order, frozen=True):
@@ -338,7 +348,7 @@ class Quit(Message, frozen=True):
 
 
 ToLoader: TypeAlias = Load | ForkPair
-Orders: TypeAlias = Check | Count | WarmUp | Survey | Slow | Place | Take | ReadUsage | FindAllocations | Explain
+Orders: TypeAlias = Check | Count | WarmUp | Observe | Slow | Place | Take | ReadUsage | FindAllocations | Explain
 ToWorker: TypeAlias = Fork | Run | Orders | Leave | Reap | Quit
 
 

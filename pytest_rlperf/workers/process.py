@@ -96,6 +96,7 @@ class Process:
     ) -> None:
         self.name = name
         self.is_base = False  # of a comparison
+        self.places = "", ""  # its tree, and the user's own, which texts name instead
         self.connection = connection
         self.pid = 0
         self._scratch = scratch
@@ -297,7 +298,8 @@ class Process:
                 if text:
                     title = titles.get(path.name, "output captured by a fixture")
                     parts.append(f"--- last {title} ---\n" + "\n".join(_useful_lines(text.splitlines())))
-        return "\n".join(parts)
+        tree, top = self.places
+        return "\n".join(parts).replace(tree, top) if tree else "\n".join(parts)
 
 
 class Loader(Process):
@@ -312,14 +314,14 @@ class Loader(Process):
         self._lock = threading.Lock()
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
-    def load(self, modules: Sequence[str], packages: Sequence[str]) -> str | None:
-        """Import modules; return the first that wants one of ``packages``, or that each side has to import for itself.
+    def load(self, modules: Sequence[str], packages: Sequence[str], top: str, apart: Sequence[str]) -> str | None:
+        """Import modules; return the first that wants what each side has to import for itself.
 
         After that this process is of no use.
 
         WorkerLostError where that ends the process, or takes too long.
         """
-        self.send(m.Load(list(modules), list(packages)))
+        self.send(m.Load(list(modules), list(packages), top, list(apart)))
         answer = self.receive(time.monotonic() + _LOAD_S, _LOAD_S, _LOAD_HINT)
         if not isinstance(answer, m.Imported):
             raise self._unexpected(answer)
@@ -361,6 +363,7 @@ class Stem(Process):
             process, connection = _new_interpreter(start)
         super().__init__(name, connection, Path(start.scratch), guardian, process)
         self.is_base = is_base
+        self.places = start.tree, start.top
 
     def wait_ready(self) -> None:
         """Wait until the stem has collected."""
@@ -420,6 +423,7 @@ class Worker(Process):
         super().__init__(stem.name, connection, scratch, stem._guardian, None if stem.forks else stem._started)
         self.stem = stem
         self.is_base = stem.is_base
+        self.places = stem.places
         self.number = stem.number
         self.seed = 1000 + self.number // 2  # both workers of a pair have the same, and so has every second pair
         self.loaded = dict(stem.collected.loaded)
@@ -507,11 +511,15 @@ class Worker(Process):
         warm: Warm = self.ask(m.WarmUp(shape, limit_s, long, kernels))
         return warm
 
-    def survey(self) -> None:
-        """List the files that are loaded by now: later calls than the first may have loaded more."""
-        surveyed: m.Surveyed = self.ask(m.Survey())
-        self.loaded |= surveyed.loaded
-        self.has_children |= surveyed.children
+    def start_observe(self, limit_s: float) -> None:
+        """Begin to call the component until it has read nothing new for a while."""
+        self._start(m.Observe(limit_s))
+
+    def wait_observed(self) -> list[str]:
+        """Return the files that the process has read."""
+        observed: m.Observed = self._answer()
+        self.has_children |= observed.children
+        return observed.files
 
     def place(self, cpus: Collection[int]) -> None:
         """Keep the worker on ``cpus`` until it leaves the test."""

@@ -21,8 +21,10 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
@@ -30,9 +32,10 @@ from typing import IO, Any
 
 import pytest
 from _pytest import capture
-from _pytest.config import _prepareconfig
+from _pytest.config import ConftestImportFailure, _prepareconfig
 from _pytest.outcomes import Failed
 
+from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.measure.passes import count
@@ -41,8 +44,8 @@ from pytest_rlperf.measure.rounds import make_kernels
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.pytest_benchmark import TakenOver
-from pytest_rlperf.sides.loaded import executed_files, loaded_files
+from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
+from pytest_rlperf.sides.observed import Observer, loaded_files
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.loader import fault_of_forks, fork, library_variables, vary_heap
 
@@ -56,6 +59,7 @@ _DROPPED = {
     "pytest_forked": None,
 }
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
+_SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 
@@ -86,8 +90,9 @@ def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
 class RemoteEngine:
     """Measures a workload, order by order of the run."""
 
-    def __init__(self, start: m.Start, connection: Connection) -> None:
+    def __init__(self, start: m.Start, connection: Connection, observer: Observer | None = None) -> None:
         self.connection = connection
+        self._observer = observer
         self.shared_setup_s = 0.0
         self._start = start
         self._kernels = functools.cache(make_kernels)
@@ -151,10 +156,10 @@ class RemoteEngine:
                 return count(meter.workload, order.repetitions, order.limit_s)
             case m.WarmUp():
                 return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
-            case m.Survey():
-                gc.unfreeze()  # the collector does not list frozen objects; warming up freezes them again
-                executed = executed_files(self._start.watched)
-                return m.Surveyed(executed | self.loaded(), _had_children(ended))
+            case m.Observe(limit_s):
+                assert self._observer is not None
+                _call_until_settled(meter.workload, limit_s, self._observer)
+                return m.Observed(self._observer.files(), self._observer.has_children or _had_children(ended))
             case m.Slow():
                 return meter.slow_down(order.share, order.steps)
             case m.Place():
@@ -164,7 +169,7 @@ class RemoteEngine:
             case m.ReadUsage():
                 return meter.usage()
             case m.FindAllocations():
-                return meter.allocations(order.least_bytes)
+                return list(map(self.shown, meter.allocations(order.least_bytes)))
             case m.Explain():
                 return m.Explained(*meter.explain())
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
@@ -172,6 +177,19 @@ class RemoteEngine:
     def loaded(self) -> dict[str, str]:
         """Return the files that are loaded of the code under test, by module."""
         return loaded_files(self._start.watched, self._start.packages)
+
+    def own_fork(self) -> AbstractContextManager[None]:
+        """Return the context in which this process forks for the run, not for a test."""
+        return contextlib.nullcontext() if self._observer is None else self._observer.own_fork()
+
+    def shown(self, text: str, write: Callable[[str], str] = repr) -> str:
+        """Return a text for the user, whose files it names by their own places; ``write`` is json.dumps for JSON."""
+        tree, top = self._start.tree, self._start.top
+        if not tree or not top:
+            return text
+        if write is json.dumps:
+            tree, top = (write(place)[1:-1] for place in (tree, top))
+        return text.replace(tree, top)
 
     def send(self, message: m.FromWorker) -> None:
         """Send a message to the run."""
@@ -196,6 +214,24 @@ class RemoteEngine:
                 seed = module.random.seed if name == "numpy" else module.manual_seed
                 seed(self._seed)
                 self._seeded.add(name)
+
+
+def _call_until_settled(workload: Workload, limit_s: float, observer: Observer) -> None:
+    """Call a component until the last half of its calls has read nothing new, as code may be loaded late."""
+    __tracebackhide__ = True
+    began_s = news_s = looked_s = now_s = time.monotonic()
+    known = observer.count
+    while now_s - began_s < limit_s and (now_s - began_s < _SETTLED_LEAST_S or 2 * news_s > now_s + began_s):
+        if workload.setup is not None:
+            workload.setup()
+        workload.call()
+        now_s = time.monotonic()
+        if now_s - looked_s > _LOOK_S:
+            looked_s = now_s
+            if observer.count != known:
+                known, news_s = observer.count, now_s
+    wait_for_all()()
+    workload.processed(0)
 
 
 def _had_children(ended_before: int) -> bool:
@@ -266,13 +302,27 @@ class Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of the orders, until the order to quit."""
-        import_s = time.monotonic() - self._began_s
         self._items = {result_key(item): item for item in session.items}
+        self._serve(session)
+        return True
+
+    def serve_without_tests(self, failure: ConftestImportFailure) -> None:
+        """Answer the run's orders in the place of a session that its conftest.py keeps from beginning."""
+        cause = failure.cause
+        trace = "".join(traceback.format_exception(cause))
+        self._errors = {"conftest.py": f"{failure.path}: {type(cause).__name__}: {cause}\n{trace}"}
+        self._nameless = set(self._errors) if isinstance(cause, _NO_SUCH_NAME) else set()
+        self._serve(None)
+
+    def _serve(self, session: pytest.Session | None) -> None:
+        """Carry out the run's orders, until the order to quit."""
+        import_s = time.monotonic() - self._began_s
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
-        fault = fault_of_forks() if self._start.probe else ""
+        with self._engine.own_fork():
+            fault = fault_of_forks() if self._start.probe else ""
         loaded = self._engine.loaded()
-        keys, text = list(self._items), _encodable(errors)
+        keys, text = list(self._items), self._text(errors)
         self._engine.send(m.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
         if self._start.forks:
             gc.collect()
@@ -290,32 +340,35 @@ class Session:
                     if self._is_copy:
                         self._leave(session)
                     _collect_before_the_end()
-                    return True
+                    return
 
-    def _fork(self, session: pytest.Session, scratch: Path) -> None:
+    def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
         """Have a copy of this process go on with orders of its own."""
         descriptor = recv_handle(self._engine.connection)
         os.set_inheritable(descriptor, False)
-        if fork():
+        with self._engine.own_fork():
+            is_parent = bool(fork())
+        if is_parent:
             os.close(descriptor)
             return
         self._is_copy = True
         os.setsid()  # what it starts ends with it
         self._engine.move(Connection(descriptor), scratch)
-        _be_a_process_of_its_own(session.config, scratch)
+        _be_a_process_of_its_own(None if session is None else session.config, scratch)
         self._engine.send(m.Started(os.getpid()))
 
-    def _leave(self, session: pytest.Session) -> None:
+    def _leave(self, session: pytest.Session | None) -> None:
         """End a copy with its own fixtures and exit handlers, and none of the session's."""
         try:
-            session._setupstate.teardown_exact(None)
+            if session is not None:
+                session._setupstate.teardown_exact(None)
         finally:
             _end_process(0)
 
-    def _run(self, session: pytest.Session, order: m.Run) -> None:
+    def _run(self, session: pytest.Session | None, order: m.Run) -> None:
         self._last = None
         item = self._items.get(order.key)
-        if item is None:
+        if item is None or session is None:
             text = "\n\n".join(self._errors.values()) or f"{order.key} was not collected"
             self._done("missing", text, name_missing=self._nameless.issuperset(self._errors))
             return
@@ -332,7 +385,10 @@ class Session:
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
         collision = getattr(self._last, "rlperf_collision", None)
-        self._engine.send(m.Done(outcome, _encodable(text), modules, name_missing, collision))
+        self._engine.send(m.Done(outcome, self._text(text), modules, name_missing, collision))
+
+    def _text(self, text: str) -> str:
+        return self._engine.shown(_encodable(text))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
@@ -357,7 +413,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            self._engine.send(m.Reported(json.dumps(data, default=str, skipkeys=True)))
+            self._engine.send(m.Reported(self._engine.shown(json.dumps(data, default=str, skipkeys=True), json.dumps)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -368,9 +424,9 @@ class Session:
         category = warning_message.category
         self._engine.send(
             m.Warned(
-                text=_encodable(str(warning_message.message)),
+                text=self._text(str(warning_message.message)),
                 category=f"{category.__module__}.{category.__qualname__}",
-                filename=warning_message.filename,
+                filename=self._engine.shown(warning_message.filename),
                 line=warning_message.lineno,
                 when=when,
                 nodeid=nodeid,
@@ -385,11 +441,11 @@ def _collect_before_the_end() -> None:
     gc.freeze()
 
 
-def _be_a_process_of_its_own(config: pytest.Config, scratch: Path) -> None:
+def _be_a_process_of_its_own(config: pytest.Config | None, scratch: Path) -> None:
     """Give a copy of a session its own files, and forget what belongs to the process it is a copy of."""
     scratch.mkdir(parents=True, exist_ok=True)
     _keep_captured_output(scratch)
-    capturing = config.pluginmanager.get_plugin("capturemanager")
+    capturing = None if config is None else config.pluginmanager.get_plugin("capturemanager")
     if capturing is not None and capturing.is_globally_capturing():
         capturing.stop_global_capturing()
         capturing.start_global_capturing()
@@ -507,6 +563,7 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
         settings = json.loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
     start = m.start_of(settings)
+    observer = Observer(start.watched) if start.observes else None
     if forked:
         m.send(connection, m.Started(os.getpid()))
     _kept = None if forked else vary_heap()
@@ -515,9 +572,15 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     began_s = time.monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
-    config = _prepare(start)
-    engine = RemoteEngine(start, connection)
+    engine = RemoteEngine(start, connection, observer)
+    session = Session(start, engine, began_s)
+    try:
+        with without_version_control():
+            config = _prepare(start)
+    except ConftestImportFailure as failure:
+        session.serve_without_tests(failure)
+        _end_process(0)
     config.stash[ENGINE] = engine.measure
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    config.pluginmanager.register(Session(start, engine, began_s), "rlperf-worker")
+    config.pluginmanager.register(session, "rlperf-worker")
     _end_process(int(config.hook.pytest_cmdline_main(config=config)))

@@ -13,24 +13,26 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from pytest_rlperf.errors import MeasurementError, SideError, see
 from pytest_rlperf.measure.worker import wait_all
-from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
-from pytest_rlperf.sides.loaded import belongs_to, check_loaded, loaded_files
-from pytest_rlperf.sides.packages import not_installed
+from pytest_rlperf.sides.installs import not_installed
+from pytest_rlperf.sides.observed import Reads, belongs_to, check_loaded, compare_reads, loaded_files
+from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.timers import VARIABLE
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.loader import library_variables
+from pytest_rlperf.workers.loader import LIBRARY_VARIABLES, library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
 
 PAIR_NAMES = ("base worker", "head worker")
+OBSERVERS = -1  # the number of the stems whose workers observe what a test reads
 QUIT_LIMIT_S = 10.0
 TERMINATING_LIMIT_S = 2.0
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
@@ -140,7 +142,14 @@ class Stems:
         self._locks: dict[tuple[int, int], threading.Lock] = {}
         self._loading = threading.Lock()
         self._differing = sorted(sides.packages)
-        self._places = list(dict.fromkeys((*sides.base.homes, *sides.head.homes, processes.top)))
+        self._top = sides.top or processes.top
+        self._places = list(dict.fromkeys((*sides.base.homes, *sides.head.homes, self._top)))
+        self._observing = threading.Lock()
+
+    @property
+    def compares(self) -> bool:
+        """Whether tests are compared, so that both sides' files are observed first."""
+        return len(self._names) > 1 and bool(self.sides.changed)
 
     @property
     def is_same_code(self) -> bool:
@@ -148,8 +157,8 @@ class Stems:
         return self.sides.changed is not None and not self.sides.changed
 
     def check_collected(self, keys: Collection[str]) -> None:
-        """Raise SideError, with base's own message, where base's first stem has collected none of ``keys``."""
-        first = self.ready(0)[0].collected
+        """Raise SideError, with base's own message, where base has collected none of ``keys``."""
+        first = self.ready(OBSERVERS)[0].collected
         if {*keys}.isdisjoint(first.keys):
             lacks = ", ".join(not_installed(first.errors))
             hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
@@ -159,10 +168,36 @@ class Stems:
                 f"{see('comparing.md#live-comparisons')}"
             )
 
-    def may_differ(self, base: Worker, head: Worker) -> bool:
-        """Whether the files that a pair has loaded so far may differ; SideError where one is the other side's."""
-        differs = check_loaded(self.sides, base.loaded, head.loaded)
-        return differs or base.has_children or head.has_children  # files of child processes are unknown
+    def check_places(self, base: Worker, head: Worker) -> None:
+        """Raise SideError where a worker of a pair has loaded a module of another place than its own side's."""
+        check_loaded(self.sides, base.loaded, head.loaded)
+
+    def reads(self, base: Worker, head: Worker, limit_s: float) -> Reads | None:
+        """Return what both sides' observers have read in their test; None where that is not known.
+
+        SideError where one has read another side's file.
+        """
+        self.check_places(base, head)
+        for worker in (base, head):
+            worker.start_observe(limit_s)
+        read = wait_all([base, head], lambda worker: worker.wait_observed())
+        found = compare_reads(self.sides, *read)
+        return None if base.has_children or head.has_children else found
+
+    @contextlib.contextmanager
+    def observers(self, seed: int) -> Iterator[list[Worker]]:
+        """Yield workers of base and head that observe one test, and let them go at the end."""
+        with contextlib.ExitStack() as at_end:
+            is_fresh = not all(stem.forks for stem in self.ready(OBSERVERS))
+            if is_fresh:
+                at_end.enter_context(self._observing)  # one test at a time has new interpreters
+            workers = self.workers(OBSERVERS)
+            if not is_fresh and self.fresh:  # what was to be forked no longer is
+                raise DoubtfulError(self.fresh)
+            for worker in workers:
+                worker.seed = seed
+                at_end.callback(self.let_go, worker)
+            yield workers
 
     def new_interpreters(self) -> Stems:
         """Return the stems of the same comparison that are new interpreters."""
@@ -246,7 +281,8 @@ class Stems:
         sides = (self.sides.base, self.sides.head)[-len(self._names) :]
         for name, side in zip(self._names, sides, strict=True):
             reports = number == 0 and name == self._names[-1]  # the user sees the tests of head's first worker
-            starts[f"{name} {number}"] = self._start(number, side, loader, reports=reports)
+            title = f"{name} {number}" if number != OBSERVERS else name.replace("worker", "observer")
+            starts[title] = self._start(number, side, loader, reports=reports)
         connections: dict[str, Connection] = {}
         if loader is not None:
             order = [*starts] if number % 2 else [*starts][::-1]  # neither side is always the first to be forked
@@ -260,8 +296,10 @@ class Stems:
 
     def _unequal(self, stems: Sequence[Stem]) -> str:
         """Return the variable that collecting leaves otherwise than the loader began with: libraries read it before."""
-        expected = library_variables()
-        for stem in stems:
+        sides = (self.sides.base, self.sides.head)[-len(stems) :] if stems else ()
+        for stem, side in zip(stems, sides, strict=True):
+            own = {name: value for name, value in side.environment.items() if name.startswith(LIBRARY_VARIABLES)}
+            expected = {name: value for name, value in {**library_variables(), **own}.items() if value is not None}
             found = stem.collected.variables
             differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
             if differing:
@@ -310,7 +348,11 @@ class Stems:
             prefix=prefix,
             sites=sites,
             forks=forks,
-            probe=forks and number == 0,  # which shows whether copies of stems can work
+            # The first of a comparison shows whether copies of stems can work.
+            probe=forks and number == (OBSERVERS if self.compares else 0),
+            observes=number == OBSERVERS,
+            tree="" if side.tree is None else str(side.tree),
+            top=str(self._top),
         )
 
     def _environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -347,7 +389,7 @@ class Stems:
         """
         processes, guardian = self._processes, self._processes.guardian
         if self._modules is None:
-            self._modules = modules_alike(self._places, self._differing, processes.ours, processes.fixtures)
+            self._modules = modules_alike(self._top, self._differing, processes.ours, processes.fixtures)
         # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
         before: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         for _ in range(_LOADS_MOST):
@@ -355,7 +397,7 @@ class Stems:
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
             self._end_with_run([loader])
             wanted = [name for name in self._modules if not _is_within(name, self._left_out)]
-            dirty = loader.load(wanted, self._differing)
+            dirty = loader.load(wanted, self._differing, str(self._top), apart_from(self._top))
             found = {**environment, **loader.changes}
             own = {name: value for name, value in library_variables().items() if found.get(name) != value}
             if dirty is not None:
@@ -365,7 +407,7 @@ class Stems:
             else:
                 before.update(own)
                 loader.end(0)
-        needed = ", ".join([*self._differing, "a thread or a log of its own"])
+        needed = ", ".join([*self._differing, "code of the tree, a thread or a log of its own"])
         raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
 
     # ------------------------------------------------------------------ workers
@@ -498,7 +540,7 @@ class WorkerGroup:
 class BaseSides:
     """The base sides of a run, by the commit of a baseline."""
 
-    project: Project
+    preparation: Preparation
     processes: Processes
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, Stems | SideError] = field(default_factory=dict)
@@ -507,11 +549,10 @@ class BaseSides:
         """Return the stems of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
         with self._lock:
             if sha not in self._known:
-                from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
-
                 try:
                     with self.processes.guardian.guarding_commands():
-                        sides = commit_sides(sha, self.project, show)
+                        show("preparing the baseline's commit")
+                        sides = self.preparation.commit(sha)
                     self._known[sha] = self.processes.stems(sides, *PAIR_NAMES)
                 except SideError as error:
                     self._known[sha] = error
@@ -557,17 +598,26 @@ _USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo
 _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.workers.session")
 
 
+def apart_from(top: Path) -> list[str]:
+    """Return the places below a tree that are no part of it: the running environment, where it lies there."""
+    from pytest_rlperf.sides.environment import parent_sites
+
+    places = {os.path.realpath(place) for place in (sys.prefix, *map(str, parent_sites()))}
+    return sorted(place for place in places if place.startswith(f"{top}{os.sep}"))
+
+
 def modules_alike(
-    places: Iterable[Path], differing: Collection[str], ours: Collection[str], fixtures: Iterable[str] = ()
+    top: Path, differing: Collection[str], ours: Collection[str], fixtures: Iterable[str] = ()
 ) -> list[str]:
     """Return the modules that this process has loaded to collect the tests, less those that may differ on a side.
 
-    Added is what components need that ``fixtures`` measure. Left out is what lies at ``places``, belongs to
+    Added is what components need that ``fixtures`` measure. Left out is what lies in the tree at ``top``, belongs to
     ``differing`` packages, and ``ours``, which the run has loaded for itself; plugins of pytest, too, for it
     rewrites their asserts as it loads them.
     """
     left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
-    below = loaded_files([str(place) for place in places], ())
+    apart = tuple(f"{place}{os.sep}" for place in apart_from(top))
+    below = {name for name, file in loaded_files([str(top)], ()).items() if not file.startswith(apart)}
     names = [
         name
         for name, module in list(sys.modules.items())
@@ -577,7 +627,7 @@ def modules_alike(
         and not belongs_to(name, left_out)
         and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     ]
-    own = [] if "pytest_rlperf" in differing else list(_SESSION)
+    own = [] if "pytest_rlperf" in {*below, *differing} else list(_SESSION)
     # The first step of any optimizer imports the second, which takes a second.
     uses_torch = "torch" in names or not _USING_TORCH.isdisjoint(fixtures)
     used = ("torch", "torch._dynamo") if uses_torch and not belongs_to("torch", left_out) else ()

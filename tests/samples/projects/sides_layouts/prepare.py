@@ -1,9 +1,9 @@
-import pickle, sys
+import os, pickle, sys, tempfile
 from pathlib import Path
-from pytest_rlperf.sides.prepare import prepare_sides
+from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.model.sides import Project
 
-root = Path(sys.argv[1])
+root, spec, scratch = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 project = Project(
     rootdir=root,
     directory=root,
@@ -13,8 +13,11 @@ project = Project(
     files=(root / "tests/test_speed.py",),
     conftests=(root / "conftest.py",) if (root / "conftest.py").exists() else (root / "tests/conftest.py",),
     test_patterns=("test_*.py", "*_test.py"),
-    packages=(),
+    also=(),
     baseline_dir=root / "baselines",
+    variables=dict(os.environ),
 )
-sides = prepare_sides("HEAD~1", project, lambda step: print(step, file=sys.stderr))
-print(pickle.dumps(sides).hex())
+preparation = Preparation(
+    project, lambda: Path(tempfile.mkdtemp(prefix="", dir=scratch)), lambda step: print(step, file=sys.stderr)
+)
+print(pickle.dumps(preparation.against(spec)).hex())

@@ -1,0 +1,201 @@
+"""The distributions that are installed from a tree, by their own metadata, and the ways in which they are imported.
+
+An installation's effect on imports is read from its files, never by importing them: an imported hook may start a build,
+and may change the imports of this process.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.sides.programs import read_settings
+from pytest_rlperf.sides.trees import is_environment, same
+
+How = Literal["path", "hook", "installed"]
+
+_SOURCE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
+_FINDER = re.compile(r"import\s+__editable__\w+_finder\b")  # setuptools', whose modules all lie in the tree
+_PROJECT = re.compile(r"^\s*\[\s*(project|build-system|tool\.poetry)\s*[].]", re.MULTILINE)
+_NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Install:
+    """A distribution installed from a tree, and how it is imported.
+
+    That is from the tree ("path"), by an import hook that may load it from elsewhere ("hook"), or as a copy in the
+    environment ("installed"). ``pths`` are its ``.pth`` files, ``names`` the import names of a copy.
+    """
+
+    name: str
+    project_dir: Path
+    how: How
+    pths: tuple[Path, ...]
+    names: tuple[str, ...]
+
+
+def normalized(name: str) -> str:
+    """Return a distribution's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def not_installed(errors: str) -> tuple[str, ...]:
+    """Return the top-level modules that Python did not find, by its messages, and that cannot be imported here either.
+
+    An old commit may need packages that today's code does not.
+    """
+    names = dict.fromkeys(name.partition(".")[0] for name in _NOT_FOUND.findall(errors))
+    return tuple(name for name in names if name not in sys.modules and PathFinder.find_spec(name) is None)
+
+
+def is_project(directory: Path) -> bool:
+    """Whether pip can build a directory; settings of other tools in pyproject.toml do not suffice."""
+    settings = directory / "pyproject.toml"
+    text = settings.read_text(encoding="utf-8", errors="replace") if settings.is_file() else ""
+    return (directory / "setup.py").is_file() or _PROJECT.search(text) is not None
+
+
+def project_above(path: Path, top: Path) -> Path | None:
+    """Return the closest directory at or above ``path``, up to ``top``, that pip can build; None without one."""
+    above = [place for place in (path, *path.parents) if place.is_relative_to(top)]
+    return next((place for place in above if place.is_dir() and is_project(place)), None)
+
+
+def installs_from(top: Path) -> tuple[Install, ...]:
+    """Return the distributions installed from the tree at ``top``, by name."""
+    found: dict[str, Install] = {}
+    for distribution in importlib.metadata.distributions():
+        origin = _origin(distribution, top.resolve())
+        if origin is not None:
+            install = _read(distribution, origin[0], editable=origin[1])
+            found.setdefault(normalized(install.name), install)  # imports find the first on sys.path
+    return tuple(found[name] for name in sorted(found))
+
+
+def copies_of(directory: Path, top: Path, sites: Iterable[Path]) -> tuple[Install, ...]:
+    """Return the installed copies of code in a tree whose metadata does not say so, such as wheels.
+
+    A distribution is one that bears the name of a project around ``directory``. So is a package in ``sites`` of the
+    same name as one of the tree's, with a file of the same content.
+    """
+    known = installs_from(top)
+    return (*_copies_by_name(directory, top, known), *_copies_by_content(directory, top, sites, known))
+
+
+def _copies_by_name(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[Install]:
+    projects = {}
+    for place in (directory.resolve(), *directory.resolve().parents):
+        project = _settings(place).get("project") if place.is_relative_to(top) else None
+        name = project.get("name") if isinstance(project, dict) else None
+        if isinstance(name, str):
+            projects[normalized(name)] = place
+    from_tree = {normalized(install.name) for install in known}
+    for distribution in importlib.metadata.distributions():
+        name = normalized(distribution.metadata["Name"] or "")
+        is_editable = (_direct_url(distribution).get("dir_info") or {}).get("editable")
+        if name in projects and name not in from_tree and not is_editable:
+            copy = _read(distribution, projects[name], editable=False)
+            if copy.names:
+                yield copy
+
+
+def _copies_by_content(
+    directory: Path, top: Path, sites: Iterable[Path], known: Iterable[Install]
+) -> Iterator[Install]:
+    names = {name for install in known for name in install.names}
+    sources = dict.fromkeys(place / below for place in (directory.resolve(), top) for below in ("", "src"))
+    for package in (child for source in sources if source.is_dir() for child in sorted(source.iterdir())):
+        name = package.stem if package.suffix == ".py" else package.name
+        project_dir = project_above(package.parent, top)
+        files = [package] if package.suffix == ".py" else sorted(package.glob("*.py"))
+        if project_dir is None or name in names or not name.isidentifier() or not files:
+            continue
+        for site in sites:
+            if any(_is_copy(file, site / file.relative_to(package.parent), top) for file in files):
+                names.add(name)
+                yield Install(name, project_dir, "installed", (), (name,))
+
+
+def _is_copy(file: Path, other: Path, top: Path) -> bool:
+    """Whether another file, which is no link into the tree, has the same content, and has any."""
+    try:
+        is_apart = other.is_file() and not other.resolve().is_relative_to(top)
+        return is_apart and other.stat().st_size > 0 and same(file, other)
+    except OSError:
+        return False
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    try:
+        return read_settings(directory)
+    except (SideError, OSError):  # one that cannot be read names nothing
+        return {}
+
+
+def _direct_url(distribution: importlib.metadata.Distribution) -> dict[str, Any]:
+    found = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return found if isinstance(found, dict) else {}
+
+
+def _origin(distribution: importlib.metadata.Distribution, top: Path) -> tuple[Path, bool] | None:
+    """Return the project of the tree that a distribution was installed from, and whether it is editable."""
+    direct = _direct_url(distribution)
+    url = urlsplit(direct.get("url", ""))
+    place = Path(unquote(url.path, errors="surrogateescape"))
+    if url.scheme != "file" or not place.is_dir():  # no wheel that lies in the tree
+        return None
+    place = place.resolve()
+    if not place.is_relative_to(top):
+        return None
+    within = [place, *(parent for parent in place.parents if parent != top and parent.is_relative_to(top))]
+    if any(is_environment(each) for each in within if each != top):
+        return None
+    return place, bool(direct.get("dir_info", {}).get("editable"))
+
+
+def _read(distribution: importlib.metadata.Distribution, project_dir: Path, *, editable: bool) -> Install:
+    """Return how a distribution is imported, from its files."""
+    name = distribution.metadata["Name"]
+    files = [PurePosixPath(str(file)) for file in distribution.files or ()]
+    root = Path(str(distribution.locate_file("")))
+    if not editable:
+        found = (file.parts[0].partition(".")[0] for file in files if file.name.endswith(_SOURCE_SUFFIXES))
+        names = tuple(each for each in dict.fromkeys(found) if each.isidentifier())
+        return Install(name, project_dir, "installed", (), names)
+    pths = tuple(root / file for file in files if file.suffix == ".pth" and len(file.parts) == 1)
+    hooks = [line for pth in pths for line in pth_lines(pth) if is_import_line(line) and not _FINDER.match(line)]
+    return Install(name, project_dir, "hook" if hooks else "path", pths, ())
+
+
+def pth_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a ``.pth`` file, less blank ones and comments."""
+    for line in path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines():
+        if line.strip() and not line.startswith("#"):
+            yield line.rstrip()
+
+
+def is_import_line(line: str) -> bool:
+    """Whether a line of a ``.pth`` file is code."""
+    return line.startswith(("import ", "import\t"))
+
+
+def import_packages(directory: Path, namespace: str = "") -> Iterator[str]:
+    """Yield the import packages and modules in a directory of installed ones, those in namespaces by dotted names."""
+    for path in sorted(directory.iterdir()):
+        name = path.name if path.is_dir() else path.name.partition(".")[0]
+        if not name.isidentifier() or name.startswith("_rlperf_"):
+            continue
+        if path.is_dir() and not any(path.glob("__init__.*")):
+            yield from import_packages(path, f"{namespace}{name}.")
+        elif path.is_dir() or path.name.endswith(_SOURCE_SUFFIXES):
+            yield namespace + name

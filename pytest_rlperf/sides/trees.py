@@ -1,0 +1,414 @@
+"""The trees of a comparison: copies of today's files and of a commit's, made when a run starts, alike but for code.
+
+Nothing that happens in the user's directory while a run is on touches a copy. Base's tree is the commit with today's
+files of tests over it. What git ignores is in no commit, so both trees have today's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import OnStep, Project
+from pytest_rlperf.model.stored import ANCHOR_FILE
+from pytest_rlperf.sides.git import Repository, find_repository
+
+_ATTEMPTS = 10  # to copy a tree that changes meanwhile
+_PAUSE_S = 0.2
+_LOCKED_S = 10.0  # for git to end what it writes in the user's tree
+_LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # of ignored files, which may be a data set
+_ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
+_OF_PYTEST = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}
+_TESTS = {"test", "tests"}
+_PIECE = 1 << 20  # bytes
+_SETTINGS = ".rlperf-"  # the beginning of the name of today's settings of pytest, beside the side's own file
+
+
+def is_environment(directory: Path) -> bool:
+    """Whether a directory is an environment or a cache, and so no part of the tree around it."""
+    return any((directory / sign).exists() for sign in _ENVIRONMENT_SIGNS)
+
+
+@dataclass(frozen=True)
+class Relocation:
+    """The place on one side of whatever lies in today's tree.
+
+    ``top`` is the user's directory and ``tree`` the side's copy. A path belongs to the tree where a file of that name
+    is in any of ``trees``; others, such as an environment that lies below ``top``, are the same on every side.
+    """
+
+    top: Path
+    tree: Path
+    trees: tuple[Path, ...]
+
+    def of(self, path: Path) -> Path:
+        """Return the place of ``path`` on the side; itself where it is not in the tree."""
+        real = path.resolve()
+        if not real.is_relative_to(self.top):
+            return path
+        name = real.relative_to(self.top)
+        return self.tree / name if any(os.path.lexists(tree / name) for tree in self.trees) else path
+
+    def of_text(self, text: str) -> str:
+        """Return a variable's value or an argument with the absolute paths in it as they are on the side.
+
+        It may be a list of paths, or ``name=path``.
+        """
+        return os.pathsep.join(map(self._of_word, text.split(os.pathsep)))
+
+    def _of_word(self, word: str) -> str:
+        head, equals, path = ("", "", word) if word.startswith("/") else word.rpartition("=")
+        return f"{head}{equals}{self.of(Path(path))}" if self._may_move(path) else word
+
+    def _may_move(self, path: str) -> bool:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # a long name, a NUL, a circle of links
+            return path.startswith("/") and self.of(Path(path)) != Path(path)
+        return False
+
+
+# --------------------------------------------------------------------------- today's tree
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Today's tree, as it was when it was copied.
+
+    ``head`` is the full SHA of the commit that was checked out, and ``changed`` are the files that git called different
+    from it, new ones among them. ``laid`` are the files that git ignores, and ``left_out`` the places of others, which
+    are too large to copy unless the user names them.
+    """
+
+    top: Path
+    tree: Path
+    head: str
+    changed: frozenset[str]
+    laid: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -> Snapshot:
+    """Copy the working tree at ``top`` into an empty directory, as one moment had it.
+
+    ``also`` are patterns of ignored files to copy whatever their size. SideError where the tree does not come to rest.
+    """
+    on_step("copying today's tree")
+    for attempt in range(_ATTEMPTS):
+        _await_git(top)
+        repository = find_repository(top)
+        is_last = attempt + 1 == _ATTEMPTS
+        try:
+            names, changed = _copy_working_tree(repository, tree)
+            moved = _moved_on(repository, names, changed, tree)
+            if not moved:
+                return Snapshot(top, tree, repository.head, changed, *_lay_ignored(repository, tree, also))
+            error = SideError(
+                f"{top} kept changing while it was copied, {moved} at the last of {_ATTEMPTS} times: run this again "
+                "once nothing writes there"
+            )
+        except SideError as failed:
+            error = failed
+        if is_last:
+            raise error
+        _empty(tree)
+        time.sleep(_PAUSE_S)
+    raise AssertionError  # the last attempt has returned or raised
+
+
+def _await_git(top: Path) -> None:
+    """Wait for a git command that writes in the tree; one that was killed has left its lock for good."""
+    lock, due_s = find_repository(top).git_path("index.lock"), time.monotonic() + _LOCKED_S
+    while lock.exists() and time.monotonic() < due_s:
+        time.sleep(_PAUSE_S / 4)
+
+
+def _copy_working_tree(repository: Repository, tree: Path) -> tuple[list[str], frozenset[str]]:
+    """Fill an empty directory; return the files of the tree and those by which it may differ from its commit.
+
+    A file that git calls unchanged has today's bytes: they may be from before a setting of git's changed.
+    """
+    names, known = _tree_files(repository), set(repository.changed())
+    # Of a changed submodule each file may be another one.
+    changed = {*known, *(name for name in names if known & {*map(str, PurePosixPath(name).parents)})}
+    repository.check_out(repository.head, tree)
+    for name in set(files_in(tree)).difference(names):
+        remove(tree, name)
+    for name in names:
+        if not same(repository.top / name, tree / name):
+            copy(repository.top, tree, name)
+    return names, frozenset(changed)
+
+
+def _moved_on(repository: Repository, names: list[str], changed: frozenset[str], tree: Path) -> str:
+    """Return what has changed in the working tree since it was copied, empty where nothing has.
+
+    Each file is read twice, and no file's second reading comes before another's first: if all are equal, there was a
+    moment at which the tree was as the copy is.
+    """
+    now = find_repository(repository.top)
+    if now.head != repository.head or now.git_path("index.lock").exists():
+        return "its commit"
+    if _tree_files(now) != names or not changed.issuperset(now.changed()):
+        return "its list of files"
+    return next((name for name in names if not same(repository.top / name, tree / name)), "")
+
+
+def _tree_files(repository: Repository) -> list[str]:
+    """Return the files of a working tree, less new ones in environments that no ``.gitignore`` names."""
+    new = repository.new_files()
+    apart: dict[Path, bool] = {}
+
+    def is_apart(directory: Path) -> bool:
+        if directory == repository.top:
+            return False
+        if directory not in apart:
+            apart[directory] = is_environment(directory) or is_apart(directory.parent)
+        return apart[directory]
+
+    return [name for name in repository.files() if name not in new or not is_apart((repository.top / name).parent)]
+
+
+def _empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+# --------------------------------------------------------------------------- what git ignores
+
+
+def _lay_ignored(repository: Repository, tree: Path, also: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Copy the files that git ignores into a tree, small ones first; return their names, and the places left out.
+
+    Bytecode, environments and caches stay behind.
+    """
+    patterns = tuple(also)
+    laid: list[str] = []
+    left_out: list[str] = []
+    files_left, bytes_left = _LAID_FILES, _LAID_BYTES
+    places = [(place, *_files_of(repository.top, place)) for place in repository.ignored()]
+    for place, names, size in sorted(places, key=lambda found: found[2]):
+        named = list(_named(repository.top, place, patterns))
+        if len(names) <= files_left and size <= bytes_left:
+            files_left, bytes_left = files_left - len(names), bytes_left - size
+        else:
+            left_out.append(place)
+            names = named
+        for name in names:
+            if not os.path.lexists(tree / name):
+                copy(repository.top, tree, name)
+                laid.append(name)
+    return tuple(sorted(laid)), tuple(sorted(left_out))
+
+
+def _files_of(top: Path, place: str) -> tuple[list[str], int]:
+    """Return the files at or below an ignored place and their bytes; more than are ever copied end the search."""
+    names: list[str] = []
+    size = 0
+    for name in _walk(top, place):
+        names.append(name)
+        size += (top / name).lstat().st_size
+        if len(names) > _LAID_FILES or size > _LAID_BYTES:
+            break
+    return names, size
+
+
+def _named(top: Path, place: str, patterns: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files at or below an ignored place that the user has named."""
+    if patterns:
+        yield from (name for name in _walk(top, place) if any(fnmatch(name, pattern) for pattern in patterns))
+
+
+def _walk(top: Path, place: str) -> Iterator[str]:
+    """Yield the files at or below a place, relative to ``top``, less bytecode, environments and caches."""
+    start = top / place
+    if start.is_symlink() or start.is_file():
+        if not place.endswith((".pyc", ".pyo")):
+            yield place
+        return
+    for directory, below, files in os.walk(start):
+        here = Path(directory)
+        if here.name in {"__pycache__", ".git"} or is_environment(here):
+            below.clear()
+            continue
+        links = [name for name in below if (here / name).is_symlink()]
+        below[:] = sorted(set(below).difference(links))
+        for name in sorted([*files, *links]):
+            path = here / name
+            if (path.is_symlink() or path.is_file()) and not name.endswith((".pyc", ".pyo")):  # no sockets or pipes
+                yield path.relative_to(top).as_posix()
+
+
+# --------------------------------------------------------------------------- base's tree
+
+
+def lay_out_commit(repository: Repository, sha: str, today: Snapshot, tree: Path) -> None:
+    """Check a commit out into an empty directory, with today's bytes of files that have not changed since."""
+    repository.check_out(sha, tree)
+    differing = set(repository.between(sha, today.head)) | today.changed
+    for name in files_in(tree):
+        if name not in differing and is_file(today.tree / name) and not same(today.tree / name, tree / name):
+            copy(today.tree, tree, name)
+
+
+@dataclass(frozen=True)
+class TestFiles:
+    """The files that are today's on every side: those of tests alone.
+
+    ``measured`` are the files with measured tests, relative to the tree's top. ``patterns`` are pytest's
+    ``python_files``, of which one that matches every module says nothing about a file.
+    """
+
+    __test__ = False  # pytest would collect a class of this name
+
+    measured: frozenset[str]
+    patterns: tuple[str, ...]
+    baselines: PurePosixPath | None
+
+    @classmethod
+    def of(cls, project: Project, top: Path) -> TestFiles:
+        """Return the files of tests of a project in the tree at ``top``."""
+        measured = frozenset(_within(top, [*project.files, *project.conftests]))
+        patterns = tuple(pattern for pattern in project.test_patterns if not fnmatch("module.py", pattern))
+        store = next(_within(top, [project.baseline_dir.resolve()]), None)
+        return cls(measured, patterns, None if store is None else PurePosixPath(store))
+
+    def cover(self, name: str) -> bool:
+        """Whether today's tree decides about a file: whether it exists, and its content."""
+        path = PurePosixPath(name)
+        if name in self.measured or path.name == "conftest.py" or path.name in _OF_PYTEST:
+            return True
+        if path.name.startswith(_SETTINGS):
+            return True
+        if not _TESTS.isdisjoint(path.parts[:-1]):
+            return True
+        return path.suffix == ".py" and any(fnmatch(path.name, pattern) for pattern in self.patterns)
+
+    def among(self, tree: Path) -> frozenset[str]:
+        """Return those of a tree's files that are of tests."""
+        return frozenset(name for name in files_in(tree) if self.cover(name))
+
+    def is_baseline(self, name: str) -> bool:
+        """Whether a file is a stored baseline, or the anchor of one: this package's own, which no test reads."""
+        path = PurePosixPath(name)
+        is_ours = path.suffix == ".json" or path.name == ANCHOR_FILE
+        return is_ours and len(path.parents) > 1 and path.parents[1] == self.baselines
+
+
+def lay_todays(today: Snapshot, tree: Path, tests: TestFiles) -> None:
+    """Lay today's files of tests, and what git ignores, over base's tree."""
+    names = set(files_in(today.tree)).difference(today.laid)
+    for name in set(files_in(tree)).difference(names):
+        if tests.cover(name):
+            remove(tree, name)
+    for name in names:
+        if tests.cover(name):
+            copy(today.tree, tree, name)
+    for name in today.laid:
+        if not os.path.lexists(tree / name):
+            copy(today.tree, tree, name)
+
+
+def settings_file(today: Snapshot, settings: Path | None, rootdir: Path, place: Relocation) -> Path:
+    """Return the file with today's settings of pytest for a side, which has a copy of its own.
+
+    The copy lies beside the side's own file, which code may read. A project without settings has an empty copy, or
+    pytest would look for those of base.
+    """
+    if settings is not None and (settings.name in _OF_PYTEST or place.of(settings) == settings):
+        return place.of(settings)
+    name = ".ini" if settings is None else settings.name
+    found = place.of(rootdir if settings is None else settings.parent) / f"{_SETTINGS}{name}"
+    content = b"" if settings is None else replace(place, tree=today.tree).of(settings).read_bytes()
+    found.parent.mkdir(parents=True, exist_ok=True)
+    found.write_bytes(content)
+    return found
+
+
+def differing_files(base: Path, head: Path, tests: TestFiles) -> tuple[str, ...]:
+    """Return the names of files that are not the same in both trees, less stored baselines."""
+    names = {*files_in(base), *files_in(head)}
+    return tuple(sorted(name for name in names if not tests.is_baseline(name) and not same(base / name, head / name)))
+
+
+def files_in(tree: Path) -> Iterator[str]:
+    """Yield the files and links of a tree, relative to it, less git's own and bytecode."""
+    for directory, below, files in os.walk(tree):
+        below[:] = [name for name in below if name not in {".git", "__pycache__"}]
+        here = Path(directory)
+        links = [name for name in below if (here / name).is_symlink()]
+        yield from ((here / name).relative_to(tree).as_posix() for name in [*files, *links])
+
+
+# --------------------------------------------------------------------------- files
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path is a file or a link, even one that leads nowhere."""
+    return path.is_symlink() or path.is_file()
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two paths are files of the same content, or links to the same place."""
+    if one.is_symlink() or other.is_symlink():
+        return one.is_symlink() and other.is_symlink() and one.readlink() == other.readlink()
+    try:
+        with one.open("rb") as first, other.open("rb") as second:  # by their contents: sizes and times can be equal
+            while (piece := first.read(_PIECE)) == second.read(_PIECE):
+                if not piece:
+                    return True
+    except OSError:  # one of them is missing, or a directory
+        pass
+    return False
+
+
+def copy(source: Path, target: Path, name: str) -> None:
+    """Copy a file or a link to the same place in another tree, never through a link out of that tree."""
+    place = target / name
+    remove(target, name)
+    for count in range(len(PurePosixPath(name).parts) - 1, 0, -1):
+        parent = place.parents[count - 1]
+        if is_file(parent):
+            parent.unlink()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.copy2(source / name, place, follow_symlinks=False)
+    except OSError as error:
+        raise SideError(f"cannot copy {source / name}: {error}") from None
+
+
+def remove(tree: Path, name: str) -> None:
+    """Remove a file, a link or a directory of a tree, and the directories that are empty without it."""
+    place = tree / name
+    if place.parent.resolve() != tree.resolve() / PurePosixPath(name).parent:
+        return  # a link leads there, out of the tree
+    if is_file(place):
+        place.unlink()
+    elif place.is_dir():
+        shutil.rmtree(place)
+    for parent in place.parents:
+        if parent == tree or not parent.is_dir() or any(parent.iterdir()):
+            break
+        parent.rmdir()
+
+
+def _within(top: Path, paths: Iterable[Path]) -> Iterator[str]:
+    """Yield those paths that lie in the tree, relative to its top; a link is not followed."""
+    for path in paths:
+        place = path.parent.resolve() / path.name
+        if place.is_relative_to(top):
+            yield place.relative_to(top).as_posix()
+
+
+def moved_variables(variables: Mapping[str, str], place: Relocation) -> dict[str, str | None]:
+    """Return those variables whose values are paths into today's tree, with the side's paths."""
+    moved = {name: place.of_text(value) for name, value in variables.items() if not name.startswith("GIT_")}
+    return {name: value for name, value in moved.items() if value != variables[name]}

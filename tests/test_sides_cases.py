@@ -1,0 +1,244 @@
+"""Where code lies, and how it is read, in projects as people have them: what counts is what a test's processes read."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example import FAILED, OK, Example, Run
+
+QUICK = ("--rlperf-pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=50%")
+LEAST = 1.5  # times, of what is three times the work
+
+WORK = """
+def work():
+    s = 0
+    for i in range({calls}):
+        s += i
+    return 1
+"""
+TEST = """
+from {module} import work
+
+def test_{name}(rlperf):
+    rlperf(work)
+"""
+CONFIGURED = """
+import os, pathlib, re, runpy
+
+HERE = pathlib.Path(__file__).parents[1]
+SETTINGS = int(re.search(r"n = (\\d+)", (HERE / "pyproject.toml").read_text())[1])
+VARIABLE = int(open(os.environ["MYLIB_CONFIG"]).read())
+
+def _times(count):
+    for _ in range(count):
+        pass
+
+def settings():
+    _times(SETTINGS)
+
+def variable():
+    _times(VARIABLE)
+
+def executed():
+    count = runpy.run_path(str(HERE / "configs" / "ant.py"))["STEPS"]
+    return lambda: _times(count)
+"""
+CONFIGURED_TESTS = """
+import mylib.configured as configured
+
+def test_settings_of_code(rlperf):
+    rlperf(configured.settings)
+
+def test_path_in_a_variable(rlperf):
+    rlperf(configured.variable)
+
+def test_executed_config(rlperf):
+    rlperf(configured.executed())
+"""
+PYPROJECT = """
+[tool.mylib]
+n = {calls}
+[tool.pytest.ini_options]
+pythonpath = ["."]
+"""
+
+
+def files(calls: int) -> dict[str, str]:
+    """Return the code of a project, which does so many calls' work; its tests do not depend on it."""
+    work = WORK.format(calls=calls)
+    return {
+        "env.py": work,
+        "tasks.py": work,
+        "mylib/ppo.py": work,
+        "mylib/core.py": work,
+        "pyproject.toml": PYPROJECT.format(calls=calls),
+        "configs/ant.py": f"STEPS = {calls}\n",
+        "config.txt": f"{calls}\n",
+    }
+
+
+TESTS = {
+    "mylib/__init__.py": "",
+    "mylib/conftest.py": "",
+    "mylib/configured.py": CONFIGURED,
+    "mylib/test_ppo.py": TEST.format(module="mylib.ppo", name="beside_code"),
+    "test_env.py": TEST.format(module="env", name="env"),
+    "test_tasks.py": TEST.format(module="tasks", name="tasks"),
+    "tests/test_core.py": TEST.format(module="mylib.core", name="in_a_package_with_a_conftest"),
+    "tests/test_configured.py": CONFIGURED_TESTS,
+}
+NAMES = {
+    *("test_beside_code", "test_env", "test_tasks", "test_in_a_package_with_a_conftest"),
+    *("test_settings_of_code", "test_path_in_a_variable", "test_executed_config"),
+}
+
+
+class Project(Example):
+    """A repository with one commit."""
+
+    def __init__(self, directory: Path, files: dict[str, str], **env: str) -> None:
+        super().__init__(directory, {}, **env)
+        self.write({".gitignore": "__pycache__/\n.pytest_cache/\n.env\n", **files})
+        if "pyproject.toml" in files:
+            (self.root / "pytest.ini").unlink()
+        self.commit()
+
+    def against(self, spec: str = "HEAD", *args: str, code: int | None = None, **env: Any) -> Run:
+        return self.pytest(f"--rlperf-against={spec}", *QUICK, *args, code=code, **env)
+
+
+def slowdown(run: Run, test: str) -> float:
+    """Return how many times slower a measured test is on head, by its pairs."""
+    live = run.tests[test]["live"]
+    assert live is not None, f"{test} was not measured: {run.reasons[test]}"
+    ratios = [pair[f"{live['clock']}_log_ratio"] for pair in live["pairs"]]
+    return math.exp(sum(ratios) / len(ratios))
+
+
+def test_code_is_compared_wherever_it_lies(tmp_path: Path) -> None:
+    """Modules of any name, beside tests, in packages with conftests, configs, settings, and files that variables name.
+
+    Changed ones are measured, and each side by its own; where nothing of them differs, nothing is measured.
+    """
+    project = Project(tmp_path, {**files(2000), **TESTS}, MYLIB_CONFIG=str(tmp_path / "project" / "config.txt"))
+    project.write(files(6000))
+    run = project.against()
+    assert set(run.tests) == NAMES
+    assert {name: slowdown(run, name) > LEAST for name in NAMES} == dict.fromkeys(NAMES, True)
+
+    project.commit()
+    project.write({"NOTES.md": "as fast as before", "mylib/unused.py": "pass"})
+    run = project.against(code=OK)
+    assert run.statuses == dict.fromkeys(NAMES, "SAME")
+    assert run.codes == dict.fromkeys(NAMES, "code")
+
+
+def test_what_only_some_processes_read_is_measured(tmp_path: Path) -> None:
+    """Where chance decides what a test loads, one process that loads nothing changed does not decide for it."""
+    make = """
+    import importlib
+    import random
+
+    def make():
+        return importlib.import_module(random.choice(["mylib.a", "mylib.b"])).work
+    """
+    test = "from mylib import make\n\ndef test_task(rlperf):\n    rlperf(make())\n"
+    modules = {f"mylib/{name}.py": WORK.format(calls=2000) for name in "ab"}
+    project = Project(tmp_path, {"mylib/__init__.py": make, **modules, "test_perf.py": test})
+    for name in "ab":
+        project.write({f"mylib/{name}.py": WORK.format(calls=6000)})
+        assert project.against(code=None).tests["test_task"]["live"] is not None
+        project.write(modules)
+
+
+def test_what_git_ignores_is_there_on_both_sides(tmp_path: Path) -> None:
+    """Both versions read the same ignored file, and a comment is no slowdown."""
+    code = """
+    import pathlib
+
+    env = pathlib.Path(__file__).parent / ".env"
+    N = int(env.read_text()) if env.exists() else 10
+
+    def work():
+        for i in range(N):
+            pass
+    """
+    project = Project(tmp_path, {"mylib.py": code, "test_perf.py": TEST.format(module="mylib", name="work")})
+    project.write({".env": "3000", "mylib.py": textwrap.dedent(code) + "# a comment\n"})
+    run = project.against()
+    assert 1 / LEAST < slowdown(run, "test_work") < LEAST
+    call_s = run.tests["test_work"]["result"]["workers"][0]["wall"]["call_s"]
+    assert call_s > 10 * 1e-7  # 3,000 steps, not the ten of a side without the file
+
+
+@pytest.mark.slow
+def test_no_figure_is_of_two_versions(tmp_path: Path) -> None:
+    """The tree is edited, and another commit checked out, while a run is on: both sides stay as they were."""
+    project = Project(tmp_path, {"lib.py": WORK.format(calls=1500), "test_w.py": TEST.format(module="lib", name="w")})
+    project.write({"lib.py": WORK.format(calls=1500) + "# a comment\n"})
+    head = project.commit()
+    stopped = threading.Event()
+
+    def disturb() -> None:
+        while not stopped.wait(0.3):
+            project.write({"lib.py": WORK.format(calls=9000)})
+            project.git("checkout", "--quiet", "--force", "HEAD~1")
+            project.write({"test_w.py": "raise SystemExit\n"})
+            project.git("checkout", "--quiet", "--force", head)
+
+    thread = threading.Thread(target=disturb)
+    started_s = time.monotonic()
+    try:
+        timer = threading.Timer(2.5, thread.start)  # once the sides are copied
+        timer.start()
+        run = project.against("HEAD~1", "--rlperf-pairs=4..4", "--rlperf-max-time=8")
+    finally:
+        stopped.set()
+        if thread.ident is not None:
+            thread.join()
+        timer.cancel()
+    assert time.monotonic() - started_s > 2.5
+    assert run.tests["test_w"]["live"]["head_label"] == f"HEAD {head[:12]}"
+    assert 1 / LEAST < slowdown(run, "test_w") < LEAST
+
+
+FAILS = """
+from mylib import work
+
+def test_work(rlperf):
+    calls = []
+
+    def step():
+        calls.append(1)
+        if len(calls) == 20:
+            raise RuntimeError("at the 20th call")
+        return work()
+
+    rlperf(step)
+"""
+
+
+@pytest.mark.parametrize("arguments", [("--rlperf-against=HEAD",), ("--rlperf",)], ids=["against", "alone"])
+def test_an_error_of_a_call_is_the_tests_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """A call that fails in its process's 20th call fails its test, though it is then being counted."""
+    project = Project(tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": FAILS})
+    project.write({"mylib.py": WORK.format(calls=400)})
+    run = project.pytest(*arguments, *QUICK, code=FAILED)
+    assert run.statuses == {"test_work": "ERROR"}
+    assert "at the 20th call" in run.reasons["test_work"]
+    assert "RuntimeError: at the 20th call" in run.error("test_work")
+
+
+def test_infinite_outputs_are_no_error(tmp_path: Path) -> None:
+    """Outputs are only shown: whatever their values are, the test has its verdict."""
+    code = "import numpy as np\n\nx = np.full(8, -np.inf)\n\ndef work():\n    list(range({calls}))\n    return x\n"
+    test = TEST.format(module="lib", name="work")
+    project = Project(tmp_path, {"lib.py": code.format(calls=2000), "test_w.py": test})
+    project.write({"lib.py": code.format(calls=2001)})
+    assert 1 / LEAST < slowdown(project.against(), "test_work") < LEAST
