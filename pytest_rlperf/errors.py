@@ -30,9 +30,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class ComponentError(Exception):
-    """A component does not compute what its fixture promises; it must not be timed."""
+    """A component does not compute what its fixture promises; it must not be timed.
+
+    ``is_certain`` marks one by what a test gave its fixture: every process raises it.
+    """
 
     __module__ = "pytest_rlperf"
+    is_certain = False
 
 
 class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the finding it is in a report

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_rlperf.errors import did_you_mean, see
+from pytest_rlperf.errors import ComponentError, did_you_mean, see
 from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
@@ -106,19 +106,36 @@ def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
     def measure(*args: Any, phases: Any = None, **kwargs: Any) -> Result:
         __tracebackhide__ = True
         claim(request.node)
-        workload = make(*args, **kwargs)
-        if phases is not None:
-            measured, *_ = signature(make).bind(*args, **kwargs).arguments.values()
-            workload = _with_phases(workload, phases, measured)
+        try:
+            measured = _first(make, args, kwargs, str(request.fixturename))
+            workload = make(*args, **kwargs)
+            if phases is not None:
+                workload = _with_phases(workload, phases, measured)
+        except ComponentError as error:
+            error.is_certain = error.__cause__ is None
+            raise
         return request.config.stash.get(ENGINE, run_once)(workload, request.node)
 
     return measure
 
 
+def _first(make: Callable[..., Workload], args: tuple[Any, ...], kwargs: dict[str, Any], fixture: str) -> Any:
+    """Return the argument that is measured; ComponentError if the fixture does not take these arguments."""
+    __tracebackhide__ = True
+    parameters = signature(make)
+    try:
+        measured, *_ = parameters.bind(*args, **kwargs).arguments.values()
+    except TypeError as error:
+        known = [*parameters.parameters, "phases"]
+        unknown = next((name for name in kwargs if name not in known), "")
+        near = did_you_mean(unknown, known) if unknown else ""
+        raise ComponentError(f"{fixture}: {error}{near}{see('writing-tests.md#fixtures')}") from None
+    return measured
+
+
 def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     """Return a workload with timers around the methods that ``phases`` names, looked up from ``measured``."""
     __tracebackhide__ = True
-    from pytest_rlperf.errors import ComponentError
     from pytest_rlperf.probes import ProbeError
     from pytest_rlperf.probes.functions import probes_for
 

@@ -76,7 +76,7 @@ class LeftEarlyError(WorkerStoppedError):
     @property
     def is_doubtful(self) -> bool:
         """Whether the test may pass in a new interpreter."""
-        return self.worker.is_forked and self.done.outcome == "failed"
+        return self.worker.is_forked and self.done.outcome == "failed" and not self.done.is_certain
 
 
 class Process:
