@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# GitHub's runner obeys lines of a job's log that begin so, blanks before it or not, or that hold the second anywhere.
+# A CI's runner obeys lines of a log that begin like the first, blanks before it or not, or hold the second anywhere.
 _COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)")
-_OLD_COMMAND = "##["
+_MARKED_COMMAND = re.compile(r"##(\w*)\[")
+_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 DOCS = "https://github.com/pytest-rlperf/pytest-rlperf/tree/main/docs"
 
 
@@ -68,9 +69,22 @@ class TimerFileError(ValueError):
 # --------------------------------------------------------------------------- text that is shown
 
 
-def harmless(line: str) -> str:
-    """Return a line that is no command to GitHub's runner, as wide as before: ``::error`` becomes ``∶:error``."""
-    return _COMMAND.sub("\\1∶", line).replace(_OLD_COMMAND, "##(")
+def for_log(text: str, *, styled: bool = False) -> str:
+    """Return a text as terminals and CI logs may have it: they show all of it, and obey none of it.
+
+    Everything that this package writes there goes through here, since any text may be from outside. Line feeds stay,
+    what else is not printable is escaped, and what a runner takes for a command is written another way, as wide as
+    before: ``::error`` becomes ``∶:error``, and ``##[error]`` becomes ``##(error]``. In a ``styled`` text colours stay:
+    its parts have been here before they were coloured.
+    """
+    return "\n".join(_inert(line, styled=styled) for line in text.split("\n"))
+
+
+def _inert(line: str, *, styled: bool) -> str:
+    if not line.isprintable():
+        parts = _STYLE.split(line) if styled else [line]  # every second one is a style
+        line = "".join(part if place % 2 or not part else shown(part) for place, part in enumerate(parts))
+    return _MARKED_COMMAND.sub(r"##\1(", _COMMAND.sub("\\1∶", line))
 
 
 def shown(name: str) -> str:

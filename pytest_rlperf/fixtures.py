@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_rlperf.errors import ComponentError, did_you_mean, see
+from pytest_rlperf.errors import ComponentError, did_you_mean, for_log, see
 from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         if asked is not None:
             from pytest_rlperf.report.wording import uncalled
 
-            item.warn(pytest.PytestWarning(uncalled({item.nodeid: CALLS[asked]})))
+            item.warn(pytest.PytestWarning(for_log(uncalled({item.nodeid: CALLS[asked]}))))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import pytest
 
-from pytest_rlperf.errors import did_you_mean, see
+from pytest_rlperf.errors import did_you_mean, for_log, see
 from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
@@ -344,8 +344,13 @@ def refuse_misspelt(flags: Iterable[str]) -> None:
             raise _unknown("option", flag, (option.flag for option in OPTIONS if option.flag))
 
 
+def usage_error(text: object) -> pytest.UsageError:
+    """Return the error of a run that cannot be as it is asked for, made safe for logs: pytest prints it as it is."""
+    return pytest.UsageError(for_log(str(text)))
+
+
 def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:
-    return pytest.UsageError(f"there is no {kind} {name}{did_you_mean(name, known)}{see('reference.md#options')}")
+    return usage_error(f"there is no {kind} {name}{did_you_mean(name, known)}{see('reference.md#options')}")
 
 
 def read_config(config: pytest.Config) -> Config:
@@ -392,16 +397,16 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     typed = {_word(str(arg).partition("=")[0]) for arg in config.invocation_params.args}
     given = given - {"strict", "findings"} | typed & {"strict", "findings"}
     if settings.accept is not None and not settings.save:
-        raise pytest.UsageError(
+        raise usage_error(
             "--rlperf-accept has no effect alone: use it with --rlperf-save-baseline, which stores the new figures"
         )
     for flag in _FOR_MEASURING:
         if flag in given and not settings.active:
-            raise pytest.UsageError(f"--rlperf-{flag} has no effect alone: use it with --rlperf, which measures")
+            raise usage_error(f"--rlperf-{flag} has no effect alone: use it with --rlperf, which measures")
     for flag, does, others in _CONFLICTS:
         for other in others:
             if {flag, other} <= given:
-                raise pytest.UsageError(f"--rlperf-{flag} {does}: leave out --rlperf-{other}")
+                raise usage_error(f"--rlperf-{flag} {does}: leave out --rlperf-{other}")
 
 
 def _word(flag: str | None) -> str:
@@ -424,7 +429,7 @@ def _read(option: Option, config: pytest.Config) -> Any:
     try:
         return option.parse(value)
     except ValueError as error:
-        raise pytest.UsageError(f"{source}={value}: {error}") from None
+        raise usage_error(f"{source}={value}: {error}") from None
 
 
 def _place(node: Node, item: pytest.Item) -> str:
@@ -438,15 +443,15 @@ def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     where = f"{place}: @pytest.mark.{MARKER}"
     known = ", ".join(_MARKER_NAMES)
     if marker.args:
-        raise pytest.UsageError(f"{where} takes keywords only ({known}), not {marker.args[0]!r}")
+        raise usage_error(f"{where} takes keywords only ({known}), not {marker.args[0]!r}")
     settings = {}
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
             known += did_you_mean(name, _MARKER_NAMES) + see("reference.md#options")
-            raise pytest.UsageError(f"{where} has no keyword {name!r}; it has: {known}")
+            raise usage_error(f"{where} has no keyword {name!r}; it has: {known}")
         option = _MARKER_NAMES[name]
         try:
             settings[option.name] = option.parse(value)
         except ValueError as error:
-            raise pytest.UsageError(f"{where}({name}={value!r}): {error}") from None
+            raise usage_error(f"{where}({name}={value!r}): {error}") from None
     return settings

@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from pytest_rlperf.errors import harmless, shown
+from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Status
 
 _GAP = 2
@@ -124,7 +124,7 @@ def rendered(write: Callable[[Console], None], *, width: int, color: bool) -> st
             file=buffer, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
         )
     )
-    return "".join(f"{harmless(line.rstrip())}\n" for line in buffer.getvalue().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
 def print_table(console: Console, table: Table, *, ruled: bool = True, titled: bool = True) -> None:
@@ -142,7 +142,7 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
 
 def table_text(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[str]:
     """Return :func:`table_lines` as plain text without blanks at the ends of lines."""
-    return [harmless(line.plain.rstrip()) for line in table_lines(table, width, ruled=ruled, titled=titled)]
+    return [line.plain.rstrip() for line in table_lines(table, width, ruled=ruled, titled=titled)]
 
 
 def table_lines(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[Text]:

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import harmless, shown, shown_lines
+from pytest_rlperf.errors import for_log, shown, shown_lines
 from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
 from pytest_rlperf.report.summary import Summary, is_plain
 from pytest_rlperf.report.table import (
@@ -70,8 +70,8 @@ class _Line:
         if self._left_s >= 1:
             left = f"{self._left_s:.0f} s" if self._left_s < 120 else f"{self._left_s / 60:.0f} min"
             parts.append(f"about {left} left")
-        parts += [shown(self._test), step] if self._test else [step]
-        return f"rlperf: {' · '.join(parts)}"
+        parts += [self._test, step] if self._test else [step]
+        return f"rlperf: {' · '.join(map(shown, parts))}"
 
 
 class LogLine(_Line):
@@ -108,7 +108,7 @@ class LiveLine(_Line):
 
     def show(self, step: str) -> None:
         """Show the step on the line, if that changes it."""
-        text = f"  {self._text(step)}"[: self._screen.fullwidth - 1]
+        text = for_log(f"  {self._text(step)}")[: self._screen.fullwidth - 1]
         if text != self._shown:
             self._shown = text
             self._write(text)
@@ -271,7 +271,7 @@ def _trial(trial: Trial) -> str:
 
 def comparison_lines(title: str, found: Mapping[str, Outcome | str]) -> list[str]:
     """Return a line on each test of a comparison: its verdict and change, or why there is none."""
-    return [harmless(shown(f"{title}: {key}: {_result(outcome)}")) for key, outcome in found.items()]
+    return [shown(f"{title}: {key}: {_result(outcome)}") for key, outcome in found.items()]
 
 
 def _result(outcome: Outcome | str) -> str:
@@ -292,7 +292,7 @@ def bisection_lines(
     the comparison of these two, empty where the search stopped before its end.
     """
     good, *others, bad = left
-    command = harmless(shown(f"pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(tests)}"))
+    command = shown(f"pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(tests)}")
     if not found:
         yield f"stopped: the first slower one is among {units.counted(len(left) - 1, 'candidate')}, up to {bad.title}"
         yield f"go on: {command}"
@@ -304,7 +304,7 @@ def bisection_lines(
         yield f"{bad.title} is the first slower one"
     for each in [*others, bad][-_MOST:]:
         if each.about or others:
-            yield harmless(shown(f"  {each.title} {each.about}".rstrip()))
+            yield shown(f"  {each.title} {each.about}".rstrip())
     yield from comparison_lines(f"{bad.title} against {good.title}", found)
     if bad.about:
         yield f"look: git show {bad.spec}"

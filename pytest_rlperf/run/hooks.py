@@ -15,12 +15,12 @@ import pytest
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.errors import SideError
+from pytest_rlperf.errors import SideError, for_log, shown
 from pytest_rlperf.fixtures import is_measured, result_key, unmet
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
-from pytest_rlperf.options import Config
+from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.summary import compares_nothing
 from pytest_rlperf.report.tables import verdict_line
@@ -70,12 +70,12 @@ class MeasuredRun:
             check_outputs(settings)
             self._run = RunState(settings, config.rootpath, notes)
         except (BaselineError, OutputError, SideError) as error:
-            raise pytest.UsageError(str(error)) from None
+            raise usage_error(error) from None
         self._end = EndOfRun(config, settings, self._run)
         _interrupt_once(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
-            raise pytest.UsageError(
+            raise usage_error(
                 f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
                 f"{', '.join(names) or 'none yet'}. --rlperf-save-baseline makes one"
             )
@@ -92,7 +92,7 @@ class MeasuredRun:
             compared = "today's code against itself"
         elif settings.against is not None:
             compared = f"live pairs against {settings.against}"
-        return [f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False)]
+        return [for_log(line) for line in (f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False))]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -194,9 +194,9 @@ class MeasuredRun:
         if outcome is not None and outcome.verdict.status is not Status.ERROR:
             failing = failure_of(outcome, self._run) is not None
             if report.outcome == ("failed" if failing else "passed"):  # and not for another reason
-                return category, f"\n  {verdict_line(outcome)}", word
+                return category, for_log(f"\n  {verdict_line(outcome)}"), word
         name = word if isinstance(word, str) else word[0]
-        return category, f"\n  {name:<34} {item.name}", word
+        return category, for_log(f"\n  {name:<34} {shown(item.name)}"), word
 
     def _add_error(self, key: str, report: pytest.TestReport) -> None:
         """Keep a test that failed otherwise than by its verdict as an error."""
@@ -269,7 +269,7 @@ class MeasuredRun:
         def write(text: str) -> None:
             if self._config.get_verbosity() >= 0:
                 reporter.ensure_newline()
-                reporter.write_line(text)
+                reporter.write_line(for_log(text))
 
         return LogLine(write)
 

@@ -34,7 +34,7 @@ from pytest_rlperf.model.notes import (
     TextNote,
 )
 from pytest_rlperf.model.sides import Project, Sides
-from pytest_rlperf.options import ANCHOR, Config
+from pytest_rlperf.options import ANCHOR, Config, usage_error
 from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
@@ -205,7 +205,7 @@ class TestLoop:
             self.run_state.note(*map(NotForked, processes.not_forked()))
         except (SideError, BaselineError, WorkerLostError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
-            raise pytest.UsageError(str(error) if spec is None else f"--rlperf-against={spec}: {error}") from None
+            raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
             processes.close(INTERRUPTED_LIMIT_S)
             raise
