@@ -87,6 +87,27 @@ def _inert(line: str, *, styled: bool) -> str:
     return _MARKED_COMMAND.sub(r"##\1(", _COMMAND.sub("\\1∶", line))
 
 
+# What stands for this package's own signs where an encoding lacks them.
+_SIGNS = {
+    **{"µ": "u", "×": "x", "±": "+-", "→": "->", "∝": "~", "–": "-", "·": "-", "…": "...", "°": "", "∶": ".", "─": "-"},
+    **{"✓": "y", "✗": "x", "▲": "^", "▼": "v", "≠": "!", "◆": "*", "●": "o", "∥": "|"},
+    **{"❌": "x", "✅": "+", "⚠": "!", "\ufe0f": "", "🆕": "new"},
+    **dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True)),
+}
+
+
+def in_encoding(text: str, encoding: str | None) -> str:
+    """Return a text that an encoding has: signs of this package that it lacks are ASCII, other characters escaped."""
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        lacking = {each for each in set(text) if not each.encode(encoding, "ignore")}
+        text = text.translate({ord(each): _SIGNS[each] for each in lacking & _SIGNS.keys()})
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
 def shown(name: str) -> str:
     """Return a name that can do a terminal no harm: what is not printable is escaped."""
     if name.isprintable():

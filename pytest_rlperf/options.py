@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import pytest
 
-from pytest_rlperf.errors import did_you_mean, for_log, see
+from pytest_rlperf.errors import did_you_mean, for_log, in_encoding, see
 from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
@@ -346,7 +347,7 @@ def refuse_misspelt(flags: Iterable[str]) -> None:
 
 def usage_error(text: object) -> pytest.UsageError:
     """Return the error of a run that cannot be as it is asked for, made safe for logs: pytest prints it as it is."""
-    return pytest.UsageError(for_log(str(text)))
+    return pytest.UsageError(in_encoding(for_log(str(text)), getattr(sys.__stderr__, "encoding", None)))
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:

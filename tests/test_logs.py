@@ -175,7 +175,8 @@ def test_no_text_of_a_run_acts(tmp_path: Path) -> None:
 
 # What may write without calling for_log beside it, and why.
 EXEMPT = {
-    "report/terminal.py: LiveLine._write": "its callers have made the text safe, and cut it to the terminal's width",
+    "report/terminal.py: Screen.write": "it stands for the file that pytest writes everything to",
+    "report/terminal.py: Screen.show": "its caller has made the text safe",
     "run/reporting.py: PlainRepr.toterminal": "made safe where the text was given",
     "run/reporting.py: ReportForwarder._warn": "a warning of the test's code, shown as pytest shows it without us",
     "workers/loader.py: _run_site_lines": "a process of the run, whose output is a file of its scratch",

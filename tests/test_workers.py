@@ -130,6 +130,18 @@ def test_processes_are_forked_where_warnings_are_errors(tmp_path: Path) -> None:
     assert "new interpreter" not in run.out, run.out
 
 
+@pytest.mark.parametrize("options", ["--rlperf", "--rlperf-against=HEAD", "--rlperf -o rlperf_workers=fresh"])
+def test_no_warning_is_ours(tmp_path: Path, options: str) -> None:
+    """Where every warning is an error, none of the run's processes has one to print: all files are closed."""
+    example = project(tmp_path, "import work\n\ndef test_it(rlperf): rlperf(work.work)\n")
+    example.write({"work.py": "def work(): return sum(range(1000))\n", "other.py": "CHANGED = 1\n"})
+    example.commit()
+    example.write({"work.py": "def work(): return sum(range(1001))\n"})
+    run = example.pytest(*options.split(), "--rlperf-max-time=0.3", code=OK, PYTHONWARNINGS="error")
+    assert "Warning" not in run.text
+    assert "Exception ignored" not in run.text
+
+
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Measure tests in which workers die, and between them tests in which they do not."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from pytest_rlperf.errors import for_log
+from pytest_rlperf.errors import for_log, in_encoding
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Baseline
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, and end with exit code 4."""
         self.print_usage(sys.stderr)
-        self.exit(int(Exit.USAGE), for_log(f"{self.prog}: error: {message}\n"))
+        self.exit(int(Exit.USAGE), in_encoding(for_log(f"{self.prog}: error: {message}\n"), sys.stderr.encoding))
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,8 @@ def print_text(text: str) -> None:
 
     A closed pipe is no error: the command goes on to its own exit code.
     """
-    encoding = sys.stdout.encoding or "utf-8"
-    text = for_log(text, styled=has_color())
     try:
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write(in_encoding(for_log(text, styled=has_color()), sys.stdout.encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         discard_output()
@@ -108,9 +106,7 @@ def discard_output() -> None:
 
 def complain(error: Exception) -> None:
     """Write an error on standard error, made safe for logs."""
-    encoding = sys.stderr.encoding or "utf-8"
-    text = for_log(f"rlperf: error: {error}\n")
-    sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stderr.write(in_encoding(for_log(f"rlperf: error: {error}\n"), sys.stderr.encoding))
 
 
 def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:

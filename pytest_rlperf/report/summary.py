@@ -107,7 +107,7 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     first = [f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []
     compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
     blame = blame_text(outcome)
-    steps = [f"{step.effect}: {step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
+    steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
     texts = [*(first or _times(outcome, takes)), compared, *lines, shown(blame) if blame else "", *steps]
     return for_log("\n".join(filter(None, texts)))
 

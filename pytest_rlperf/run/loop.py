@@ -296,7 +296,7 @@ class TestLoop:
 
     def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
         """Report one test as if it ran here, once it is measured; ``count`` shows meanwhile how far the run is."""
-        reports = ReportForwarder(self.config, test.item, self.progress.clear)
+        reports = ReportForwarder(self.config, test.item)
         self._await(test, measured, count)
         reports.forward_all(test.reports)
         if test.is_unreported:

@@ -252,7 +252,7 @@ class ClusterLoop:
         outcome = None if answer.run is None else answer.run.tests.get(result_key(item))
         if outcome is not None:
             self.run_state.outcomes.add(outcome)
-        reports = ReportForwarder(self.config, item, self.progress.clear)
+        reports = ReportForwarder(self.config, item)
         found = answer.reports.get(item.nodeid, [])
         reports.forward_all(map(m.Reported, found))
         if not found:

@@ -249,10 +249,9 @@ class PlainRepr(TerminalRepr):
 class ReportForwarder:
     """Reports one test: forwards its worker's reports, and makes those that a lost worker cannot send."""
 
-    def __init__(self, config: pytest.Config, item: pytest.Item, before_writing: Callable[[], None]) -> None:
+    def __init__(self, config: pytest.Config, item: pytest.Item) -> None:
         self._config = config
         self._item = item
-        self._before_writing = before_writing
         self._phases: list[str] = []
         self._teardown: pytest.TestReport | None = None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -322,7 +321,6 @@ class ReportForwarder:
     def _log(self, report: pytest.TestReport) -> None:
         if type(report) is pytest.TestReport:
             self._phases += ["setup", "call"] if report.when == "setup" and not report.passed else [str(report.when)]
-        self._before_writing()
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def _warn(self, message: m.Warned) -> None:
