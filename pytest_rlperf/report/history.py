@@ -54,7 +54,7 @@ def line_facts(line: Line) -> str:
     points = line.points
     if line.machine is None:
         return "; ".join(_product(segment) for segment in line.segments)
-    first, last = (f"{point.value:.3g}" for point in (points[0], points[-1]))
+    first, last = (units.number(point.value, 3) for point in (points[0], points[-1]))
     return f"{first} → {last} × {line.kernel} kernel, {units.counted(len(points), 'session')}"
 
 

@@ -197,7 +197,7 @@ class TianshouLearner(Learner):
             raise ComponentError(
                 f"a training step of the trainer's collects {collected} env steps, not {n_steps} of each of "
                 f"{self.roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps="
-                f"{self.env_steps():g})"
+                f"{self.env_steps():.0f})"
             )
         self.owner = trainer.algorithm
         self._trainer: Any = trainer

@@ -206,8 +206,8 @@ class TorchRLRoller(Roller):
         expected = self.n_steps * self.num_envs
         if self.env_steps(rollout) != expected:
             raise ComponentError(
-                f"the rollout is not full: it has {self.env_steps(rollout):g} frames, expected {self.n_steps} of each "
-                f"of {self.num_envs} envs"
+                f"the rollout is not full: it has {self.env_steps(rollout):.0f} frames, expected {self.n_steps} of "
+                f"each of {self.num_envs} envs"
             )
         check_finite((repr(key), tensor) for key, tensor in rollout.items(include_nested=True, leaves_only=True))
         _check_policy(self._collector, rollout)
