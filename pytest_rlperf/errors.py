@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# GitHub's runner obeys lines of a job's log that begin so, blanks before it or not, or that hold the second anywhere.
+# A CI's runner obeys lines of a log that begin like the first, blanks before it or not, or hold the second anywhere.
 _COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)")
-_OLD_COMMAND = "##["
+_MARKED_COMMAND = re.compile(r"##(\w*)\[")
+_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 DOCS = "https://github.com/pytest-rlperf/pytest-rlperf/tree/main/docs"
 
 
@@ -30,9 +31,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class ComponentError(Exception):
-    """A component does not compute what its fixture promises; it must not be timed."""
+    """A component does not compute what its fixture promises; it must not be timed.
+
+    ``is_certain`` marks one by what a test gave its fixture: every process raises it.
+    """
 
     __module__ = "pytest_rlperf"
+    is_certain = False
 
 
 class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the finding it is in a report
@@ -64,9 +69,43 @@ class TimerFileError(ValueError):
 # --------------------------------------------------------------------------- text that is shown
 
 
-def harmless(line: str) -> str:
-    """Return a line that is no command to GitHub's runner, as wide as before: ``::error`` becomes ``∶:error``."""
-    return _COMMAND.sub("\\1∶", line).replace(_OLD_COMMAND, "##(")
+def for_log(text: str, *, styled: bool = False) -> str:
+    """Return a text as terminals and CI logs may have it: they show all of it, and obey none of it.
+
+    Everything that this package writes there goes through here, since any text may be from outside. Line feeds stay,
+    what else is not printable is escaped, and what a runner takes for a command is written another way, as wide as
+    before: ``::error`` becomes ``∶:error``, and ``##[error]`` becomes ``##(error]``. In a ``styled`` text colours stay:
+    its parts have been here before they were coloured.
+    """
+    return "\n".join(_inert(line, styled=styled) for line in text.split("\n"))
+
+
+def _inert(line: str, *, styled: bool) -> str:
+    if not line.isprintable():
+        parts = _STYLE.split(line) if styled else [line]  # every second one is a style
+        line = "".join(part if place % 2 or not part else shown(part) for place, part in enumerate(parts))
+    return _MARKED_COMMAND.sub(r"##\1(", _COMMAND.sub("\\1∶", line))
+
+
+# What stands for this package's own signs where an encoding lacks them.
+_SIGNS = {
+    **{"µ": "u", "×": "x", "±": "+-", "→": "->", "∝": "~", "–": "-", "·": "-", "…": "...", "°": "", "∶": ".", "─": "-"},
+    **{"✓": "y", "✗": "x", "▲": "^", "▼": "v", "≠": "!", "◆": "*", "●": "o", "∥": "|"},
+    **{"❌": "x", "✅": "+", "⚠": "!", "\ufe0f": "", "🆕": "new"},
+    **dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True)),
+}
+
+
+def in_encoding(text: str, encoding: str | None) -> str:
+    """Return a text that an encoding has: signs of this package that it lacks are ASCII, other characters escaped."""
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        lacking = {each for each in set(text) if not each.encode(encoding, "ignore")}
+        text = text.translate({ord(each): _SIGNS[each] for each in lacking & _SIGNS.keys()})
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def shown(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_rlperf.errors import did_you_mean, see
+from pytest_rlperf.errors import ComponentError, did_you_mean, for_log, see
 from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
@@ -106,19 +106,36 @@ def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
     def measure(*args: Any, phases: Any = None, **kwargs: Any) -> Result:
         __tracebackhide__ = True
         claim(request.node)
-        workload = make(*args, **kwargs)
-        if phases is not None:
-            measured, *_ = signature(make).bind(*args, **kwargs).arguments.values()
-            workload = _with_phases(workload, phases, measured)
+        try:
+            measured = _first(make, args, kwargs, str(request.fixturename))
+            workload = make(*args, **kwargs)
+            if phases is not None:
+                workload = _with_phases(workload, phases, measured)
+        except ComponentError as error:
+            error.is_certain = error.__cause__ is None
+            raise
         return request.config.stash.get(ENGINE, run_once)(workload, request.node)
 
     return measure
 
 
+def _first(make: Callable[..., Workload], args: tuple[Any, ...], kwargs: dict[str, Any], fixture: str) -> Any:
+    """Return the argument that is measured; ComponentError if the fixture does not take these arguments."""
+    __tracebackhide__ = True
+    parameters = signature(make)
+    try:
+        measured, *_ = parameters.bind(*args, **kwargs).arguments.values()
+    except TypeError as error:
+        known = [*parameters.parameters, "phases"]
+        unknown = next((name for name in kwargs if name not in known), "")
+        near = did_you_mean(unknown, known) if unknown else ""
+        raise ComponentError(f"{fixture}: {error}{near}{see('writing-tests.md#fixtures')}") from None
+    return measured
+
+
 def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     """Return a workload with timers around the methods that ``phases`` names, looked up from ``measured``."""
     __tracebackhide__ = True
-    from pytest_rlperf.errors import ComponentError
     from pytest_rlperf.probes import ProbeError
     from pytest_rlperf.probes.functions import probes_for
 
@@ -167,7 +184,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         if asked is not None:
             from pytest_rlperf.report.wording import uncalled
 
-            item.warn(pytest.PytestWarning(uncalled({item.nodeid: CALLS[asked]})))
+            item.warn(pytest.PytestWarning(for_log(uncalled({item.nodeid: CALLS[asked]}))))
 
 
 @pytest.fixture
@@ -197,6 +214,7 @@ def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
 def rlperf_replay_sample(request: pytest.FixtureRequest) -> Measure:
     """Measure ``buffer.sample(batch_size)``: ``rlperf_replay_sample(buffer, batch_size=256)``, or a thunk sampling.
 
+    A buffer that has a ``batch_size`` itself needs none.
     ComponentError where an array of the batch does not have ``batch_size`` rows.
     """
     return _measuring(request, "replay")
@@ -219,8 +237,9 @@ def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
 def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one.
 
-    Calls ``agent.update(batch_size)``. ComponentError where that changes nothing that can be seen, or makes a
-    parameter NaN or infinite; training that cannot be seen is measured by ``rlperf(update, unit="update", check=…)``.
+    Calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` where none is given. ComponentError where
+    that changes nothing that can be seen, or makes a parameter NaN or infinite; training that cannot be seen is
+    measured by ``rlperf(update, unit="update", check=…)``.
     """
     return _measuring(request, "sac")
 
@@ -229,9 +248,10 @@ def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
 def rlperf_ppo_collect(request: pytest.FixtureRequest) -> Measure:
     """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a thunk with ``items=`` env steps.
 
-    Calls ``agent.collect(n_steps)``. ComponentError where an array of the rollout does not have ``n_steps`` rows (or
-    ``n_steps × num_envs``, or ``(num_envs, n_steps, …)``, where the agent's env has ``num_envs``; one more is allowed,
-    and an array named last, next or final), or holds NaN or infinity.
+    Calls ``agent.collect(n_steps)``, with the agent's own ``n_steps`` where none is given. ComponentError where an
+    array of the rollout does not have ``n_steps`` rows (or ``n_steps × num_envs``, or ``(num_envs, n_steps, …)``, where
+    the agent's env has ``num_envs``; one more is allowed, and an array named last, next or final), or holds NaN or
+    infinity.
     """
     return _measuring(request, "ppo")
 
@@ -240,11 +260,11 @@ def rlperf_ppo_collect(request: pytest.FixtureRequest) -> Measure:
 def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one PPO update: ``rlperf_ppo_update(agent, n_steps=128)``, or a thunk doing one.
 
-    An update is all epochs and minibatches. Calls ``agent.collect(n_steps)`` once, untimed, and then
-    ``agent.update(rollout)``, ``learn`` or ``train``, with the rollout or, where that takes none, without. Every call
-    begins with this rollout and with the parameters that collected it; ``setup`` runs untimed before it, for an update
-    that uses the rollout up. ComponentError where an update changes nothing that can be seen, or makes a parameter
-    NaN or infinite.
+    An update is all epochs and minibatches. Calls ``agent.collect(n_steps)`` once, untimed (with the agent's own
+    ``n_steps`` where none is given), and then ``agent.update(rollout)``, ``learn`` or ``train``, with the rollout or,
+    where that takes none, without. Every call begins with this rollout and with the parameters that collected it;
+    ``setup`` runs untimed before it, for an update that uses the rollout up. ComponentError where an update changes
+    nothing that can be seen, or makes a parameter NaN or infinite.
     """
     return _measuring(request, "ppo_update")
 
@@ -253,10 +273,10 @@ def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
 def rlperf_train(request: pytest.FixtureRequest) -> Measure:
     """Measure a whole iteration of training: ``rlperf_train(agent, n_steps=128)``, or a thunk with ``items=`` steps.
 
-    Collects ``n_steps`` steps of every env and updates, as the library's own training does, with its own threads and
-    processes; of an agent of your own by ``collect(n_steps)`` and ``update(rollout)``. It is measured with the machine
-    to itself, and fails from 10 % on, unless a marker sets another tolerance. ComponentError where an iteration changes
-    nothing that can be seen, or makes a parameter NaN or infinite.
+    Collects ``n_steps`` steps of every env (the agent's own number where none is given) and updates, as the library's
+    own training does, with its own threads and processes; of an agent of your own by ``collect(n_steps)`` and
+    ``update(rollout)``. It is measured with the machine to itself, and fails from 10 % on, unless a marker sets another
+    tolerance. ComponentError where an iteration changes nothing that can be seen, or makes a parameter NaN or infinite.
     """
     return _measuring(request, "train")
 

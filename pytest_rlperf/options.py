@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import pytest
 
-from pytest_rlperf.errors import did_you_mean, see
+from pytest_rlperf.errors import did_you_mean, for_log, in_encoding, see
 from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
@@ -345,8 +346,13 @@ def refuse_misspelt(flags: Iterable[str]) -> None:
             raise _unknown("option", flag, (option.flag for option in OPTIONS if option.flag))
 
 
+def usage_error(text: object) -> pytest.UsageError:
+    """Return the error of a run that cannot be as it is asked for, made safe for logs: pytest prints it as it is."""
+    return pytest.UsageError(in_encoding(for_log(str(text)), getattr(sys.__stderr__, "encoding", None)))
+
+
 def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:
-    return pytest.UsageError(f"there is no {kind} {name}{did_you_mean(name, known)}{see('reference.md#options')}")
+    return usage_error(f"there is no {kind} {name}{did_you_mean(name, known)}{see('reference.md#options')}")
 
 
 def read_config(config: pytest.Config) -> Config:
@@ -393,16 +399,16 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     typed = {_word(str(arg).partition("=")[0]) for arg in config.invocation_params.args}
     given = given - {"strict", "findings"} | typed & {"strict", "findings"}
     if settings.accept is not None and not settings.save:
-        raise pytest.UsageError(
+        raise usage_error(
             "--rlperf-accept has no effect alone: use it with --rlperf-save-baseline, which stores the new figures"
         )
     for flag in _FOR_MEASURING:
         if flag in given and not settings.active:
-            raise pytest.UsageError(f"--rlperf-{flag} has no effect alone: use it with --rlperf, which measures")
+            raise usage_error(f"--rlperf-{flag} has no effect alone: use it with --rlperf, which measures")
     for flag, does, others in _CONFLICTS:
         for other in others:
             if {flag, other} <= given:
-                raise pytest.UsageError(f"--rlperf-{flag} {does}: leave out --rlperf-{other}")
+                raise usage_error(f"--rlperf-{flag} {does}: leave out --rlperf-{other}")
 
 
 def _word(flag: str | None) -> str:
@@ -425,7 +431,7 @@ def _read(option: Option, config: pytest.Config) -> Any:
     try:
         return option.parse(value)
     except ValueError as error:
-        raise pytest.UsageError(f"{source}={value}: {error}") from None
+        raise usage_error(f"{source}={value}: {error}") from None
 
 
 def _place(node: Node, item: pytest.Item) -> str:
@@ -439,15 +445,15 @@ def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     where = f"{place}: @pytest.mark.{MARKER}"
     known = ", ".join(_MARKER_NAMES)
     if marker.args:
-        raise pytest.UsageError(f"{where} takes keywords only ({known}), not {marker.args[0]!r}")
+        raise usage_error(f"{where} takes keywords only ({known}), not {marker.args[0]!r}")
     settings = {}
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
             known += did_you_mean(name, _MARKER_NAMES) + see("reference.md#options")
-            raise pytest.UsageError(f"{where} has no keyword {name!r}; it has: {known}")
+            raise usage_error(f"{where} has no keyword {name!r}; it has: {known}")
         option = _MARKER_NAMES[name]
         try:
             settings[option.name] = option.parse(value)
         except ValueError as error:
-            raise pytest.UsageError(f"{where}({name}={value!r}): {error}") from None
+            raise usage_error(f"{where}({name}={value!r}): {error}") from None
     return settings

@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.stash[_UNMEASURED] = True
             return
         if sys.platform == "win32":  # before anything that only POSIX has is imported
-            raise pytest.UsageError(
+            raise options.usage_error(
                 "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
                 "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
             )

@@ -54,6 +54,16 @@ def quantity(value: float) -> str:
     return _scaled(value, _COUNT_STEPS, "")
 
 
+def number(value: float, digits: int = 2) -> str:
+    """Write a count or a mean of counts: ``1,800``, ``0.01``; with an exponent where nobody would read the zeros."""
+    if not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.{digits}g}"
+    rounded = round_significant(value, digits)
+    decimals = len(_significant(rounded, digits).partition(".")[2])
+    text = f"{rounded:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
+
+
 def counted(count: int, noun: str) -> str:
     """Write how many there are of something: ``1 test``, ``7 tests``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -97,6 +97,38 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("place", ["baselines", "baselines/default", "baselines/default/anchor"])
+@pytest.mark.parametrize("there", [True, False], ids=["there", "dangling"])
+def test_no_link_is_followed(
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    *,
+    there: bool,
+) -> None:
+    """Neither the command nor saving writes through a link that a commit brings, wherever that leads."""
+    outside, link = tmp_path_factory.mktemp("outside"), repository / place
+    target = outside / "target"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    if there and place.endswith("anchor"):
+        target.write_text("precious", encoding="utf-8")
+    elif there:
+        target.mkdir()
+    before = sorted(outside.rglob("*"))
+    assert main(["anchor", "HEAD", "--reason", "the release"]) == USAGE
+    assert f"{place} is a link" in capsys.readouterr().err
+    if not place.endswith("anchor"):
+        with pytest.raises(BaselineError, match="is a link"):
+            keep_first(repository / "baselines/default", None, session(2), "A")
+    else:
+        keep_first(repository / "baselines/default", None, session(2), "A")
+    assert link.is_symlink()
+    assert sorted(outside.rglob("*")) == before
+    assert not target.is_file() or target.read_text(encoding="utf-8") == "precious"
+
+
 def test_command_sets_and_shows_the_anchor(
     repository: Path, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:

@@ -307,7 +307,7 @@ def test_module_runs_as_a_program(tmp_path: Path) -> None:
     """Where the script is not on the path, and where the terminal's encoding lacks a letter."""
     done = Example(tmp_path).rlperf("tree", str(ROOT / SAMPLE), code=0, PYTHONIOENCODING="ascii")
     assert (done.out.split()[:4], done.err) == (["name", "count", "total", "self"], "")
-    assert r"worker_root \u2225" in done.out
+    assert "worker_root |" in done.out
 
 
 def test_reader_may_leave() -> None:

@@ -20,6 +20,7 @@ from example import FAILED, Example
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_rlperf import units
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
@@ -74,7 +75,7 @@ def test_growth_without_a_base_is_a_note() -> None:
     growing_usages = [[usage(calls, objects=2.0) for calls in CALLS]] * 3
     filling = [[replace(NOTHING, calls=calls, objects=100_000 + min(calls, 150) * 2) for calls in CALLS]] * 3
     (note,) = growth.notes(growing_usages)
-    assert "leaves 2 Python objects" in note
+    assert "leaves 2 blocks of Python memory" in note
     for usages in ([], growing_usages[:1], filling, [[usage(calls) for calls in CALLS]] * 3):
         assert growth.notes(usages) == ()
 
@@ -84,7 +85,9 @@ def test_growth_without_a_base_is_a_note() -> None:
     [
         pytest.param(growing({}), [], id="nothing grows"),
         pytest.param(
-            growing({"objects": 1.0}), ["growth!: each call leaves 1 Python object more than on base"], id="an object"
+            growing({"objects": 1.0}),
+            ["growth!: each call leaves 1 block of Python memory more than on base"],
+            id="an object",
         ),
         pytest.param(growing({"objects": 10.0}, {"objects": 10.0}), [], id="both sides grow alike"),
         pytest.param(growing({"objects": 10.4}, {"objects": 10.0}), [], id="head grows a little more than base"),
@@ -156,7 +159,7 @@ def test_what_the_first_calls_keep_for_good_hides_no_growth() -> None:
         for reading in readings
     ]
     assert lines(live_of([readings] * 3)) == []
-    assert lines(live_of([grown] * 3)) == ["growth!: each call leaves 1 Python object more than on base"]
+    assert lines(live_of([grown] * 3)) == ["growth!: each call leaves 1 block of Python memory more than on base"]
     short = grown[:3]
     assert lines(live_of([grown, grown, short])) == lines(live_of([grown] * 2))
     assert growth.hints(live_of([grown, short, short]))
@@ -170,7 +173,9 @@ def test_a_pair_that_is_too_short_hints_at_growth() -> None:
     assert lines(live) == []
     assert growth.hints(live)
     longer = tuple(Reading(usage(calls), usage(calls, objects=2.0)) for calls in CALLS)
-    assert lines(replace(live, longer=longer)) == ["growth!: each call leaves 2 Python objects more than on base"]
+    assert lines(replace(live, longer=longer)) == [
+        "growth!: each call leaves 2 blocks of Python memory more than on base"
+    ]
     assert not growth.hints(growing({}))
     assert growth.hints(growing({"open_files": 0.00125}))  # one within a pair proves nothing
     assert not growth.hints(growing({"open_files": 0.00125}, {"open_files": 0.00125}))
@@ -237,13 +242,48 @@ def point(size: float, ratio: float, peak: int) -> scale.Point:
     return scale.Point(size, ratios, 1e-3, {"tensor_peak_bytes": 1000}, {"tensor_peak_bytes": peak})
 
 
+def test_a_scan_is_linear_beside_work_that_does_not_grow() -> None:
+    """The law is that of what head adds, whatever share of a call it is; counts of both sides have it, too."""
+    for constant in (1e-4, 1e-3, 1e-2):
+        points = [
+            scale.Point(size, [math.log(1 + 1e-8 * size / constant)] * 3, constant, {"ops": 500}, {"ops": 500 + size})
+            for size in (1_000, 100_000, 1_000_000)
+        ]
+        found = scale.find(points, Policy())
+        assert found is not None
+        assert found.line.count(", what is added ∝ size^1.0") == len(found.figures) == 2
+    quadratic = [replace_ratio(each, 1 + 1e-9 * each.size**2) for each in points]
+    found = scale.find(quadratic, Policy())
+    assert found is not None
+    assert "time" in found.figures
+    assert "what is added ∝ size^2.0; ops" in found.line
+
+
+def replace_ratio(point: scale.Point, ratio: float) -> scale.Point:
+    """Return a test with the time of head at ``ratio`` times base's."""
+    return point._replace(log_ratios=[math.log(ratio)] * 3)
+
+
+def test_large_counts_are_written_without_exponents() -> None:
+    """A mean of counts has two digits and no exponent, as the exact counts beside it have none."""
+    for value, text in ((1824.0, "1,800"), (912.0, "910"), (1.0, "1"), (0.0133, "0.013"), (96_000_000.0, "96,000,000")):
+        assert units.number(value) == text
+    assert units.number(1824.0, 3) == "1,820"
+    assert [units.number(value) for value in (0.0, 3.5e-7, 2e12, -1500.0)] == ["0", "3.5e-07", "2e+12", "-1,500"]
+    (line,) = lines(growing({"objects": 1824.0}))
+    assert line == "growth!: each call leaves 1,800 blocks of Python memory more than on base"
+
+
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
-        ([point(1e3, 1.0, 1000), point(1e5, 1.29, 1000), point(1e6, 3.5, 1000)], "time ∝ size^0.43 (base ^0.00)"),
+        (
+            [point(1e3, 1.0, 1000), point(1e5, 1.29, 1000), point(1e6, 3.5, 1000)],
+            "time ×2.7 (base ×1), what is added ∝ size^0.9",
+        ),
         (
             [point(1e3, 1.0, 1000), point(1e5, 1.0, 1000), point(1e6, 1.02, 10000)],
-            "tensor_peak_bytes ∝ size^1.00 (base ^0.00)",
+            "tensor_peak_bytes ×10 (base ×1)",
         ),
         ([point(1e3, 1.5, 1000), point(1e5, 1.5, 1000), point(1e6, 1.5, 1000)], None),
         ([point(1e5, 1.0, 1000), point(1e6, 10.0, 1000)], None),  # two sizes show no law
@@ -274,7 +314,7 @@ def test_the_last_test_of_a_series_has_its_law() -> None:
         found.append(series.add(builders.result(keys[name]), live, Policy()))
     assert found[:2] == [None, None]
     assert found[2] is not None
-    assert found[2].line == "from 100000 to 1e+06: time ∝ size^0.54 (base ^0.00)"
+    assert found[2].line == "from 100,000 to 1,000,000: time ×3.5 (base ×1)"
     assert series.add(builders.result("test_it.py::test_other"), live, Policy()) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,31 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
     return example
 
 
+def test_what_only_the_author_knows_is_not_tried(project: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    """A named class of arguments that nothing is known of has its test printed, with what it takes and no error."""
+    project.write(
+        {"mine.py": "class Agent:\n    def __init__(self, world): ...\n    def update(self, batch_size): ...\n"}
+    )
+    assert main(["init", "mine:Agent"]) == 5
+    out = capsys.readouterr().out
+    assert "trying" not in out
+    assert "Error" not in out
+    assert "test_agent_update:  Agent takes world\n" in out
+    assert "agent = Agent(world=...)" in out
+    assert not list(project.root.glob("test_*.py"))
+
+
+def test_the_file_says_what_to_type(project: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    """It begins with the commands that the command itself ends with, which need no baseline."""
+    project.write({"rl.py": GAE})
+    assert main(["init"]) == 0
+    told = re.findall(r"^  pytest test_perf\.py(.*)$", capsys.readouterr().out, re.MULTILINE)
+    head = ast.get_docstring(ast.parse(Path("test_perf.py").read_text(encoding="utf-8")))
+    assert head is not None
+    assert re.findall(r"^pytest(.*)$", head, re.MULTILINE) == told
+    assert ["--rlperf-against=HEAD" in line for line in told] == [False, True]
+
+
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `rlperf init` see every module as installed, and leave out the trial."""
@@ -133,6 +159,12 @@ LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
         [],
         "test_perf.py",
         ["test_sac_update", "test_memory_sample"],
+    ),
+    "an agent made with a buffer": (
+        {"agent.py": SAC.replace("tau)", "memory)"), "memory.py": BUFFER, "z.py": BUFFER.replace("Memory", "Other")},
+        ["agent:SAC"],
+        "test_perf_sac.py",
+        ["test_sac_update"],
     ),
     "an agent with a buffer of its own": ({"a.py": UPDATER}, [], "test_perf.py", ["test_learner_update"]),
     "a component that is named": (

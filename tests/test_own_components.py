@@ -50,6 +50,40 @@ def out_of_sight(agent: Agent) -> Callable[[], None]:
     return lambda: module.agent.update()
 
 
+def test_a_size_that_an_own_object_has() -> None:
+    """Its attribute is taken, a given size goes before it, and what is no size is none."""
+
+    class Sized:
+        batch_size, n_steps = np.int64(4), 3
+
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+
+        def sample(self, batch_size: int) -> Array:
+            self.asked.append(batch_size)
+            return np.zeros(batch_size)
+
+        def update(self, given: object) -> None:
+            if isinstance(given, int):
+                self.asked.append(given)
+
+        def collect(self, n_steps: int) -> dict[str, Array]:
+            self.asked.append(n_steps)
+            return {"rewards": np.zeros((n_steps, 2))}
+
+    for makes, own in ((replay_workload, 4), (sac_workload, 4), (ppo_workload, 3), (ppo_update_workload, 3)):
+        for given, expected in (((), own), ((2,), 2)):
+            sized = Sized()
+            makes(sized, *given).check()
+            assert set(sized.asked) == {expected}
+    for nothing in (0, True, 2.5, "4", None):
+        unsized = Sized()
+        vars(unsized).update(batch_size=nothing, n_steps=nothing)
+        for makes in (replay_workload, sac_workload, ppo_workload, train_workload):
+            with pytest.raises(ComponentError, match=r"also needs (batch_size|n_steps)="):
+                makes(unsized)
+
+
 @pytest.mark.torch
 def test_an_update_that_is_not_called(wording: Wording) -> None:
     """A thunk that only looks the update up changes nothing of the agent it refers to."""

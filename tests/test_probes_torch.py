@@ -14,6 +14,7 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.probes import attached
+from pytest_rlperf.probes.functions import Phases, probes_for
 from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges
 from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording
@@ -129,6 +130,20 @@ def test_forward_passes_of_named_modules(clock: FakeClock) -> None:
         with hierarchical_timer("after"):
             clock.advance(1)
     assert figures(tree) == {"policy": (2, 4), "policy/encoder": (2, 2), "policy/head": (1, 2), "after": (1, 1)}
+
+
+def test_a_module_itself_is_a_phase(clock: FakeClock) -> None:
+    """Given as the object, alone or among others, it is what its path names: its forward passes."""
+    agent = SimpleNamespace(critic=Slow(clock), actor=Slow(clock, 2), target=Slow(clock, 4))
+    given: tuple[Phases, Phases] = (
+        {"critic": agent.critic, "others": [agent.actor, agent.target]},
+        {"critic": "critic", "others": ["actor", "target"]},
+    )
+    for phases in given:
+        with unchanged(agent.critic), attached(probes_for(phases, agent)), recording(clock) as tree:
+            for module in (agent.critic, agent.actor, agent.target):
+                module(torch.ones(4, 2))
+        assert figures(tree) == {"critic": (1, 1), "others": (2, 6)}
 
 
 def test_record_function_ranges(clock: FakeClock) -> None:

@@ -417,22 +417,23 @@ def test_two_savers_at_once_lose_nothing(store: Store) -> None:
     assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(25)}
 
 
-def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path, wording: Wording) -> None:
-    """The file that it leads to is replaced, wherever that lies."""
-    shared = tmp_path / "shared" / "figures.json"
-    store.directory.mkdir(parents=True)
-    store.path.symlink_to(shared)
+@pytest.mark.parametrize("place", ["baselines", "baselines/default", "file"])
+def test_saving_follows_no_link(store: Store, tmp_path: Path, place: str, wording: Wording) -> None:
+    """A link in the place of a baseline or of its directories, which a commit can bring, is an error that names it."""
+    outside, link = tmp_path / "outside", store.path if place == "file" else tmp_path / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    Store(outside, "default", HERE).write("s", ORIGIN, {"a": stored("a")})
+    inside = Store(outside, "default", HERE).path
+    old = inside.read_bytes()
+    link.symlink_to({"baselines": outside, "baselines/default": outside / "default", "file": inside}[place])
+    assert set(read(store).results) == {"a"}
     with wording.raises(BaselineError):
-        store.read()
-    shared.parent.mkdir()
-    shared.write_bytes(b"")
-    with pytest.raises(BaselineError, match="is empty"):
-        store.read()
-    Store(tmp_path / "elsewhere", "default", HERE).write("s", ORIGIN, {"a": stored("a")})
-    Store(tmp_path / "elsewhere", "default", HERE).path.rename(shared)
-    store.write("t", ORIGIN, {"b": stored("b", "t")})
-    assert store.path.is_symlink()
-    assert set(json.loads(shared.read_bytes())["results"]) == {"a", "b"}
+        store.check_writable()
+    with pytest.raises(BaselineError, match="is a link"):
+        store.write("t", ORIGIN, {"b": stored("b", "t")})
+    assert link.is_symlink()
+    assert [path for path in outside.rglob("*") if path.is_file()] == [inside]
+    assert inside.read_bytes() == old
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

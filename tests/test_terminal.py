@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import builders
 import pytest
+from _pytest._io import TerminalWriter
+from rich.cells import cell_len
 from wording import Wording
 
+import pytest_rlperf
+from pytest_rlperf.errors import in_encoding
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
+from pytest_rlperf.report.table import folded
 from pytest_rlperf.report.tables import phase_table
-from pytest_rlperf.report.terminal import LiveLine, LogLine, render_summary
+from pytest_rlperf.report.terminal import LiveLine, LogLine, Screen, render_summary
 from pytest_rlperf.report.wording import origin_text, phases_note
 from pytest_rlperf.run.loop import TimeLeft
 
+PACKAGE = Path(pytest_rlperf.__file__).parent
 SUMMARY = Summary(
     machines=["Some CPU, 2 cores, Linux x86_64, CPython 3.11"],
     origins=["baseline 'default' of 2026-11-21, commit 0123456789ab"],
@@ -28,14 +36,14 @@ SUMMARY = Summary(
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_every_line_fits_the_terminal(width: int) -> None:
-    """Long names fold, and nothing is cut off."""
+    """Long names fold in the table, and nothing is cut off; where a name is to be copied it is whole."""
     name = "test_" + "very_" * 12 + "long[param-0]"
     text = render_summary(
         [builders.compared(name, Status.SLOWER, 1.5)], SUMMARY, width=width, color=False, verbose=False
     )
     said, _, command = text.partition("next ")
     assert "--rlperf-accept" in command  # which is copied whole
-    assert all(len(line) <= width for line in said.splitlines())
+    assert all(len(line) <= width for line in said.splitlines() if line != f"{name}  SLOWER")
     table = text.partition("\n\n")[0]
     folded = "".join(re.split(r"\s{2,}", line)[0].strip() for line in table.splitlines()[2:])
     assert folded == name
@@ -99,11 +107,41 @@ def test_what_to_type_next_follows_from_the_verdicts() -> None:
     assert lines(new, command="pytest -k a", saved=True) == ["pytest -k a --rlperf -v"]
 
 
-class Screen:
-    """A terminal 40 columns wide, with 11 of them written."""
+class Terminal(io.StringIO):
+    """A terminal of some columns, as far as pytest and the live line use it: wrapping, colours left out."""
 
-    width_of_current_line = 11
-    fullwidth = 40
+    def __init__(self, width: int = 80) -> None:
+        super().__init__()
+        self.width = width
+
+    @property
+    def rows(self) -> list[str]:
+        """What stands on it."""
+        rows, row, column = [""], 0, 0
+        for command in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|[^\x1b]", self.getvalue()):
+            if command == "\n":
+                row, column = row + 1, 0
+            elif command == "\x1b[2K":
+                rows[row] = ""
+            elif command == "\x1b[1A":
+                row -= 1
+            elif command.endswith("G"):
+                column = int(command[2:-1]) - 1
+            elif not command.startswith("\x1b"):
+                if column == self.width:
+                    row, column = row + 1, 0
+                rows += [""] * (row + 1 - len(rows))
+                rows[row] = rows[row].ljust(column)[:column] + command + rows[row][column + 1 :]
+                column += 1
+            rows += [""] * (row + 1 - len(rows))
+        return [each.rstrip() for each in rows]
+
+
+def pytest_on(file: io.StringIO, width: int = 80) -> TerminalWriter:
+    """Return pytest's writer to a terminal."""
+    writer = TerminalWriter(file)
+    writer.fullwidth, writer.hasmarkup = width, True
+    return writer
 
 
 def test_new_tests_print_one_line_each(wording: Wording) -> None:
@@ -128,14 +166,13 @@ def test_unmeasured_tests_have_their_reason_once() -> None:
 
 def test_a_run_of_many_tests_shows_how_far_it_is() -> None:
     """The live line has the test's number, the verdicts so far and, once a test is done, the time left."""
-    screen, file = Screen(), io.StringIO()
-    screen.fullwidth = 100
+    terminal = Terminal(100)
 
     def shown() -> str:
         line.show("pair 2")
-        return file.getvalue().rpartition("\x1b[2K")[2].partition("\x1b")[0]
+        return terminal.rows[-1]
 
-    line = LiveLine(screen, file)
+    line = LiveLine(Screen(pytest_on(terminal, 100)), 100)
     line.count(0, 300, {})
     line.begin("test_step")
     assert shown() == "  rlperf: test 1 of 300 · test_step · pair 2"
@@ -182,12 +219,12 @@ def test_the_time_left_of_a_first_run_is_unknown() -> None:
 
 def test_a_run_of_one_test_shows_its_step_alone() -> None:
     """There is no test to take a time from."""
-    file = io.StringIO()
-    line = LiveLine(Screen(), file)
+    terminal = Terminal()
+    line = LiveLine(Screen(pytest_on(terminal)), 80)
     line.count(0, 1, {})
-    line.show("pair 1")
-    line.show("pair 2")
-    assert re.findall(r"rlperf: (.*?)\x1b", file.getvalue()) == ["pair 1", "pair 2"]
+    for step in ("pair 1", "pair 2"):
+        line.show(step)
+        assert terminal.rows[-1] == f"  rlperf: {step}"
 
 
 def test_a_log_has_a_line_a_minute() -> None:
@@ -209,16 +246,106 @@ def test_a_log_has_a_line_a_minute() -> None:
     ]
 
 
-def test_the_live_line_leaves_the_cursor_where_it_was() -> None:
-    """It is written one line down and the cursor goes back up to the column after what pytest wrote."""
-    file = io.StringIO()
-    line = LiveLine(Screen(), file)
-    line.begin("test_step")
-    line.show("checking what fits the line")
-    assert file.getvalue() == "\n\x1b[2K  rlperf: test_step · checking what fit\x1b[1A\x1b[12G"
-    line.show("checking what fits the line")
-    assert file.getvalue().count("rlperf") == 1, "only what changes is written"
+def test_the_live_line_is_erased_before_anything_else_is_written() -> None:
+    """Whoever writes: nothing of it is left over, also where pytest's line has wrapped, and pytest's text is whole."""
+    terminal = Terminal()
+    writer = pytest_on(terminal)
+    line = LiveLine(Screen(writer), 80)
+    written = [
+        "collected 2 items",
+        "tests/test_perf.py ",
+        f"\n  SLOWER  {'a_name_' * 12}",
+        " [ 50%]\n",
+        "=== rlperf ===\n",
+    ]
+    line.begin("HEAD~1 (c32d96c9f144)")
+    for number, text in enumerate(written):
+        line.show(f"starting {'workers ' * (5 - number)}")
+        assert "rlperf: HEAD~1" in terminal.rows[-1]
+        writer.write(text)
+    line.show("ending")
     line.clear()
     line.clear()
-    assert file.getvalue().endswith("\n\x1b[2K\x1b[1A\x1b[12G")
-    assert file.getvalue().count("\n") == 2
+    plain = Terminal()
+    plain.write("".join(written))
+    assert terminal.rows[: len(plain.rows)] == plain.rows
+    assert not any(terminal.rows[len(plain.rows) :])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_live_line_fits_the_terminal(width: int) -> None:
+    """The name of a test gives way, at the end of one of its parts; the step can be read."""
+    for name in ("test_the_update_of_the_soft_actor_critic[128]", "test_日本_日本_日本_日本_日本_日本_日本_日本_日本"):
+        terminal = Terminal(width)
+        line = LiveLine(Screen(pytest_on(terminal, width)), width)
+        line.begin(name)
+        line.show("pair 3")
+        shown = terminal.rows[-1]
+        assert cell_len(shown) < width
+        assert shown.endswith(" · pair 3")
+        kept, cut, _ = shown.removeprefix("  rlperf: ").partition("…")
+        assert not cut or (name.startswith(kept) and kept.endswith("_"))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
+def test_text_is_in_the_encoding_of_the_output(encoding: str) -> None:
+    """What an encoding lacks is ASCII, so that lines stay lines and tables tables; pytest would escape them whole."""
+    raw = io.BytesIO()
+    writer = pytest_on(io.TextIOWrapper(raw, encoding=encoding))  # type: ignore[arg-type]
+    screen = Screen(writer)
+    text = render_summary(
+        [builders.compared("test_é", Status.SLOWER, 2.5)], SUMMARY, width=80, color=False, verbose=True
+    )
+    writer.write(text)
+    LiveLine(screen, 80).show("µ")
+    screen.flush()
+    shown = raw.getvalue().decode(encoding)
+    assert shown.count("\n") == text.count("\n") + 1
+    assert "\\n" not in shown
+    assert "\\u" not in shown
+    rule = shown.splitlines()[1]
+    assert set(rule) == ({"─"} if encoding == "utf-8" else {"-"})
+    assert cell_len(rule) == cell_len(text.splitlines()[1])
+    assert ("test_é" in shown) == (encoding != "ascii")
+
+
+def test_every_sign_of_ours_has_one_in_ascii() -> None:
+    """No text that this package writes to a terminal has a sign for which there is none in ASCII."""
+    used = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        described = [node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+        left_out = {id(node.body[0].value) for node in described if node.body and isinstance(node.body[0], ast.Expr)}
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in left_out]
+        used |= {sign for node in texts for sign in str(node.value)}
+    signs = {sign for sign in used if not sign.isascii() and sign.isprintable()}
+    assert len(signs) > 20
+    assert in_encoding("".join(signs), "ascii").isascii()
+    assert "\\" not in in_encoding("".join(signs), "ascii")
+
+
+def test_what_is_to_be_copied_is_never_wrapped() -> None:
+    """Commands, trailers, addresses and the names of tests stand in a line of their own, however long."""
+    name = f"test_{'a_long_name_' * 8}[1]"
+    outcome = builders.compared(f"tests/test_it.py::{name}", Status.SLOWER, 1.5)
+    note = f"{'many words ' * 6}`git fetch --unshallow origin` and https://example.org/{'a' * 90} more"
+    trailer = f"Rlperf-Accept: tests/test_it.py::{name} <= +60% why"
+    summary = replace(SUMMARY, notes=[note], steps=[NextStep("accept it", (trailer, "pytest --x"))])
+    lines = render_summary([outcome], summary, width=80, color=False, verbose=False).splitlines()
+    assert trailer in lines
+    assert f"{'':<12}pytest --x" in lines
+    assert f"{name}  SLOWER" in lines
+    assert [line for line in lines if "git" in line and line.strip().startswith("`git fetch --unshallow origin`")]
+    assert any(line.endswith("a" * 90) for line in lines)
+
+
+def test_a_name_is_folded_between_its_parts() -> None:
+    """Also a path or a node id; a part that is wider than the column is broken where the column ends."""
+    assert folded("test_the_update_of_the_soft_actor_critic[128]", 21) == [
+        "test_the_update_of_",
+        "the_soft_actor_",
+        "critic[128]",
+    ]
+    assert folded("a/path/of_several/parts.py::test_it", 20) == ["a/path/of_several/", "parts.py::test_it"]
+    assert folded(f"test_{'x' * 20}", 16) == ["test_xxxxxxxxxxx", "xxxxxxxxx"]
+    assert folded("two words or `more than two`", 12) == ["two words or", "`more than two`"]

@@ -191,7 +191,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.CountsChanged(CHANGES),
     reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),
     reasons.CountsChanged(CHANGES, also=True),
-    reasons.Found(("each call leaves 1 Python object more than on base",)),
+    reasons.Found(("each call leaves 1 block of Python memory more than on base",)),
     reasons.Found(("works with 3 threads, 1 on base", "returns other numbers"), also=True),
     reasons.BeyondAllowance("1a2b3c4d5e6f", 0.05, 1.08),
     *(reasons.NotSettledLive(why, "git has no such commit") for why in reasons.NoCode),

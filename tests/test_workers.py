@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,12 +69,77 @@ def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path, li
     assert differing == [], {name: [each[name] for each in found.values()] for name in differing}
 
 
+TRIED = """
+    import os
+
+    import pytest
+
+    IMPORTED_BY = os.getpid()
+
+
+    class Agent:
+        def update(self, batch_size):
+            raise RuntimeError("perhaps only here")
+
+
+    @pytest.fixture(autouse=True)
+    def tried(request):
+        with open(request.node.name, "a") as file:
+            file.write("new\\n" if os.getpid() == IMPORTED_BY else "forked\\n")
+
+
+    def test_keyword(rlperf_sac_update):
+        rlperf_sac_update(Agent(), batchsize=2)
+
+
+    def test_missing(rlperf_sac_update):
+        rlperf_sac_update(Agent())
+
+
+    def test_phase(rlperf_sac_update):
+        rlperf_sac_update(Agent(), batch_size=2, phases={"critic": "update_critic"})
+
+
+    def test_fixture(rlperf_sac_updat):
+        rlperf_sac_updat(Agent(), batch_size=2)
+
+
+    def test_call(rlperf_sac_update):
+        rlperf_sac_update(Agent(), batch_size=2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs processes that fork")
+def test_only_what_another_process_could_do_better_is_tried_again(tmp_path: Path) -> None:
+    """A wrong argument is wrong in every process; an error of the code that is measured may be due to the fork."""
+    example = project(tmp_path, TRIED)
+    run = example.pytest(*ONE_CALL, code=FAILED)
+    assert set(run.statuses.values()) == {"ERROR"}
+    tried = {name: set((example.root / name).read_text().split()) for name in run.statuses}
+    wrong = {name: {"forked"} for name in ("test_keyword", "test_missing", "test_phase", "test_fixture")}
+    assert tried == {**wrong, "test_call": {"forked", "new"}}
+    assert "batchsize" in run.reasons["test_keyword"]
+    assert "did you mean batch_size?" in run.reasons["test_keyword"]
+
+
 def test_processes_are_forked_where_warnings_are_errors(tmp_path: Path) -> None:
     """Also beside all plugins that are installed, of whose modules pytest warns where they are loaded before it."""
     example = project(tmp_path, "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n")
     run = example.pytest(*ONE_CALL, "-W", "error::pytest.PytestAssertRewriteWarning", code=OK, **AUTOLOAD)
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" not in run.out, run.out
+
+
+@pytest.mark.parametrize("options", ["--rlperf", "--rlperf-against=HEAD", "--rlperf -o rlperf_workers=fresh"])
+def test_no_warning_is_ours(tmp_path: Path, options: str) -> None:
+    """Where every warning is an error, none of the run's processes has one to print: all files are closed."""
+    example = project(tmp_path, "import work\n\ndef test_it(rlperf): rlperf(work.work)\n")
+    example.write({"work.py": "def work(): return sum(range(1000))\n", "other.py": "CHANGED = 1\n"})
+    example.commit()
+    example.write({"work.py": "def work(): return sum(range(1001))\n"})
+    run = example.pytest(*options.split(), "--rlperf-max-time=0.3", code=OK, PYTHONWARNINGS="error")
+    assert "Warning" not in run.text
+    assert "Exception ignored" not in run.text
 
 
 @pytest.fixture(scope="module")

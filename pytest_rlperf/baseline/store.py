@@ -96,6 +96,7 @@ class Store:
     def check_writable(self) -> None:
         """Raise BaselineError where :meth:`write` would fail, before any time is spent on measuring."""
         self._check_directories()
+        _refuse_links(self.path)
         try:
             check_directory(self.directory)
         except OSError as error:
@@ -108,8 +109,9 @@ class Store:
         with the commit before, where they are kept.
         """
         self._check_directories()
+        _refuse_links(self.path)
         try:
-            with _locked(Path(os.path.realpath(self.path)).parent):
+            with _locked(self.directory):
                 write_whole(self.path, self._merged(session, provenance, results))
         except UnicodeEncodeError as error:
             raise BaselineError(
@@ -182,6 +184,19 @@ def content(path: Path) -> bytes:
     return raw
 
 
+def _refuse_links(path: Path) -> None:
+    """Raise BaselineError if a file of a baseline, its directory, or the directory of all baselines is a link.
+
+    A commit can bring a link, which would lead what is written to any file of the user's.
+    """
+    for place in (path.parent.parent, path.parent, path):
+        if place.is_symlink():
+            raise BaselineError(
+                f"{place} is a link, and nothing of a baseline is written through a link: put the file or directory "
+                "itself in its place"
+            )
+
+
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Keep other processes from replacing files in a directory, which is made where there is none.
@@ -233,7 +248,7 @@ _SET_ANEW = "restore it from version control, or set it anew: rlperf anchor REF 
 def read_anchor(directory: Path) -> Anchor | None:
     """Return the anchor of a baseline, None where it has none; BaselineError where it cannot be read."""
     path = directory / ANCHOR_FILE
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
         anchor = msgspec.json.decode(content(path), type=Anchor)
@@ -260,13 +275,14 @@ def keep_first(directory: Path, old: Baseline | None, stored: Provenance, by: st
     """
     sessions = [*(() if old is None else old.sessions.values()), stored]
     known = sorted((each for each in sessions if each.settleable), key=lambda each: each.created)
-    if known and not (directory / ANCHOR_FILE).exists():
+    if known and not os.path.lexists(directory / ANCHOR_FILE):
         assert known[0].commit is not None
         _write(directory, Anchor(known[0].commit, known[0].created, FIRST, by))
 
 
 def _write(directory: Path, anchor: Anchor) -> None:
     path = directory / ANCHOR_FILE
+    _refuse_links(path)
     try:
         check_directory(directory)
         write_whole(path, msgspec.json.format(msgspec.json.encode(anchor), indent=1) + b"\n")

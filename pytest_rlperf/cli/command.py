@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from pytest_rlperf.errors import shown_lines
+from pytest_rlperf.errors import for_log, in_encoding
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Baseline
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, and end with exit code 4."""
         self.print_usage(sys.stderr)
-        self.exit(int(Exit.USAGE), f"{self.prog}: error: {message}\n")
+        self.exit(int(Exit.USAGE), in_encoding(for_log(f"{self.prog}: error: {message}\n"), sys.stderr.encoding))
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,12 @@ def has_color() -> bool:
 
 
 def print_text(text: str) -> None:
-    """Write text, with what the encoding lacks written out; UsageError where it cannot be written.
+    """Write text, made safe for logs, with what the encoding lacks written out; UsageError where that fails.
 
     A closed pipe is no error: the command goes on to its own exit code.
     """
-    encoding = sys.stdout.encoding or "utf-8"
     try:
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write(in_encoding(for_log(text, styled=has_color()), sys.stdout.encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         discard_output()
@@ -106,10 +105,8 @@ def discard_output() -> None:
 
 
 def complain(error: Exception) -> None:
-    """Write an error on standard error, with what is not printable written out."""
-    encoding = sys.stderr.encoding or "utf-8"
-    text = f"rlperf: error: {shown_lines(str(error))}\n"
-    sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    """Write an error on standard error, made safe for logs."""
+    sys.stderr.write(in_encoding(for_log(f"rlperf: error: {error}\n"), sys.stderr.encoding))
 
 
 def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:

@@ -37,13 +37,14 @@ _LIMIT_S, _TEST_LIMIT_S = 60.0, 20.0  # of a trial, and of each test in it
 # As the script `pytest` starts it, without the current directory on sys.path.
 _PYTEST = "import sys; sys.path[:] = filter(None, sys.path); import pytest; sys.exit(pytest.main())"
 
+_COMMANDS = {
+    "pytest{}": "runs each component once and checks it; commit then",
+    "pytest{} --rlperf-against=HEAD": "after each change: fails what is slower than the last commit",
+}
 _HEAD = '''\
 """Performance tests, begun by `rlperf init`. They are yours: change sizes, rename tests, delete those you do not need.
 
-pytest                          runs each component once and checks it
-pytest --rlperf-save-baseline   measures, and stores the figures in baselines/
-pytest --rlperf                 measures, compares, and fails where something got slower
-"""
+{}"""
 '''
 
 _ONE_THREAD = '''
@@ -198,8 +199,9 @@ def _place(root: Path, names: list[str], own: Search) -> Path:
 def _write_tests(output: Path, own: Search, used: Iterable[Library]) -> list[str]:
     """Write the tests that pass, and tell of those that do not; return the names of those that do."""
     one_thread = [_ONE_THREAD] * ("torch" in own.imported and find_spec("torch") is not None)
-    sources = [*(each.source for each in own.found), *map(first_tests, used)]
-    names, failed = list[str](), dict[str, str]()
+    failed = {each.test: f"{each.name} takes {', '.join(each.unknown)}" for each in own.found if each.unknown}
+    sources = [*(each.source for each in own.found if not each.unknown), *map(first_tests, used)]
+    names = list[str]()
     missing = [place for place in (output.parent, *output.parent.parents) if not place.exists()]
     try:
         while sources:
@@ -210,7 +212,8 @@ def _write_tests(output: Path, own: Search, used: Iterable[Library]) -> list[str
             errors = _tried(output, names)
             if not errors:
                 break
-            if own.found and all(_missing(errors.get(each.test, "")) in own.tops for each in own.found):
+            tried = [each.test for each in own.found if not each.unknown]
+            if tried and all(_missing(errors.get(test, "")) in own.tops for test in tried):
                 raise UsageError(
                     f"tests in {output.parent} cannot import {', '.join(sorted(own.tops))}: pip install -e . in the "
                     "project, and begin again; or give --output a place beside it"
@@ -274,7 +277,8 @@ def _joined(sources: Iterable[str]) -> str:
     """Return the module that has the tests of several, with the imports of all at its top."""
     imports, bodies = zip(*map(_divided, sources), strict=True)
     lines = sorted({line for each in imports for line in each}, key=lambda line: (line[0] == "f", line.lower()))
-    return f"{_HEAD}\n" + "\n".join(lines) + "\n\n\n" * bool(lines) + "\n\n\n".join(filter(None, bodies)) + "\n"
+    head = _HEAD.format(textwrap.dedent(_table(_commands("").items())))
+    return f"{head}\n" + "\n".join(lines) + "\n\n\n" * bool(lines) + "\n\n\n".join(filter(None, bodies)) + "\n"
 
 
 def _divided(source: str) -> tuple[list[str], str]:
@@ -361,7 +365,7 @@ def _found_text(own: Search, used: Iterable[Library]) -> str:
 def _failed_text(failed: Mapping[str, str], own: Search) -> str:
     """Return the tests that do not pass, with their errors, and what to change."""
     sources = {each.test: each.source for each in own.found}
-    text = "left out, as they do not pass\n"
+    text = "left out\n"
     for test, error in failed.items():
         text += _table([(f"{test}:", error)])
         missing, source = _missing(error), sources.get(test, "")
@@ -369,8 +373,8 @@ def _failed_text(failed: Mapping[str, str], own: Search) -> str:
             needed = "-e ." if missing in own.tops else f"what has the module {missing}"
             text += f"    pip install {needed}, and begin again\n"
         elif source:
-            fills = "put what ... stands for into its test, and that into a file of tests"
-            text += f"    {fills if '=...' in source else 'mend the code, or the arguments in its test'}:\n"
+            fills = "put your object for ... into its test, and the test into a file of tests"
+            text += f"    {fills if '=...' in source else 'fix the code, or the arguments in its test'}:\n"
             text += textwrap.indent(source.strip(), "      ") + "\n"
     return text
 
@@ -381,12 +385,13 @@ def _missing(error: str) -> str:
     return found[1] if found else ""
 
 
+def _commands(output: str) -> dict[str, str]:
+    """Return what to type, for the tests in a file or for all, and what it does."""
+    return {command.format(f" {shlex.quote(output)}" if output else ""): text for command, text in _COMMANDS.items()}
+
+
 def _next_steps(output: str) -> str:
-    commands = {
-        f"pytest {output}": "runs each component once and checks it; commit then",
-        f"pytest {output} --rlperf-against=HEAD": "after each change: fails what is slower than the last commit",
-    }
-    return "next:\n" + _table([(shown(command), text) for command, text in commands.items()])
+    return "next:\n" + _table(_commands(output).items())
 
 
 INIT = Command("init", "Write a first file of measured tests, for this project's code.", _add_arguments, _run)

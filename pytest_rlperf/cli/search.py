@@ -151,7 +151,10 @@ class Found:
         marks = "".join(f'@pytest.mark.parametrize("{name}", {_SIZES[name]})\n' for name in varied)
         needed = {"gymnasium.": "import gymnasium", "np.": "import numpy as np"}
         imports = [line for word, line in needed.items() if word in body]
-        imports += [f"from {each.module.name} import {each.name}" for each in (self.buffer, self) if each]
+        modules: dict[str, list[str]] = {}
+        for each in filter(None, (self.buffer, self)):
+            modules.setdefault(each.module.name, []).append(each.name)
+        imports += [f"from {module} import {', '.join(names)}" for module, names in modules.items()]
         head = (
             f"{'import pytest' if varied else ''}\n\n\n{marks}def {self.test}({', '.join([self.fixture, *varied])}):\n"
         )
@@ -193,12 +196,11 @@ def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
         result.modules.append(module)
         result.imported |= _imported(tree)
     result.known = {module.top for module in result.modules} & set(known)
-    if names:
-        nodes = [_named(name, result.modules) for name in names]
-    else:
-        nodes = [] if result.known else list(_definitions(result.modules))
-    buffer = next((found for module, node in nodes if (found := _filled_buffer(module, node))), None)
+    everything = list(_definitions(result.modules))
+    nodes = [_named(name, result.modules) for name in names] or ([] if result.known else everything)
+    buffers = [found for module, node in everything if (found := _filled_buffer(module, node))]
     for module, node in nodes:
+        buffer = min(buffers, key=lambda each: each.module is not module, default=None)  # of the same module first
         components = list(_components(module, node, buffer, named=bool(names)))
         if names and not components:
             raise LookupError(
@@ -341,8 +343,7 @@ def _objects(module: Module, node: ast.ClassDef, buffer: Found | None, *, named:
     is_named = named and not _PPO_LIKE.search(node.name)
     is_sac = is_named or _SAC_LIKE.search(node.name) or _first(methods, update) == "batch_size"
     if update and is_sac:
-        agent, more = _filled(f"agent = {made}", "agent", methods)
-        yield _sac(module, node, agent, update, methods[update], (*unknown, *more), buffer)
+        yield _sac(module, node, methods, update, buffer)
     collect = next((name for name in _COLLECT if name in methods), "")
     if collect and (named or _PPO_LIKE.search(node.name) or _first(methods, collect) == "n_steps"):
         call, more = _call(f"agent.{collect}", methods[collect], _VALUES)
@@ -370,27 +371,26 @@ def _vecenv(module: Module, node: _Definition, make: ast.FunctionDef | None, sev
 
 
 def _sac(
-    module: Module,
-    node: _Definition,
-    agent: list[str],
-    name: str,
-    update: ast.FunctionDef,
-    unknown: Iterable[str],
-    buffer: Found | None,
+    module: Module, node: _Definition, methods: dict[str, ast.FunctionDef], name: str, buffer: Found | None
 ) -> Found:
-    """Return an agent whose update is measured, with a full buffer where that takes one."""
+    """Return an agent whose update is measured, with a full buffer where it or its update takes one."""
     values = _VALUES | (dict.fromkeys(_BUFFERS, "buffer") if buffer else {})
+    made, unknown = _call(node.name, methods.get("__init__"), values)
+    agent, unfilled = _filled(f"agent = {made}", "agent", methods)
+    update = methods[name]
     call, more = _call(f"agent.{name}", update, values)
     line = f"rlperf_sac_update(lambda: {call})"
     if name == "update" and call in ("agent.update()", "agent.update(batch_size=256)") and _parameters(update)[0]:
         line = "rlperf_sac_update(agent, batch_size=256)"
-    buffer = buffer if "=buffer" in call else None
-    lines = (*agent, *(buffer.lines[:-1] if buffer else ()), line)
-    return Found(module, node, "rlperf_sac_update", lines, (*unknown, *more), buffer)
+    buffer = buffer if "=buffer" in f"{made} {call}" else None
+    lines = (*(buffer.lines[:-1] if buffer else ()), *agent, line)
+    return Found(module, node, "rlperf_sac_update", lines, (*unknown, *unfilled, *more), buffer)
 
 
 def _filled_buffer(module: Module, node: _Definition) -> Found | None:
     """Return a replay buffer, for agents that take one; None for anything else, and where an argument is unknown."""
+    if _runs(module.tree):
+        return None  # which a test cannot import
     found = _components(module, node, None, named=False)
     return next((each for each in found if each.fixture == "rlperf_replay_sample" and not each.unknown), None)
 

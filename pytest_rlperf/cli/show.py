@@ -253,7 +253,8 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     if arguments.format == _TEXT:
         _print_trees(read)
     else:
-        print_text(files.write([tree for _, trees in read for tree in trees], arguments.format))
+        document = files.write([tree for _, trees in read for tree in trees], arguments.format)
+        print_text(document.replace("##", r"#\u0023"))  # the same JSON, in which a log finds no command
     return Exit.NOTHING_SLOWER
 
 
@@ -392,7 +393,7 @@ def _run_anchor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
             anchor = write_anchor(directory, commit.sha, parse_reason(arguments.reason), git_user(Path()))
     except (BaselineError, SideError, ValueError) as error:
         raise UsageError(str(error)) from None
-    print_text(shown(f"the anchor of baseline {arguments.baseline!r} is {anchor_text(anchor)}") + "\n")
+    print_text(f"the anchor of baseline {arguments.baseline!r} is {shown(anchor_text(anchor))}\n")
     return Exit.NOTHING_SLOWER
 
 

@@ -20,7 +20,7 @@ from pytest_rlperf.components.checks import (
     to_numpy,
 )
 from pytest_rlperf.components.contracts import Learner, Roller, timed_call
-from pytest_rlperf.components.libraries import adapter_for
+from pytest_rlperf.components.libraries import adapter_for, size_of
 from pytest_rlperf.components.updates import Kept, Training
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
@@ -116,6 +116,8 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
     collect = attribute(agent, "collect")
     if make is None and not callable(collect):
         return _AnyRoller(_checked_thunk(agent, items), 0, items)
+    if n_steps is None:
+        n_steps = size_of(lambda library: library.ppo, agent, "n_steps")
     if n_steps is None:
         raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
     check_count("n_steps", n_steps)
@@ -328,6 +330,8 @@ def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> 
     collect = attribute(agent, "collect")
     if make is None and not callable(collect):
         return None
+    if n_steps is None:
+        n_steps = size_of(lambda library: library.learn, agent, "n_steps")
     if n_steps is None:
         raise ComponentError("the agent also needs n_steps=…, the steps of each env in the rollout that it learns from")
     check_count("n_steps", n_steps)

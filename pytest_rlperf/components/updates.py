@@ -20,7 +20,7 @@ from pytest_rlperf.components.checks import (
     signature_of,
 )
 from pytest_rlperf.components.contracts import Updater, timed_call
-from pytest_rlperf.components.libraries import adapter_for
+from pytest_rlperf.components.libraries import adapter_for, size_of
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import Harvest, Workload
@@ -41,6 +41,8 @@ def replay_workload(buffer: Any, batch_size: int | None = None) -> Workload:
     The check draws one batch: every array in it must have ``batch_size`` rows.
     """
     __tracebackhide__ = True
+    if batch_size is None:
+        batch_size = size_of(lambda library: library.replay, buffer, "batch_size")
     if batch_size is None:
         raise ComponentError("rlperf_replay_sample(buffer) also needs batch_size=…, the rows of a batch")
     check_count("batch_size", batch_size)
@@ -119,6 +121,8 @@ def sac_workload(agent: Any, batch_size: int | None = None) -> Workload:
     optimizer steps an update takes, it must take as many.
     """
     __tracebackhide__ = True
+    if batch_size is None:
+        batch_size = size_of(lambda library: library.sac, agent, "batch_size")
     updater = _updater(agent, batch_size)
     update = updater.update
     sections = UpdateSections(updater.owner)

@@ -96,7 +96,7 @@ def test_name(key: str) -> str:
 
 def work_text(component: str, unit: str, items: float) -> str:
     """Write the work of one call: ``gae of 1024 step``."""
-    return f"{component} of {items:g} {unit}"
+    return f"{component} of {items:.12g} {unit}"
 
 
 def _nothing() -> None:

@@ -28,8 +28,8 @@ def probes_for(phases: Phases, owner: object) -> list[Probe]:
 
     A text is the path from ``owner`` to a method, attribute by attribute, or ``"module:function"`` or
     ``"module:Class.method"``. Where it leads to a PyTorch module, the module's forward passes are timed. A target may
-    also be a bound method or a function itself; several targets make one phase. ProbeError where there is nothing to
-    time.
+    also be a bound method, a function or a module itself; several targets make one phase. ProbeError where there is
+    nothing to time.
     """
     return [
         _probe(name, target, owner)
@@ -50,10 +50,18 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
         return _probe_at(name, target.__self__, target.__name__)
     if isinstance(target, FunctionType):
         return FunctionProbe(name, target)
+    if _is_module(target):
+        return Forward({name: target})
     raise ProbeError(
-        f"phase {name!r}: expected a Python method or function, not {type(target).__qualname__}: "
-        "name it instead by where it is held, as in 'buffer.sample' or 'module:function'"
+        f"phase {name!r}: expected a Python method or function, or a PyTorch module, not "
+        f"{type(target).__qualname__}: name it instead by where it is held, as in 'buffer.sample' or 'module:function'"
     )
+
+
+def _is_module(value: object) -> bool:
+    """Whether a value is a module of PyTorch's, whose forward passes are the phase."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _module(name: str, module: str) -> ModuleType:
@@ -71,8 +79,7 @@ def _probe_at(name: str, owner: object, path: str) -> Probe:
         raise ProbeError(f"phase {name!r}: {path} is a class: name a method of it, such as {path}.__init__")
     if isinstance(holder, ModuleType):
         return FunctionProbe(name, found)
-    torch = sys.modules.get("torch")
-    return Forward({name: found}) if torch is not None and isinstance(found, torch.nn.Module) else probe
+    return Forward({name: found}) if _is_module(found) else probe
 
 
 class AttributeProbe:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
-from pytest_rlperf.errors import harmless, shown
+from pytest_rlperf.errors import for_log, shown
 from pytest_rlperf.model.stored import Break, Course, Line, LoggedCommit, Machine, Point, Segment, Step
 from pytest_rlperf.report.html import Axis, around, environment
 
@@ -54,7 +54,7 @@ def line_facts(line: Line) -> str:
     points = line.points
     if line.machine is None:
         return "; ".join(_product(segment) for segment in line.segments)
-    first, last = (f"{point.value:.3g}" for point in (points[0], points[-1]))
+    first, last = (units.number(point.value, 3) for point in (points[0], points[-1]))
     return f"{first} → {last} × {line.kernel} kernel, {units.counted(len(points), 'session')}"
 
 
@@ -110,7 +110,7 @@ def render_history(report: HistoryReport) -> str:
     used = {line.machine for course in report.courses for line in course.lines}
     lines += [f"{name}  {describe(machine)}" for machine, name in report.machines.items() if machine in used]
     lines += [report.source, *(f"note: {note}" for note in report.notes)]
-    return "".join(f"{harmless(shown(line)) if line else ''}\n" for line in lines)
+    return for_log("".join(f"{shown(line) if line else ''}\n" for line in lines))
 
 
 def _course_lines(course: Course, machines: Mapping[Machine, str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import DOCS, shown, shown_lines
+from pytest_rlperf.errors import DOCS, for_log, shown
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.report.table import GRAVEST_FIRST
@@ -107,9 +107,9 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     first = [f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []
     compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
     blame = blame_text(outcome)
-    steps = [f"{step.effect}: {step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
+    steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
     texts = [*(first or _times(outcome, takes)), compared, *lines, shown(blame) if blame else "", *steps]
-    return shown_lines("\n".join(filter(None, texts)))
+    return for_log("\n".join(filter(None, texts)))
 
 
 def _times(outcome: Outcome, takes: str) -> list[str]:

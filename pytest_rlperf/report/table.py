@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -12,12 +13,14 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from pytest_rlperf.errors import harmless, shown
+from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Status
 
 _GAP = 2
 _NARROWEST = 16  # of a column that folds
 _INDENT = 2
+_ELLIPSIS = 3  # columns, in ASCII
+_PART = re.compile(r"[^\W_]+[\W_]*|[\W_]+")  # of a name, with the signs behind it
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def rendered(write: Callable[[Console], None], *, width: int, color: bool) -> st
             file=buffer, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
         )
     )
-    return "".join(f"{harmless(line.rstrip())}\n" for line in buffer.getvalue().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
 def print_table(console: Console, table: Table, *, ruled: bool = True, titled: bool = True) -> None:
@@ -142,7 +145,7 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
 
 def table_text(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[str]:
     """Return :func:`table_lines` as plain text without blanks at the ends of lines."""
-    return [harmless(line.plain.rstrip()) for line in table_lines(table, width, ruled=ruled, titled=titled)]
+    return [line.plain.rstrip() for line in table_lines(table, width, ruled=ruled, titled=titled)]
 
 
 def table_lines(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[Text]:
@@ -194,16 +197,61 @@ def _whole(cell: Cell) -> str:
 
 
 def _folded(cell: Cell, width: int) -> list[str]:
-    """Return a cell's text in lines of ``width``, broken between words where that is possible."""
+    """Return a cell's text in lines of ``width``."""
     if cell_len(_whole(cell)) <= width:
         return [_whole(cell)]
     indent = min(_INDENT * cell.depth, width // 2)
+    return [" " * indent + line for line in folded(shown(cell.text), width - indent)]
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Return a line of text in lines of ``width``, broken between words, and a name that is wider between its parts.
+
+    What is to be copied stays whole, and may make a line longer: an address, and what stands in backticks.
+    """
+    if cell_len(text) <= width:
+        return [text]
     lines = [""]
-    for word in shown(cell.text).split(" "):
+    for word in _words(text):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if cell_len(joined) <= width - indent or "://" in word:  # an address stays whole, to be clicked on
+        if cell_len(joined) <= width or "://" in word:
             lines[-1] = joined
         else:
             start = [lines[-1]] if lines[-1] else []
-            lines[-1:] = [*start, *chop_cells(word, width - indent)]
-    return [" " * indent + line for line in lines]
+            lines[-1:] = [*start, *([word] if "`" in word else _parts(word, width))]
+    return lines
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a line of text in at most ``width`` columns, cut between words or parts of names, with an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    kept = ""
+    for part in _PART.findall(text):
+        if cell_len(kept + part) > width - _ELLIPSIS:
+            break
+        kept += part
+    return f"{(kept or chop_cells(text, max(1, width - _ELLIPSIS))[0]).rstrip()}…"
+
+
+def _words(text: str) -> list[str]:
+    """Split a text at its blanks, but for those in backticks."""
+    words = [""]
+    for number, part in enumerate(text.split("`")):
+        first, *others = [part] if number % 2 else part.split(" ")
+        words[-1] += f"`{first}" if number else first
+        words += others
+    return words
+
+
+def _parts(word: str, width: int) -> list[str]:
+    """Break a word that is wider than a line: after signs that divide names, and within parts where these are wider."""
+    lines = [""]
+    for part in _PART.findall(word):
+        if cell_len(lines[-1] + part) <= width:
+            lines[-1] += part
+        elif cell_len(part) <= width:
+            lines.append(part)
+        else:
+            lines[-1:] = chop_cells(lines[-1] + part, width)
+    return [line for line in lines if line]

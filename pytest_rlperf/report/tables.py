@@ -153,7 +153,7 @@ def _phase_rows(outcome: Outcome) -> list[list[Cell]]:
             is_leaf = not any(other.path.startswith(f"{phase.path}/") for other in phases)
             change_s = changes_s.get(phase.path) if is_leaf else None
             figures = phase.total_s, whole_s, was_s.get(phase.path), change_s
-            rows.append(_phase_row(phase.name, depth, f"×{phase.count:.3g}", *figures))
+            rows.append(_phase_row(phase.name, depth, f"×{units.number(phase.count, 3)}", *figures))
             add(phase.path, phase.total_s, depth + 1)
         rest_s = max(0.0, parent_s - sum(phase.total_s for phase in children))
         if children and (rest_s > 0 or parent in changes_s):
@@ -254,7 +254,7 @@ def _device_facts(figures: Sequence[DeviceFigures]) -> dict[str, str]:
         },
         "cycles": _over(statistics.median, [each.cycles for each in figures], units.quantity),
         "peak memory": _over(max, [each.peak_bytes or None for each in figures], _bytes),
-        "allocations": f"{statistics.fmean(each.allocations for each in figures):.3g}",
+        "allocations": units.number(statistics.fmean(each.allocations for each in figures), 3),
         "slices retaken": str(sum(each.retaken for each in figures)),
         "lowest SM clock": _over(min, [state.sm_clock_hz for state in states], _hertz),
         "lowest memory clock": _over(min, [state.memory_clock_hz for state in states], _hertz),
@@ -295,7 +295,7 @@ def _device_phases(result: Result) -> Table:
             _known(times.lag_out_s, units.seconds),
             f"{times.bound.value}{', waited for at every edge' if times.is_synced else ''}",
             "" if times.peak_bytes is None else _bytes(times.peak_bytes),
-            "" if times.allocations is None else f"{times.allocations:.3g}",
+            "" if times.allocations is None else units.number(times.allocations, 3),
             times.stream,
         ]
         for phase in result.phases

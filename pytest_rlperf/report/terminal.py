@@ -8,22 +8,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import harmless, shown, shown_lines
+from pytest_rlperf.errors import for_log, in_encoding, shown, shown_lines
 from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
 from pytest_rlperf.report.summary import Summary, is_plain
 from pytest_rlperf.report.table import (
     STYLES,
     Column,
     Table,
+    folded,
     make_table,
     print_facts,
     print_table,
     rendered,
+    shortened,
     table_lines,
     table_text,
 )
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
+_NAME_LEAST = 16  # columns of a test's name on the live line
 _MOST = 10  # commits named of a range
 
 
@@ -62,16 +65,22 @@ class _Line:
         """Keep how many of the tests are done, how many there are of each verdict so far, and the time left."""
         self._done, self._total, self._verdicts, self._left_s = done, total, dict(verdicts), left_s
 
-    def _text(self, step: str) -> str:
-        """Return the line."""
+    def _text(self, step: str, width: int | None = None) -> str:
+        """Return the line, in at most ``width`` columns: the test's name gives way."""
         parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
         if self._verdicts:
             parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
         if self._left_s >= 1:
             left = f"{self._left_s:.0f} s" if self._left_s < 120 else f"{self._left_s / 60:.0f} min"
             parts.append(f"about {left} left")
-        parts += [shown(self._test), step] if self._test else [step]
-        return f"rlperf: {' · '.join(parts)}"
+        name, step = shown(self._test) if self._test else "", shown(step)
+
+        def line() -> str:
+            return f"rlperf: {' · '.join([*parts, *filter(None, [name]), step])}"
+
+        if width is not None and name:
+            name = shortened(name, max(_NAME_LEAST, cell_len(name) - max(0, cell_len(line()) - width)))
+        return line() if width is None else shortened(line(), width)
 
 
 class LogLine(_Line):
@@ -94,36 +103,56 @@ class LogLine(_Line):
         """Nothing to wipe."""
 
 
-class LiveLine(_Line):
-    """One line below pytest's own, rewritten in place; the cursor is always left where pytest had it.
+class Screen:
+    """What pytest's terminal writer writes to in a measured run: its file, and one live line below what it wrote.
 
-    ``screen`` is pytest's terminal writer, ``file`` what it writes to.
+    The live line is erased before anything else is written, whoever writes it. What the file's encoding lacks is
+    written another way: pytest would escape the whole text, its line feeds too.
     """
 
-    def __init__(self, screen: Any, file: TextIO) -> None:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._file: TextIO = writer._file
+        self._live = ""
+        self._column = 1
+        writer._file = self
+
+    def write(self, text: str) -> int:
+        """Write below what was written before."""
+        self.show("")
+        return self._file.write(in_encoding(text, getattr(self._file, "encoding", None)))
+
+    def show(self, live: str) -> None:
+        """Show another live line, none where it is empty; the cursor stays where pytest has it."""
+        if live == self._live:
+            return
+        if not self._live:  # else the writer has counted already what it is about to write
+            self._column = self._writer.width_of_current_line % self._writer.fullwidth + 1
+        self._live = live
+        # Down one line (scrolling where it is the last), wipe it, write, and back up to where pytest goes on.
+        text = in_encoding(live, getattr(self._file, "encoding", None))
+        self._file.write(f"\n\x1b[2K{text}\x1b[1A\x1b[{self._column}G")
+        self._file.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class LiveLine(_Line):
+    """The line on a terminal, where it is rewritten in place, below pytest's own; ``width`` are the columns."""
+
+    def __init__(self, screen: Screen, width: int) -> None:
         super().__init__()
         self._screen = screen
-        self._file = file
-        self._shown = ""
+        self._width = width
 
     def show(self, step: str) -> None:
         """Show the step on the line, if that changes it."""
-        text = f"  {self._text(step)}"[: self._screen.fullwidth - 1]
-        if text != self._shown:
-            self._shown = text
-            self._write(text)
+        self._screen.show(for_log(f"  {self._text(step, self._width - 3)}"))
 
     def clear(self) -> None:
         """Wipe the line."""
-        if self._shown:
-            self._shown = ""
-            self._write("")
-
-    def _write(self, text: str) -> None:
-        column = self._screen.width_of_current_line + 1
-        # Down one line (scrolling where it is the last), wipe it, write, and back up to where pytest goes on.
-        self._file.write(f"\n\x1b[2K{text}\x1b[1A\x1b[{column}G")
-        self._file.flush()
+        self._screen.show("")
 
 
 def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int, color: bool, verbose: bool) -> str:
@@ -142,8 +171,10 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
                 _print_brief(console, [outcome for outcome in outcomes if _is_brief(outcome)])
         print_facts(console, summary.facts())
         for step in summary.steps:
-            for line in (f"{'next':<10}{step.effect}:", *(f"{'':<12}{line}" for line in step.lines)):
-                console.print(_text(line), soft_wrap=True)  # a command is copied whole
+            console.print(Text(f"{'next':<10}{step.effect}:"), soft_wrap=True)
+            for line in map(shown, step.lines):  # each of which is copied whole
+                indent = max(0, min(12, width - cell_len(line)))
+                console.print(Text(f"{'':<{indent}}{line}"), soft_wrap=True)
 
     return rendered(write, width=width, color=color)
 
@@ -161,15 +192,10 @@ def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
         title = Text(f"{units.counted(count, 'test')}  ")
         title.append(status.value, STYLES[status.value])
         console.print(title)
-        console.print(_indented(_text(text)))
+        _print_indented(console, text)
         if status is Status.NEW:
-            console.print(_indented(_text("-v shows phases")))
+            _print_indented(console, "-v shows phases")
         console.print()
-
-
-def _text(text: str) -> Text:
-    """Return text from anywhere as text and nothing else: neither markup nor a terminal's commands."""
-    return Text(shown_lines(text))
 
 
 def _line(text: str) -> Text:
@@ -184,27 +210,31 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     verdict = outcome.verdict
     title = _line(f"{outcome.result.name}  ")
     title.append(verdict.status.value, STYLES[verdict.status.value])
-    console.print(title)
+    console.print(title, soft_wrap=True)  # a name is copied whole
     blame = blame_text(outcome)
     sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]
-    for text in (_text(message(outcome)), *map(_line, sentences)):
-        console.print(_indented(text))
+    _print_indented(console, message(outcome))
+    for sentence in sentences:
+        _print_indented(console, shown(sentence))
     if verbose or verdict.status not in (Status.NEW, Status.SAME):
         _print_phases(console, outcome, verbose=verbose)
     for line in counter_lines(outcome, verbose=verbose):
-        console.print(_indented(_line(line)))
+        _print_indented(console, shown(line))
     if verbose:
         creep = creep_text(outcome)
         since = [f"{SINCE_FIRST}: {creep}"] if creep else []
         tables = [table for table in (share_table(outcome), *device_tables(outcome)) if table.rows]
         lines = [line for table in tables for line in (table.title, *table_text(table, console.width - 2, ruled=False))]
         for line in (*lines, *since, cost_text(outcome)):
-            console.print(_indented(_line(line)))
+            _print_indented(console, shown(line))
     console.print()
 
 
-def _indented(text: Text) -> Padding:
-    return Padding(text, (0, 0, 0, 2))
+def _print_indented(console: Console, text: str) -> None:
+    """Print lines of text, which are folded where they are too long, below what they belong to."""
+    for whole in shown_lines(text).split("\n"):
+        for line in folded(whole, console.width - 2):
+            console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
@@ -216,7 +246,7 @@ def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
         console.print(Text("  ").append_text(line), soft_wrap=True)
     note = phases_note(outcome.result)
     if note:
-        console.print(_indented(_line(note)))
+        _print_indented(console, shown(note))
 
 
 # --------------------------------------------------------------------------- a self-check
@@ -271,7 +301,7 @@ def _trial(trial: Trial) -> str:
 
 def comparison_lines(title: str, found: Mapping[str, Outcome | str]) -> list[str]:
     """Return a line on each test of a comparison: its verdict and change, or why there is none."""
-    return [harmless(shown(f"{title}: {key}: {_result(outcome)}")) for key, outcome in found.items()]
+    return [shown(f"{title}: {key}: {_result(outcome)}") for key, outcome in found.items()]
 
 
 def _result(outcome: Outcome | str) -> str:
@@ -292,7 +322,7 @@ def bisection_lines(
     the comparison of these two, empty where the search stopped before its end.
     """
     good, *others, bad = left
-    command = harmless(shown(f"pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(tests)}"))
+    command = shown(f"pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(tests)}")
     if not found:
         yield f"stopped: the first slower one is among {units.counted(len(left) - 1, 'candidate')}, up to {bad.title}"
         yield f"go on: {command}"
@@ -304,7 +334,7 @@ def bisection_lines(
         yield f"{bad.title} is the first slower one"
     for each in [*others, bad][-_MOST:]:
         if each.about or others:
-            yield harmless(shown(f"  {each.title} {each.about}".rstrip()))
+            yield shown(f"  {each.title} {each.about}".rstrip())
     yield from comparison_lines(f"{bad.title} against {good.title}", found)
     if bad.about:
         yield f"look: git show {bad.spec}"

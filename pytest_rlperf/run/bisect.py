@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_rlperf.errors import SideError
+from pytest_rlperf.errors import SideError, for_log
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.options import Config
+from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project
@@ -94,7 +94,7 @@ class BisectRun(MeasuredRun):
             super().pytest_terminal_summary(terminalreporter)
         terminalreporter.section("rlperf bisect")
         for line in bisection_lines(self._candidates[good : bad + 1], self._tests, self._found if is_over else {}):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(for_log(line))
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Probe until no probe is left, or the budget is spent; UsageError where there is nothing to search."""
@@ -113,7 +113,7 @@ class BisectRun(MeasuredRun):
                     self._begin(session)
                 self._verdicts[number] = verdict
         except SideError as error:
-            raise pytest.UsageError(f"--rlperf-bisect={self._settings.bisect}: {error}") from None
+            raise usage_error(f"--rlperf-bisect={self._settings.bisect}: {error}") from None
         finally:
             progress.clear()
         if self._compared != (step := ends(last, self._verdicts)):
@@ -141,7 +141,7 @@ class BisectRun(MeasuredRun):
         if reporter is not None:
             reporter.ensure_newline()
             for line in comparison_lines(f"{verdict} {candidate.title}", self._found):
-                reporter.write_line(line)
+                reporter.write_line(for_log(line))
 
     def _begin(self, session: pytest.Session) -> None:
         """Keep the tests that are slower on the last candidate; SideError where there are none."""
@@ -178,7 +178,7 @@ class ProbeLoop(TestLoop):
         try:
             return preparation.between(*self._pair)
         except SideError as error:
-            raise pytest.UsageError(str(error)) from None
+            raise usage_error(error) from None
 
     def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
         self._await(test, measured, count)

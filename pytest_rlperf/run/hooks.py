@@ -15,16 +15,17 @@ import pytest
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.errors import SideError
+from pytest_rlperf.errors import SideError, for_log, shown
 from pytest_rlperf.fixtures import is_measured, result_key, unmet
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
-from pytest_rlperf.options import Config
+from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.summary import compares_nothing
+from pytest_rlperf.report.table import shortened
 from pytest_rlperf.report.tables import verdict_line
-from pytest_rlperf.report.terminal import LiveLine, LogLine
+from pytest_rlperf.report.terminal import LiveLine, LogLine, Screen
 from pytest_rlperf.report.wording import note_lines, seen_from_here
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
@@ -37,6 +38,7 @@ _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_DFL,
 }
+_BESIDE = 10  # columns of a line with a verdict: two before it, and how far the run is
 _ENDING_S = 30.0  # workers and the guardian have seconds each, reports less
 _TestStatus: TypeAlias = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # a category, a letter, a word
 
@@ -54,6 +56,7 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._began = began
+        self._screen: Screen | None = None
         notes = _platform_notes(sys.platform)
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
@@ -70,15 +73,22 @@ class MeasuredRun:
             check_outputs(settings)
             self._run = RunState(settings, config.rootpath, notes)
         except (BaselineError, OutputError, SideError) as error:
-            raise pytest.UsageError(str(error)) from None
+            raise usage_error(error) from None
         self._end = EndOfRun(config, settings, self._run)
         _interrupt_once(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
-            raise pytest.UsageError(
+            raise usage_error(
                 f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
                 f"{', '.join(names) or 'none yet'}. --rlperf-save-baseline makes one"
             )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Have pytest write to a screen on which a live line gives way to all else."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            self._screen = Screen(reporter._tw)
 
     def pytest_report_header(self) -> list[str]:
         """Show the code or the baseline that the run compares with, and the options of the user that it changed."""
@@ -92,7 +102,7 @@ class MeasuredRun:
             compared = "today's code against itself"
         elif settings.against is not None:
             compared = f"live pairs against {settings.against}"
-        return [f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False)]
+        return [for_log(line) for line in (f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False))]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -194,9 +204,16 @@ class MeasuredRun:
         if outcome is not None and outcome.verdict.status is not Status.ERROR:
             failing = failure_of(outcome, self._run) is not None
             if report.outcome == ("failed" if failing else "passed"):  # and not for another reason
-                return category, f"\n  {verdict_line(outcome)}", word
+                return category, self._fitting(verdict_line(outcome)), word
         name = word if isinstance(word, str) else word[0]
-        return category, f"\n  {name:<34} {item.name}", word
+        return category, self._fitting(f"{name:<34} {shown(item.name)}"), word
+
+    def _fitting(self, line: str) -> str:
+        """Return a line of its own, with the test's name cut between its parts where a terminal has no room for it."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.isatty:
+            line = shortened(line, reporter._tw.fullwidth - _BESIDE)
+        return for_log(f"\n  {line}")
 
     def _add_error(self, key: str, report: pytest.TestReport) -> None:
         """Keep a test that failed otherwise than by its verdict as an error."""
@@ -263,13 +280,13 @@ class MeasuredRun:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or self._config.option.capture == "no":
             return LogLine(lambda text: None)
-        if reporter.isatty and reporter.hasmarkup:
-            return LiveLine(reporter._tw, reporter._tw._file)
+        if reporter.isatty and reporter.hasmarkup and self._screen is not None:
+            return LiveLine(self._screen, reporter._tw.fullwidth)
 
         def write(text: str) -> None:
             if self._config.get_verbosity() >= 0:
                 reporter.ensure_newline()
-                reporter.write_line(text)
+                reporter.write_line(for_log(text))
 
         return LogLine(write)
 

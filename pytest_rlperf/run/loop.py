@@ -34,7 +34,7 @@ from pytest_rlperf.model.notes import (
     TextNote,
 )
 from pytest_rlperf.model.sides import Project, Sides
-from pytest_rlperf.options import ANCHOR, Config
+from pytest_rlperf.options import ANCHOR, Config, usage_error
 from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
@@ -204,7 +204,7 @@ class TestLoop:
             self.run_state.note(*map(NotForked, processes.not_forked()))
         except (SideError, BaselineError, WorkerLostError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
-            raise pytest.UsageError(str(error) if spec is None else f"--rlperf-against={spec}: {error}") from None
+            raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
             processes.close(INTERRUPTED_LIMIT_S)
             raise
@@ -283,7 +283,7 @@ class TestLoop:
 
     def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
         """Report one test as if it ran here, once it is measured; ``count`` shows meanwhile how far the run is."""
-        reports = ReportForwarder(self.config, test.item, self.progress.clear)
+        reports = ReportForwarder(self.config, test.item)
         self._await(test, measured, count)
         reports.forward_all(test.reports)
         if test.is_unreported:

@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_rlperf import units
-from pytest_rlperf.errors import shown, shown_lines
+from pytest_rlperf.errors import for_log, shown
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Shard
 from pytest_rlperf.model.notes import RunProgress, TextNote
+from pytest_rlperf.options import usage_error
 from pytest_rlperf.report.run_json import MergeError, RunFile, check_shard, decoded, merge_shards, read_document
 from pytest_rlperf.run.reporting import ReportForwarder
 from pytest_rlperf.run.state import RunState
@@ -111,7 +112,7 @@ def connected(address: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise pytest.UsageError(f"{OPTION} needs Ray ({error}): pip install 'pytest-rlperf[ray]'") from None
+        raise usage_error(f"{OPTION} needs Ray ({error}): pip install 'pytest-rlperf[ray]'") from None
     handler = signal.getsignal(signal.SIGTERM)
     host, _, port = address.rpartition(":")
     try:
@@ -119,7 +120,7 @@ def connected(address: str) -> Iterator[Any]:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # whatever Ray raises where it cannot connect
-        raise pytest.UsageError(f"{OPTION}={address}: no Ray cluster to connect to: {_last_line(error)}") from None
+        raise usage_error(f"{OPTION}={address}: no Ray cluster to connect to: {_last_line(error)}") from None
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
     try:
@@ -153,11 +154,11 @@ def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> Answer:
     """Return a node's answer; UsageError where its pytest could not start, which all others cannot either."""
     node, data, output = found
     name = f"{shard.name} on {node}"
-    tail = shown_lines("\n".join(output.decode("utf-8", "replace").splitlines()[-_TAIL:]))
+    tail = for_log("\n".join(output.decode("utf-8", "replace").splitlines()[-_TAIL:]))
     try:
         answer = decoded(data)
         if answer["status"] == pytest.ExitCode.USAGE_ERROR and not answer["run"]:
-            raise pytest.UsageError(f"{OPTION}: {name} could not run:\n{tail}")
+            raise usage_error(f"{OPTION}: {name} could not run:\n{tail}")
         run, _ = check_shard(name, read_document(decoded(answer["run"].encode())), shard)
         reports = {str(nodeid): list(map(str, found)) for nodeid, found in answer["reports"].items()}
     except MergeError as error:
@@ -196,7 +197,7 @@ class ClusterLoop:
         items = {result_key(item): item for item in session.items}
         nodes = _nodes(ray)
         if not nodes:
-            raise pytest.UsageError(f"{OPTION}: no node of the cluster has a CPU for tasks")
+            raise usage_error(f"{OPTION}: no node of the cluster has a CPU for tasks")
         cpus, gpus = (min(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=1)(measure_shard)
         count = min(len(items), _SHARDS_A_NODE * len(nodes))
@@ -251,7 +252,7 @@ class ClusterLoop:
         outcome = None if answer.run is None else answer.run.tests.get(result_key(item))
         if outcome is not None:
             self.run_state.outcomes.add(outcome)
-        reports = ReportForwarder(self.config, item, self.progress.clear)
+        reports = ReportForwarder(self.config, item)
         found = answer.reports.get(item.nodeid, [])
         reports.forward_all(map(m.Reported, found))
         if not found:

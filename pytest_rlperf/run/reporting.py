@@ -18,6 +18,7 @@ from _pytest._code.code import ExceptionRepr, ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from pytest_rlperf.baseline.machine import describe
+from pytest_rlperf.errors import for_log
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
@@ -161,7 +162,8 @@ class EndOfRun:
         if run.fitness is not None:
             checks, machine = list(run.outcomes.selfchecks.values()), describe(run.baselines.machine)
             reporter.section("rlperf")
-            reporter.write(render_selfcheck(checks, run.fitness, machine=machine, width=width, color=color))
+            text = render_selfcheck(checks, run.fitness, machine=machine, width=width, color=color)
+            reporter.write(for_log(text, styled=color))
             return
         outcomes = list(run.outcomes.tests.values())
         if not (outcomes or run.notes):
@@ -169,9 +171,10 @@ class EndOfRun:
         verbose = self.config.get_verbosity() > 0
         summary = self._summary(verbose=verbose, kept=self._kept)
         reporter.section("rlperf")
-        reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
+        text = render_summary(outcomes, summary, width=width, color=color, verbose=verbose)
+        reporter.write(for_log(text, styled=color))
         for command in self._write_github(summary, failed):
-            reporter.write_line(command)
+            reporter.write_line(command)  # to GitHub's runner, which is to obey it: its parts are escaped
 
     def _write_github(self, summary: Summary, failed: Collection[str]) -> list[str]:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
@@ -232,8 +235,8 @@ class PlainRepr(TerminalRepr):
     """A failure as plain text, with a line for the short summary."""
 
     def __init__(self, text: str, path: str, line: int) -> None:
-        self.text = text
-        self.reprcrash = ReprFileLocation(path, line, text.partition("\n")[0])
+        self.text = for_log(text)
+        self.reprcrash = ReprFileLocation(path, line, self.text.partition("\n")[0])
 
     def toterminal(self, tw: TerminalWriter) -> None:
         """Write the text as an error."""
@@ -246,10 +249,9 @@ class PlainRepr(TerminalRepr):
 class ReportForwarder:
     """Reports one test: forwards its worker's reports, and makes those that a lost worker cannot send."""
 
-    def __init__(self, config: pytest.Config, item: pytest.Item, before_writing: Callable[[], None]) -> None:
+    def __init__(self, config: pytest.Config, item: pytest.Item) -> None:
         self._config = config
         self._item = item
-        self._before_writing = before_writing
         self._phases: list[str] = []
         self._teardown: pytest.TestReport | None = None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -319,7 +321,6 @@ class ReportForwarder:
     def _log(self, report: pytest.TestReport) -> None:
         if type(report) is pytest.TestReport:
             self._phases += ["setup", "call"] if report.when == "setup" and not report.passed else [str(report.when)]
-        self._before_writing()
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def _warn(self, message: m.Warned) -> None:

@@ -46,7 +46,12 @@ _PADDING_MOST = 4096  # bytes: a page
 _BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.workers.session import main; main()"
 
 # Runs a file's text in a process that has no file as its ``__main__``.
-_PROGRAM = "import sys; exec(open(sys.argv.pop(), encoding='utf-8').read())"
+_PROGRAM = """
+import sys
+with open(sys.argv.pop(), encoding='utf-8') as file:
+    text = file.read()
+exec(text)
+"""
 
 Forward: TypeAlias = Callable[[m.Reported | m.Warned], None]
 """Receives the reports and warnings that a worker sends between its answers."""
@@ -76,7 +81,7 @@ class LeftEarlyError(WorkerStoppedError):
     @property
     def is_doubtful(self) -> bool:
         """Whether the test may pass in a new interpreter."""
-        return self.worker.is_forked and self.done.outcome == "failed"
+        return self.worker.is_forked and self.done.outcome == "failed" and not self.done.is_certain
 
 
 class Process:

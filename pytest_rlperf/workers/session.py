@@ -36,7 +36,7 @@ from _pytest.config import ConftestImportFailure, _prepareconfig
 from _pytest.outcomes import Failed
 
 from pytest_rlperf.devices import wait_for_all
-from pytest_rlperf.errors import MeasurementError, PerformanceRegression
+from pytest_rlperf.errors import ComponentError, MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.measure.passes import count
 from pytest_rlperf.measure.resources import children_seen, place, usable_cpus
@@ -261,6 +261,7 @@ class Session:
         self._reporting = False
         self._last: pytest.TestReport | None = None
         self._nameless: set[str] = set()
+        self._is_certain = False
         self._is_copy = False
 
     @pytest.hookimpl(trylast=True)
@@ -373,6 +374,7 @@ class Session:
             self._done("missing", text, name_missing=self._nameless.issuperset(self._errors))
             return
         self._nameless.discard(item.nodeid)
+        self._is_certain = False
         # The test that follows the last one here may be another than in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
@@ -385,14 +387,19 @@ class Session:
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
         collision = getattr(self._last, "rlperf_collision", None)
-        self._engine.send(m.Done(outcome, self._text(text), modules, name_missing, collision))
+        self._engine.send(m.Done(outcome, self._text(text), modules, name_missing, collision, self._is_certain))
 
     def _text(self, text: str) -> str:
         return self._engine.shown(_encodable(text))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
-        """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
+        """Remember tests that failed because a name is missing: on a side with older code the test is not to blame.
+
+        And whether a test failed by what stands in its file: what it gave its fixture, or a fixture that it lacks.
+        """
         error = None if call.excinfo is None else call.excinfo.value
+        is_of_arguments = isinstance(error, ComponentError) and error.is_certain
+        self._is_certain |= is_of_arguments or isinstance(error, pytest.FixtureLookupError)
         # Collecting a module wraps the error of its import.
         if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
             self._nameless.add(node.nodeid)

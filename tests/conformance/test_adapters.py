@@ -31,6 +31,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torchrl:Fu
 
 Build: TypeAlias = Callable[..., Any]
 N_ENVS, N_STEPS, TRANSITIONS = 3, 16, 4 * BATCH_SIZE
+SIZED = {
+    *("torchrl_replay", "sb3_sac", "rlox_sac", "skrl_sac", "tianshou_sac"),
+    *("sb3_ppo", "rlox_ppo", "torchrl_ppo", "skrl_ppo_update", "tianshou_ppo_update"),
+}
+"""Builders of objects that have the size of their batches or rollouts."""
 EPISODE = 5  # steps, so that many episodes end in a test
 
 
@@ -177,6 +182,27 @@ def test_an_update(build: Build) -> None:
         assert parts.keys() == {"sample", "target_q", "critic", "actor", "alpha", "polyak"}
     assert parts["sample"] == 1
     assert sum(phase.count for path, phase in phases.items() if path.endswith("/step")) == len(steps) / 3
+
+
+@built("replay", "sac", "ppo", "ppo_update")
+def test_a_size_that_an_object_has_need_not_be_given(build: Build) -> None:
+    """A batch's or a rollout's: what the object itself has is measured, and without a size it is asked for."""
+    component = build.__name__.partition("_")[2]
+    made_by: dict[str, tuple[Build, str]] = {
+        "replay": (replay_workload, "batch_size"),
+        "sac": (sac_workload, "batch_size"),
+        "ppo": (ppo_workload, "n_steps"),
+        "ppo_update": (ppo_update_workload, "n_steps"),
+    }
+    workload, name = made_by[component]
+    made = build(TRANSITIONS) if name == "batch_size" else build(N_ENVS, N_STEPS)
+    if inspect.isfunction(made):
+        pytest.skip("a function has no size")
+    if build.__name__ in SIZED:
+        workload(made).check()
+        return
+    with pytest.raises(ComponentError, match=f"also needs {name}="):
+        workload(made)
 
 
 @built("sac")

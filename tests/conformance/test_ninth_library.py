@@ -93,5 +93,5 @@ def test_it_is_tested(pytester: pytest.Pytester) -> None:
     tests = (str(NINTH / "gridlab_tests.py"), str(Path(__file__).with_name("test_adapters.py")))
     result = pytester.runpytest_subprocess(*options, *tests)
     passed = re.findall(r"^PASSED .*?(\w+)\.py::", result.stdout.str(), re.MULTILINE)
-    assert Counter(passed) == {"gridlab_tests": 3, "test_adapters": 8}, result.stdout.str()
+    assert Counter(passed) == {"gridlab_tests": 3, "test_adapters": 9}, result.stdout.str()
     assert not {"failed", "errors", "skipped"} & result.parseoutcomes().keys()

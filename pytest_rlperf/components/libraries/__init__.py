@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from numbers import Integral
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import iter_modules
 from types import MethodType
@@ -25,10 +27,14 @@ BASIS = "pytest-rlperf[rl]"
 
 @dataclass(frozen=True)
 class Adapter:
-    """A class, method or function of a library, ``"module:Class.method"``, and what makes its component's contract."""
+    """A class, method or function of a library, ``"module:Class.method"``, and what makes its component's contract.
+
+    ``size`` reads from a value the size that its contract is made with, the batch's or the rollout's, if it has one.
+    """
 
     of: str
     make: Callable[..., Any]
+    size: Callable[[Any], int | None] | None = None
 
     def distance(self, value: object) -> int | None:
         """Return how far the class of ``value`` is derived from this one, 0 for a function; None for another's value.
@@ -101,9 +107,27 @@ def adapter_for(table: Callable[[Library], tuple[Adapter, ...]], value: object) 
 
     ``table`` picks the component: ``lambda library: library.vecenv``.
     """
+    nearest = _nearest(table, value)
+    return None if nearest is None else nearest.make
+
+
+def size_of(table: Callable[[Library], tuple[Adapter, ...]], value: object, name: str) -> int | None:
+    """Return the size that a value itself has: as its library has it, else its attribute ``name``; None without one."""
+    nearest = _nearest(table, value)
+    read = attrgetter(name) if nearest is None else nearest.size
+    if read is None or isinstance(value, type):
+        return None
+    try:
+        size: Any = read(value)
+    except Exception:  # a value without it, or whose attributes raise anything
+        return None
+    return int(size) if isinstance(size, Integral) and size is not True and int(size) > 0 else None
+
+
+def _nearest(table: Callable[[Library], tuple[Adapter, ...]], value: object) -> Adapter | None:
     distances = ((adapter, adapter.distance(value)) for library in libraries() for adapter in table(library))
     fitting = [(distance, adapter) for adapter, distance in distances if distance is not None]
-    return min(fitting, key=lambda each: each[0])[1].make if fitting else None
+    return min(fitting, key=lambda each: each[0])[1] if fitting else None
 
 
 def libraries_known(table: Callable[[Library], tuple[Adapter, ...]]) -> str:

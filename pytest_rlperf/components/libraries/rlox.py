@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -251,9 +252,9 @@ LIBRARY = Library(
         Adapter("rlox:compute_gae_batched", _batched_gae),
         Adapter("rlox:compute_gae_batched_f32", _batched_gae),
     ),
-    sac=(Adapter("rlox.algorithms.sac:SAC", _updater),),
-    ppo=(Adapter("rlox.algorithms.ppo:PPO", RloxRoller),),
-    learn=(Adapter("rlox.algorithms.ppo:PPO", RloxLearner),),
+    sac=(Adapter("rlox.algorithms.sac:SAC", _updater, attrgetter("batch_size")),),
+    ppo=(Adapter("rlox.algorithms.ppo:PPO", RloxRoller, attrgetter("config.n_steps")),),
+    learn=(Adapter("rlox.algorithms.ppo:PPO", RloxLearner, attrgetter("config.n_steps")),),
     environments=("rlox.gym_vec_env:GymVecEnv.step_all", "rlox:VecEnv.step_all"),
     starter="test_rlox.py",
 )

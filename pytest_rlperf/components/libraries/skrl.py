@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.components.contracts import (
@@ -166,7 +167,7 @@ LIBRARY = Library(
         Adapter(f"skrl.agents.torch.{agent}.{agent}:compute_gae", _gae)
         for agent in ("ppo", "a2c", "rpo", "trpo", "amp")
     ),
-    sac=(Adapter("skrl.agents.torch.sac:SAC", _updater),),
-    learn=(Adapter("skrl.agents.torch.ppo:PPO", SkrlLearner),),
+    sac=(Adapter("skrl.agents.torch.sac:SAC", _updater, attrgetter("cfg.batch_size")),),
+    learn=(Adapter("skrl.agents.torch.ppo:PPO", SkrlLearner, attrgetter("cfg.rollouts")),),
     starter="test_skrl.py",
 )

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from functools import partial
+from operator import attrgetter
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -230,9 +231,9 @@ LIBRARY = Library(
         Adapter("stable_baselines3.common.buffers:RolloutBuffer", _gae),
         Adapter("stable_baselines3.common.buffers:RolloutBuffer.compute_returns_and_advantage", _gae),
     ),
-    sac=(Adapter("stable_baselines3:SAC", _updater),),
-    ppo=(Adapter("stable_baselines3:PPO", PpoRoller),),
-    learn=(Adapter("stable_baselines3:PPO", PpoLearner),),
+    sac=(Adapter("stable_baselines3:SAC", _updater, attrgetter("batch_size")),),
+    ppo=(Adapter("stable_baselines3:PPO", PpoRoller, attrgetter("n_steps")),),
+    learn=(Adapter("stable_baselines3:PPO", PpoLearner, attrgetter("n_steps")),),
     environments=("stable_baselines3.common.vec_env:VecEnv.step",),
     starter="test_sb3.py",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +176,13 @@ class TianshouRoller(Roller):
         return float(rollout.n_collected_steps)
 
 
+def _n_steps(trainer: OnPolicyTrainer) -> int | None:
+    """Return how many steps of each env a trainer collects; None if it collects episodes, or no whole rows."""
+    params = trainer.params
+    steps, others = divmod(params.collection_step_num_env_steps or 0, params.training_collector.env_num)
+    return None if others else steps
+
+
 class TianshouLearner(Learner):
     """Does the training steps of an on-policy trainer, or the update of its algorithm alone, as such a step has it.
 
@@ -189,7 +197,7 @@ class TianshouLearner(Learner):
             raise ComponentError(
                 f"a training step of the trainer's collects {collected} env steps, not {n_steps} of each of "
                 f"{self.roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps="
-                f"{self.env_steps():g})"
+                f"{self.env_steps():.0f})"
             )
         self.owner = trainer.algorithm
         self._trainer: Any = trainer
@@ -249,13 +257,13 @@ LIBRARY = Library(
     vecenv=(Adapter("tianshou.env.venvs:BaseVectorEnv", TianshouStepper),),
     gae=(Adapter("tianshou.algorithm.algorithm_base:Algorithm.compute_episodic_return", _gae),),
     sac=(
-        Adapter("tianshou.trainer:OffPolicyTrainer", _updater),
+        Adapter("tianshou.trainer:OffPolicyTrainer", _updater, attrgetter("params.batch_size")),
         Adapter("tianshou.algorithm.algorithm_base:OffPolicyAlgorithm", _updater),
     ),
     ppo=(
-        Adapter("tianshou.trainer:OnPolicyTrainer", TianshouRoller),
+        Adapter("tianshou.trainer:OnPolicyTrainer", TianshouRoller, _n_steps),
         Adapter("tianshou.data.collector:BaseCollector", TianshouRoller),
     ),
-    learn=(Adapter("tianshou.trainer:OnPolicyTrainer", TianshouLearner),),
+    learn=(Adapter("tianshou.trainer:OnPolicyTrainer", TianshouLearner, _n_steps),),
     starter="test_tianshou.py",
 )

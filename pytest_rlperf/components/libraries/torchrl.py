@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.components.contracts import (
@@ -205,8 +206,8 @@ class TorchRLRoller(Roller):
         expected = self.n_steps * self.num_envs
         if self.env_steps(rollout) != expected:
             raise ComponentError(
-                f"the rollout is not full: it has {self.env_steps(rollout):g} frames, expected {self.n_steps} of each "
-                f"of {self.num_envs} envs"
+                f"the rollout is not full: it has {self.env_steps(rollout):.0f} frames, expected {self.n_steps} of "
+                f"each of {self.num_envs} envs"
             )
         check_finite((repr(key), tensor) for key, tensor in rollout.items(include_nested=True, leaves_only=True))
         _check_policy(self._collector, rollout)
@@ -305,13 +306,13 @@ LIBRARY = Library(
     module="torchrl",
     requirement="torchrl",
     vecenv=(Adapter("torchrl.envs:EnvBase", TorchRLStepper),),
-    replay=(Adapter("torchrl.data:ReplayBuffer", _drawing),),
+    replay=(Adapter("torchrl.data:ReplayBuffer", _drawing, attrgetter("batch_size")),),
     gae=(
         Adapter("torchrl.objectives.value:GAE", _gae_module),
         Adapter("torchrl.objectives.value.functional:generalized_advantage_estimate", _gae),
         Adapter("torchrl.objectives.value.functional:vec_generalized_advantage_estimate", _gae),
     ),
-    ppo=(Adapter("torchrl.collectors:BaseCollector", TorchRLRoller),),
+    ppo=(Adapter("torchrl.collectors:BaseCollector", TorchRLRoller, attrgetter("frames_per_batch")),),
     environments=("torchrl.envs:EnvBase.step",),
     starter="test_torchrl.py",
 )

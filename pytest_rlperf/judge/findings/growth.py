@@ -38,11 +38,15 @@ def _bytes(text: str) -> Callable[[float], str]:
 
 
 def _number(one: str, many: str) -> Callable[[float], str]:
-    return lambda number: f"{number:.2g} {one if round(number, 2) == 1 else many}"
+    return lambda number: f"{units.number(number)} {one if round(number, 2) == 1 else many}"
+
+
+# What Python's allocator hands out: an object has one block, and further ones for its attributes or its members.
+_BLOCKS = _number("block of Python memory", "blocks of Python memory")
 
 
 KEPT = (
-    Resource("objects", lambda usage: usage.objects, 0.1, 200, _number("Python object", "Python objects")),
+    Resource("objects", lambda usage: usage.objects, 0.1, 200, _BLOCKS),
     Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10, _bytes("memory")),
     Resource("device_bytes", lambda usage: usage.device_bytes, 64, 1, _bytes("device memory")),
     Resource("open_files", lambda usage: usage.open_files, 0, 3, _number("open file", "open files")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs
@@ -75,4 +76,5 @@ def _compared(base: OutputPart, head: OutputPart) -> tuple[Outputs, str, str]:
         for one, other in zip(base.sample, head.sample, strict=True)
     )
     kind = Outputs.CLOSE if is_close else Outputs.DIFFERENT
-    return kind, head.path, f"by up to {max(differences):.2g} of {max(map(abs, base.sample)):.3g}"
+    most, whole = units.number(max(differences)), units.number(max(map(abs, base.sample)), 3)
+    return kind, head.path, f"by up to {most} of {whole}"

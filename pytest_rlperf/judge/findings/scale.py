@@ -1,7 +1,7 @@
 """Scale: the time or the counts of a test that is parametrised by a number grow faster with it on head than on base.
 
-Small sizes are often flat, so the law is that of the two largest sizes: time in proportion to size to the power of an
-exponent.
+Small sizes are often flat, so the two largest sizes are compared. A law, size to the power of an exponent, is given of
+what head adds to base: beside work that does not grow, a scan of all that is stored seems to grow slower than it does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.judge.stats import shrunken_variance, squared_deviations, student_quantile
 from pytest_rlperf.model.judged import Finding, Policy
@@ -46,18 +47,30 @@ def find(points: Sequence[Point], policy: Policy) -> Finding | None:
     error = math.sqrt(variance.value * sum(1 / len(each) for each in ratios))
     certain = more - student_quantile(1 - policy.alpha / policy.tests, variance.freedom) * error
     if more >= _MORE * decades and certain >= _MORE / 2 * decades:
-        was = math.log(large.base_s / small.base_s) / decades
-        parts.append(f"time ∝ size^{was + more / decades:.2f} (base ^{was:.2f})")
+        base, ratio = (small.base_s, large.base_s), [math.exp(statistics.fmean(each)) for each in ratios]
+        head = base[0] * ratio[0], base[1] * ratio[1]
+        is_seen = ratio[0] - 1 >= _USUAL_SD  # what is added at the smaller size, above noise
+        parts.append(_growth("time", base, head, decades if is_seen else 0.0))
         figures["time"] = more / decades
     for name in _COUNTED:
-        base, head = (_exponent(small, large, side, name) for side in ("base_counts", "head_counts"))
-        if base is not None and head is not None and head - base >= _MORE:
-            parts.append(f"{name} ∝ size^{head:.2f} (base ^{base:.2f})")
-            figures[name] = head - base
+        was, now = (_exponent(small, large, side, name) for side in ("base_counts", "head_counts"))
+        if was is not None and now is not None and now - was >= _MORE:
+            base = small.base_counts[name], large.base_counts[name]
+            head = small.head_counts[name], large.head_counts[name]
+            parts.append(_growth(name, base, head, decades))
+            figures[name] = now - was
     if not parts:
         return None
-    line = f"from {small.size:g} to {large.size:g}: {', '.join(parts)}"
+    line = f"from {units.number(small.size, 12)} to {units.number(large.size, 12)}: {'; '.join(parts)}"
     return finding(policy, "scale", line, figures)
+
+
+def _growth(name: str, base: tuple[float, float], head: tuple[float, float], decades: float) -> str:
+    """Write how a figure grows from one size to another on either side, and the law of what head adds where known."""
+    times = [units.number(large / (small or 1.0)) if large else "1" for small, large in (head, base)]
+    added = head[0] - base[0], head[1] - base[1]
+    law = f", what is added ∝ size^{math.log(added[1] / added[0]) / decades:.1f}" if decades and min(added) > 0 else ""
+    return f"{name} ×{times[0]} (base ×{times[1]}){law}"
 
 
 def _exponent(small: Point, large: Point, side: str, name: str) -> float | None:
