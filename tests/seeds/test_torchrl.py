@@ -1,0 +1,184 @@
+"""TorchRL's profiling: named ranges that cost nothing when off, traces of the workers, and `timeit`."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.compat import torchrl
+from seeds.programs import run_python
+
+
+def imported_anew(monkeypatch: pytest.MonkeyPatch, setting: str | None) -> Any:
+    """Import the module a second time, with ``TORCHRL_PROFILING`` as given."""
+    if setting is None:
+        monkeypatch.delenv("TORCHRL_PROFILING", raising=False)
+    else:
+        monkeypatch.setenv("TORCHRL_PROFILING", setting)
+    spec = importlib.util.find_spec(torchrl.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("setting", [None, "0", "yes"])
+def test_named_ranges_that_cost_nothing_when_off(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decorated function is the function and all scopes are one, by their names and by ours, also when set later."""
+    theirs = imported_anew(monkeypatch, setting)
+
+    def step() -> None: ...
+
+    monkeypatch.setenv("TORCHRL_PROFILING", "1")
+    assert theirs._maybe_record_function_decorator("env.step")(step) is step
+    assert theirs._maybe_record_function("a") is theirs._maybe_record_function("b") is theirs._NULL_CONTEXT
+    assert run_python(
+        """
+        import os
+        from pytest_rlperf import timers
+
+        def step(): ...
+
+        os.environ["RLPERF_TIMERS"] = "on"
+        print(timers.timed(step) is step, timers.timed(name="env.step")(step) is step)
+        print(timers.hierarchical_timer("a") is timers.hierarchical_timer("b"))
+        with timers.hierarchical_timer("a"):
+            pass
+        print(timers.snapshot().root.children)
+        """
+    ) == ["True True", "True", "()"]
+
+
+@pytest.mark.torch
+def test_a_switch_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It silences and re-arms ranges and scopes that were armed at import, and warns where they were not."""
+    torch = pytest.importorskip("torch")
+    theirs = imported_anew(monkeypatch, "1")
+
+    def step() -> None:
+        with theirs._maybe_record_function("inline"):
+            pass
+
+    decorated = theirs._maybe_record_function_decorator("decorated")(step)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for on in (True, False, True):
+            theirs.set_profiling_enabled(on)
+            decorated()
+    names = [event.name for event in profile.events()]
+    assert [name for name in names if name in ("decorated", "inline")] == ["decorated", "inline"] * 2
+
+    unarmed = imported_anew(monkeypatch, None)
+    with pytest.warns(UserWarning, match="TORCHRL_PROFILING=1 was not in the environment"):
+        unarmed.set_profiling_enabled(True)
+    assert unarmed._maybe_record_function("inline") is unarmed._NULL_CONTEXT
+    program = """
+        import warnings
+        from pytest_rlperf import timers
+
+        for turn in (timers.enable, timers.disable, timers.enable):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                turn()
+            with timers.hierarchical_timer("step"):
+                pass
+            print(len(caught), *(timing.count for timing in timers.snapshot().root.children))
+        """
+    assert run_python(program, RLPERF_TIMERS="standby") == ["0 1", "0 1", "0 2"]
+    assert run_python(program) == ["1", "1", "1"]
+
+
+def test_every_process_and_every_ray_actor_is_armed_like_the_driver() -> None:
+    """Children inherit both variables, and `child_environment()` has both for Ray's ``runtime_env``."""
+    program = """
+        import multiprocessing, subprocess, sys, os
+        from pytest_rlperf import timers
+        from pytest_rlperf.compat import torchrl
+
+        def state(queue):
+            queue.put((timers.ARMED, timers.is_recording(), torchrl._PROFILING_ALLOWED))
+
+        print(timers.ARMED, timers.is_recording(), torchrl._PROFILING_ALLOWED)
+        queue = multiprocessing.get_context("fork").SimpleQueue()
+        child = multiprocessing.get_context("fork").Process(target=state, args=(queue,))
+        child.start()
+        print(*queue.get())
+        child.join()
+        code = '''
+        from pytest_rlperf import timers
+        from pytest_rlperf.compat import torchrl
+        print(timers.ARMED, timers.is_recording(), torchrl._PROFILING_ALLOWED)
+        '''.replace("        ", "")
+        bare = {k: v for k, v in os.environ.items() if k not in ("RLPERF_TIMERS", "TORCHRL_PROFILING")}
+        for environment in (os.environ, {**bare, **timers.child_environment()}):  # a child's, and a Ray actor's
+            print(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout)
+        """
+    for variables, armed in (
+        ({"RLPERF_TIMERS": "on", "TORCHRL_PROFILING": "1"}, "True True True"),
+        ({"RLPERF_TIMERS": "standby"}, "True False False"),
+        ({}, "False False False"),
+    ):
+        assert [line for line in run_python(program, **variables) if line] == [armed] * 4
+
+
+def test_timeit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts, calls and marks are one register, which is printed as theirs is, read as a dictionary, and erased."""
+    monkeypatch.setattr(torchrl.timeit, "_REG", {})
+    monkeypatch.setattr(torchrl.timeit, "_MARKS", {})
+    monkeypatch.setattr(torchrl.timeit, "_printevery_count", 0)
+    monkeypatch.setattr(torchrl._logger, "level", 0)
+    times = iter([1.0, 1.5, 2.0, 3.0, 4.0, 4.25])
+    monkeypatch.setattr(torchrl, "_clock", lambda: next(times))
+    with torchrl.timeit("collect"):
+        pass
+    torchrl.timeit("collect")(lambda: None)()
+    torchrl.timeit.mark_start("update")
+    torchrl.timeit.mark_end("update")
+    text = (
+        "epoch -- collect took 750.0000 msec (total =  1.5000 sec since last reset).\n"
+        "epoch -- update took 250.0000 msec (total =  0.2500 sec since last reset)."
+    )
+    assert torchrl.timeit.print(prefix="epoch") == text
+    for _ in range(4):
+        torchrl.timeit.printevery(num_prints=2, total_count=4, prefix="epoch")
+    assert capsys.readouterr().out == f"{text}\n" * 3
+    assert torchrl.timeit.todict() == {"collect": 0.75, "update": 0.25}
+    assert torchrl.timeit.todict(percall=False, prefix="time") == {"time/collect": 1.5, "time/update": 0.25}
+    torchrl.timeit.erase()
+    assert torchrl.timeit.todict() == {"collect": 0.0, "update": 0.0}
+
+
+def test_their_private_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that set TorchRL's switches by name find them obeyed, so that theirs run on this module."""
+    armed = imported_anew(monkeypatch, None)
+    monkeypatch.setattr(armed, "_PROFILING_ALLOWED", True)
+    monkeypatch.setattr(armed, "_PROFILING_ENABLED", True)
+
+    def step() -> int:
+        return 5
+
+    decorated = armed._maybe_record_function_decorator("env.step")(step)
+    assert decorated is not step
+    assert decorated.__wrapped__ is step
+    assert decorated.__name__ == "step"
+    armed.set_profiling_enabled(False)
+    assert armed._PROFILING_ENABLED is False
+    assert decorated() == 5
+    assert isinstance(armed._maybe_timeit("update"), armed.timeit)
+
+
+@pytest.mark.torch
+def test_code_with_ranges_and_timers_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile makes one graph of it, with no range and no timer within."""
+    torch = pytest.importorskip("torch")
+    armed = imported_anew(monkeypatch, "1")
+
+    def step(x: Any) -> Any:
+        with armed._maybe_record_function("policy"), armed._maybe_timeit("policy"):
+            return x + 1
+
+    compiled = torch.compile(armed._maybe_record_function_decorator("step")(step), backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert armed.timeit.todict() == {}
