@@ -21,10 +21,11 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
 
-from pytest_rlperf.timers.scope import within
+from pytest_rlperf.timers.scope import pauses, within
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -216,7 +217,19 @@ def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
     """Return a decorator that runs each call within a range; where ranges are not allowed, it returns its argument."""
     if not _PROFILING_ALLOWED:
         return _unchanged
-    return lambda fn: within(fn, lambda: _maybe_record_function(name))
+
+    def decorator(fn: F) -> F:
+        if pauses(fn):
+            return within(fn, lambda: _maybe_record_function(name))
+
+        @wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:  # here, as torch.compile leaves the code of timers alone
+            with _maybe_record_function(name):
+                return fn(*args, **kwargs)
+
+        return cast("F", wrapper)
+
+    return decorator
 
 
 def _unchanged(fn: F) -> F:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.compat import torchrl
+from pytest_rlperf.timers import recording
 from seeds.programs import run_python
 
 
@@ -171,8 +172,11 @@ def test_their_private_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.torch
 def test_code_with_ranges_and_timers_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile makes one graph of it, with no range and no timer within."""
+    """torch.compile makes one graph of it, with no range and no timer within, also after timers have recorded."""
     torch = pytest.importorskip("torch")
+    importlib.import_module("torch._dynamo")
+    with recording():
+        pass
     armed = imported_anew(monkeypatch, "1")
 
     def step(x: Any) -> Any:
