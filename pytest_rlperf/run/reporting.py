@@ -22,6 +22,7 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
+from pytest_rlperf.report.components import render_components
 from pytest_rlperf.report.exports import BENCHMARK_OPTION, benchmark_document
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
@@ -170,6 +171,11 @@ class EndOfRun:
         summary = self._summary(verbose=verbose, kept=self._kept)
         reporter.section("rlperf")
         reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
+        skipped = [report.longrepr[2] for report in reporter.stats.get("skipped", ()) if type(report.longrepr) is tuple]
+        components = render_components(outcomes, skipped, width=width)
+        if components:
+            reporter.section("components by libraries")
+            reporter.write(components)
         for command in self._write_github(summary, failed):
             reporter.write_line(command)
 
