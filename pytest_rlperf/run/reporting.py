@@ -31,7 +31,15 @@ from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 from pytest_rlperf.report.wording import collision_text, note_lines
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.writing import CACHE, LATEST_RUN, OutputError, check_file, write_file
+from pytest_rlperf.writing import (
+    CACHE,
+    LATEST_RUN,
+    TRACE_OPTION,
+    OutputError,
+    check_file,
+    check_files_in,
+    write_file,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -49,6 +57,8 @@ def check_outputs(settings: Config) -> None:
     for option, path in ((_JSON, settings.json), (BENCHMARK_OPTION, settings.benchmark_json)):
         if path is not None:
             check_file(option, path)
+    if settings.trace is not None:
+        check_files_in(TRACE_OPTION, settings.trace)
     if settings.html is not None:
         from pytest_rlperf.report.html import check_html  # which most runs need not load
 

@@ -313,6 +313,13 @@ class Explain(Order, frozen=True):
     answer: ClassVar[Any] = Explained
 
 
+class Trace(Order, frozen=True):
+    """Record one call, once all timed slices are taken, and return it as Chrome's trace events."""
+
+    answer: ClassVar[Any] = str
+    title: str = ""
+
+
 class Failure(msgspec.Struct, frozen=True):
     """The reason for a measured call to fail: a regression, or a measurement that broke."""
 
@@ -338,7 +345,9 @@ class Quit(Message, frozen=True):
 
 
 ToLoader: TypeAlias = Load | ForkPair
-Orders: TypeAlias = Check | Count | WarmUp | Survey | Slow | Place | Take | ReadUsage | FindAllocations | Explain
+Orders: TypeAlias = (
+    Check | Count | WarmUp | Survey | Slow | Place | Take | ReadUsage | FindAllocations | Explain | Trace
+)
 ToWorker: TypeAlias = Fork | Run | Orders | Leave | Reap | Quit
 
 

@@ -167,6 +167,8 @@ class RemoteEngine:
                 return meter.allocations(order.least_bytes)
             case m.Explain():
                 return m.Explained(*meter.explain())
+            case m.Trace():
+                return meter.trace(order.title)
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
     def loaded(self) -> dict[str, str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from example import OK, Example
 
 from pytest_rlperf.compat import torchrl
 from pytest_rlperf.timers import recording
@@ -122,6 +125,33 @@ def test_every_process_and_every_ray_actor_is_armed_like_the_driver() -> None:
         ({}, "False False False"),
     ):
         assert [line for line in run_python(program, **variables) if line] == [armed] * 4
+
+
+@pytest.mark.torch
+def test_the_timeline_of_one_measured_call(tmp_path: Path) -> None:
+    """`--rlperf-trace` writes each test's phases as ranges, and when the env's worker processes ran meanwhile."""
+    pytest.importorskip("gymnasium")
+    example = Example(
+        tmp_path,
+        {
+            "test_it.py": """
+                import gymnasium
+
+                def make():
+                    return gymnasium.make("CartPole-v1")
+
+                def test_step(rlperf_vecenv_step):
+                    rlperf_vecenv_step(lambda: gymnasium.vector.AsyncVectorEnv([make] * 2))
+                """
+        },
+    )
+    example.pytest("--rlperf", "--rlperf-max-time=1", "--rlperf-trace=traces", code=OK)
+    (file,) = (example.root / "traces").iterdir()
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    assert {"call", "action", "env_step"} <= {each["name"] for each in events if each["ph"] == "X"}
+    processes = [each["args"]["name"].partition(" (")[0] for each in events if each["name"] == "process_name"]
+    if Path("/proc/self/schedstat").exists():
+        assert sorted(processes) == ["Worker<AsyncVectorEnv>-0", "Worker<AsyncVectorEnv>-1", "test_it.py::test_step"]
 
 
 def test_timeit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
