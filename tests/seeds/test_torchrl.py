@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from example import OK, Example
 
 from pytest_rlperf.compat import torchrl
+from pytest_rlperf.compat.workers import trace_workers
 from pytest_rlperf.timers import recording
 from seeds.programs import run_python
 
@@ -100,6 +103,7 @@ def test_every_process_and_every_ray_actor_is_armed_like_the_driver() -> None:
         import multiprocessing, subprocess, sys, os
         from pytest_rlperf import timers
         from pytest_rlperf.compat import torchrl
+from pytest_rlperf.compat.workers import trace_workers
 
         def state(queue):
             queue.put((timers.ARMED, timers.is_recording(), torchrl._PROFILING_ALLOWED))
@@ -113,6 +117,7 @@ def test_every_process_and_every_ray_actor_is_armed_like_the_driver() -> None:
         code = '''
         from pytest_rlperf import timers
         from pytest_rlperf.compat import torchrl
+from pytest_rlperf.compat.workers import trace_workers
         print(timers.ARMED, timers.is_recording(), torchrl._PROFILING_ALLOWED)
         '''.replace("        ", "")
         bare = {k: v for k, v in os.environ.items() if k not in ("RLPERF_TIMERS", "TORCHRL_PROFILING")}
@@ -125,6 +130,111 @@ def test_every_process_and_every_ray_actor_is_armed_like_the_driver() -> None:
         ({}, "False False False"),
     ):
         assert [line for line in run_python(program, **variables) if line] == [armed] * 4
+
+
+def collect(env: Any, traces: Any, rollouts: int) -> None:
+    for _ in range(rollouts):
+        for _ in range(4):
+            env.step(np.zeros((env.num_envs, 1), np.float32))
+        traces.rollout()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("library", ["gymnasium", "stable_baselines3"])
+def test_a_trace_of_the_worker_that_does_the_rollout(library: str, tmp_path: Path) -> None:
+    """Chosen workers of a vector env write what they ran in some rollouts, and after an early end what there is."""
+    gymnasium = pytest.importorskip("gymnasium")
+    made = [lambda: gymnasium.make("Pendulum-v1")] * 3
+    if library == "gymnasium":
+        env = gymnasium.vector.AsyncVectorEnv(made)
+    else:
+        pytest.importorskip("stable_baselines3")
+        from stable_baselines3.common.vec_env import SubprocVecEnv
+
+        env = SubprocVecEnv(made, start_method="fork")
+    path = tmp_path / "traces" / "worker_{worker_idx}.json"
+    try:
+        env.reset()
+        for workers, rollouts in (([0, 2], 5), ([1], 2)):
+            with trace_workers(env, workers=workers, num_rollouts=3, warmup_rollouts=1, save_path=path) as traces:
+                collect(env, traces, rollouts)
+        with trace_workers(env, workers=[1], warmup_rollouts=2, save_path=tmp_path / "never.json") as traces:
+            collect(env, traces, 1)
+        collect(env, traces, 1)
+        with pytest.raises(ValueError, match="workers 0 to 2"):
+            trace_workers(env, workers=[3])
+    finally:
+        env.close()
+    assert [each.name for each in sorted((tmp_path / "traces").iterdir())] == [f"worker_{n}.json" for n in range(3)]
+    assert [steps_in(tmp_path / "traces" / f"worker_{n}.json") for n in range(3)] == [8, 4, 8]
+    assert not (tmp_path / "never.json").exists()
+
+
+def steps_in(path: Path) -> int:
+    """Return how many steps of Pendulum a Chrome trace has."""
+    names = [str(each.get("name")) for each in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]]
+    return sum("pendulum.py" in name and name.endswith(": step") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"num_rollouts": 2, "warmup_rollouts": 2}, "less than num_rollouts=2"),
+        ({"warmup_rollouts": -1}, "at least 0"),
+        ({"workers": [0, 1], "save_path": "one.json"}, "needs {worker_idx}"),
+    ],
+)
+def test_traces_of_workers_that_make_no_sense(given: dict[str, Any], error: str) -> None:
+    """Arguments are checked before anything is traced, and what has no workers is named."""
+    with pytest.raises(ValueError, match=error):
+        trace_workers(object(), **given)
+    with pytest.raises(TypeError, match="object has no workers that can be traced"):
+        trace_workers(object())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_traces_of_collectors(processes: int, tmp_path: Path) -> None:
+    """A collector's workers are traced by TorchRL's own hook, and the one that was there before is put back."""
+    collectors = pytest.importorskip("torchrl.collectors")
+    if not hasattr(collectors.BaseCollector, "enable_profile"):
+        pytest.skip("this TorchRL profiles no workers")
+    from torchrl.envs import GymEnv
+
+    def make() -> Any:
+        return GymEnv("CartPole-v1")
+
+    given: dict[str, Any] = {"frames_per_batch": 20 * processes, "total_frames": 120 * processes}
+    given["post_collect_hook"] = Noted(tmp_path)
+    if processes == 1:
+        collector = collectors.Collector(make, None, **given)
+    else:
+        collector = collectors.MultiSyncCollector([make] * processes, None, **given)
+    path = tmp_path / "worker_{worker_idx}.json"
+    try:
+        with trace_workers(collector, workers=range(processes), num_rollouts=10, save_path=path):
+            batches = iter(collector)
+            for _ in range(3):
+                next(batches)
+        assert not list(tmp_path.glob("noted*"))
+        for _ in range(2):
+            next(batches)
+    finally:
+        collector.shutdown()
+    assert sorted(each.name for each in tmp_path.glob("worker*")) == [f"worker_{n}.json" for n in range(processes)]
+    assert len(list(tmp_path.glob("noted*"))) == processes
+    for file in tmp_path.glob("worker*"):
+        assert json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+
+
+class Noted:
+    """A hook that leaves a file for each process that it ran in."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(self, batch: Any) -> None:
+        (self.directory / f"noted-{os.getpid()}").touch()
 
 
 @pytest.mark.torch
