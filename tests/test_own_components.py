@@ -206,6 +206,7 @@ class OldVectorEnv(VectorEnv):
         ({"single_action_space": Space(3), "action_space": Space(3)}, (3, 3)),
         ({"single_action_space": None, "sample_actions": lambda: np.zeros((3, 4))}, (3, 4)),
         ({"sample_actions": lambda: [0, 1, 2]}, (3,)),
+        ({"num_envs": None, "n_envs": 3}, (3, 2)),
     ],
 )
 def test_a_vector_env_of_ones_own(kind: type[VectorEnv], told: dict[str, Any], shape: tuple[int, ...]) -> None:

@@ -17,6 +17,7 @@ from pytest_rlperf.components.checks import (
     check_items,
     check_takes,
     finished,
+    num_envs_of,
     refusal,
     to_numpy,
 )
@@ -136,7 +137,7 @@ def _num_envs(agent: Any) -> int | None:
     """Return the ``num_envs`` of an agent or its env, or the only one in all that it holds; None if that is unclear."""
     held = (attribute(agent, "__dict__") or {}).values()
     for group in ([agent], [attribute(agent, "env")], [attribute(agent, "envs")], held):
-        found = {int(count) for each in group if isinstance(count := attribute(each, "num_envs"), Integral)}
+        found = {int(count) for each in group if isinstance(count := num_envs_of(each), Integral)}
         if len(found) == 1:
             return max(found.pop(), 0) or None
     return None

@@ -18,6 +18,7 @@ from pytest_rlperf.components.checks import (
     check_count,
     check_takes,
     finished,
+    num_envs_of,
     refusal,
     signature_of,
     to_numpy,
@@ -122,7 +123,7 @@ def _stepper(env: Any, seed: int) -> Stepper:
             "num_envs. For any other vector env, pass a function without arguments that steps it, and the number of "
             "envs: rlperf_vecenv_step(step, num_envs=8)"
         )
-    num_envs = attribute(env, "num_envs")
+    num_envs = num_envs_of(env)
     if num_envs is None:
         raise ComponentError(
             f"{type(env).__qualname__} has no num_envs: where it steps several envs, give it their number; for any "
