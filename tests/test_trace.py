@@ -129,6 +129,21 @@ def test_child_processes_are_seen_from_outside() -> None:
     assert sum(span.end_ns - span.start_ns for span in ran) > 5e6
 
 
+def test_child_processes_that_wait_have_no_ranges() -> None:
+    """A child that does nothing during the call leaves the trace as it is."""
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_spin, args=(there,))
+    child.start()
+    try:
+        here.send(True)
+        here.recv()
+        found = traced(lambda: None)
+    finally:
+        here.send(False)
+        child.join()
+    assert ([span.name for span in found.spans], found.notes) == (["call"], ())
+
+
 def test_a_device_has_tracks_of_its_streams() -> None:
     """The device's part of a phase lies where the device did it, which may be after the host has gone on."""
     bench = Bench()

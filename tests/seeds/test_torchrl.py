@@ -103,7 +103,6 @@ def test_every_process_and_every_ray_actor_is_armed_like_the_driver() -> None:
         import multiprocessing, subprocess, sys, os
         from pytest_rlperf import timers
         from pytest_rlperf.compat import torchrl
-from pytest_rlperf.compat.workers import trace_workers
 
         def state(queue):
             queue.put((timers.ARMED, timers.is_recording(), torchrl._PROFILING_ALLOWED))
@@ -117,7 +116,6 @@ from pytest_rlperf.compat.workers import trace_workers
         code = '''
         from pytest_rlperf import timers
         from pytest_rlperf.compat import torchrl
-from pytest_rlperf.compat.workers import trace_workers
         print(timers.ARMED, timers.is_recording(), torchrl._PROFILING_ALLOWED)
         '''.replace("        ", "")
         bare = {k: v for k, v in os.environ.items() if k not in ("RLPERF_TIMERS", "TORCHRL_PROFILING")}
