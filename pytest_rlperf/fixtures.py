@@ -203,9 +203,9 @@ def rlperf(request: pytest.FixtureRequest) -> Measure:
 def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
     """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``.
 
-    Knows the vector envs of many libraries, and others by ``reset()``, ``step(actions)``, ``num_envs`` and a space to
-    draw actions from. Actions are drawn beforehand; calls that only reset an env are not counted as its steps.
-    ComponentError where a value that a step returns does not have a row an env.
+    Knows the vector envs of many libraries, and others by ``reset()``, ``step(actions)``, ``num_envs`` and a space or
+    ``sample_actions()`` to draw actions from. Actions are drawn beforehand; calls that only reset an env are not
+    counted as its steps. ComponentError where a value that a step returns does not have a row an env.
     """
     return _measuring(request, "vecenv")
 

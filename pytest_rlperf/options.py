@@ -264,6 +264,8 @@ class Config:
         "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE")]
     benchmark_json: Annotated[Path | None, Option("--rlperf-benchmark-json", parse_path, None,
         "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE")]
+    trace: Annotated[Path | None, Option("--rlperf-trace", parse_path, None,
+        "write one call of each test and side as a Chrome trace, which Perfetto and chrome://tracing open", "DIR")]
     min_change_s: Annotated[float, Option(None, parse_duration, 0.0,
         "an absolute time per call: a smaller change never fails", marker=True)]
     gate: Annotated[bool, Option(None, parse_flag, True,
@@ -371,23 +373,23 @@ def read_config(config: pytest.Config) -> Config:
     return replace(settings, baseline_dir=directory if directory.is_absolute() else config.rootpath / directory)
 
 
-_FOR_MEASURING = ("json", "html", "benchmark-json", "shard", "ray", "strict", "findings")
+_FOR_MEASURING = ("json", "html", "benchmark-json", "trace", "shard", "ray", "strict", "findings")
 _CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
     ("shard", "measures a part of the tests", ("selfcheck", "bisect")),
     (
         "ray",
         "measures on other machines",
-        ("selfcheck", "bisect", "shard", "save-baseline", "benchmark-json"),
+        ("selfcheck", "bisect", "shard", "save-baseline", "benchmark-json", "trace"),
     ),
     (
         "selfcheck",
         "compares your code with itself, and writes only --rlperf-json",
-        ("save-baseline", "against", "html", "benchmark-json"),
+        ("save-baseline", "against", "html", "benchmark-json", "trace"),
     ),
     (
         "bisect",
         "compares commits, and writes no files",
-        ("save-baseline", "selfcheck", "against", "json", "html", "benchmark-json"),
+        ("save-baseline", "selfcheck", "against", "json", "html", "benchmark-json", "trace"),
     ),
 )
 

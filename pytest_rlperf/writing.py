@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -92,6 +94,24 @@ def check_file(option: str, path: Path) -> None:
         raise OutputError(f"{option}={path} is a directory: name a file to write") from None
     except (OSError, ValueError) as error:
         raise _unwritable(option, path, error) from None
+
+
+TRACE_OPTION = "--rlperf-trace"
+
+
+def check_files_in(option: str, directory: Path) -> None:
+    """Raise OutputError where files cannot be written into a directory, which is made where there is none."""
+    try:
+        check_directory(directory)
+    except (OSError, ValueError) as error:
+        raise _unwritable(option, directory, error) from None
+
+
+def file_stem(nodeid: str) -> str:
+    """Return the name of a test's files: ASCII, readable, short, and different for different tests."""
+    digest = hashlib.sha256(nodeid.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    words = re.sub(r"[^A-Za-z0-9_]+", "-", nodeid.rpartition("/")[2]).strip("-")
+    return f"{words[:80]}-{digest}".lstrip("-")
 
 
 def write_file(option: str, path: Path, text: str) -> None:

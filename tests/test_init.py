@@ -288,6 +288,7 @@ def test_of_all_that_is_there(project: Example, code: str, expected: set[str]) -
         ({"mine.py": "def later():\n    import skrl.agents"}, ["skrl"]),
         ({"requirements.txt": "gymnasium[all]>=1 ; python_version > '3'\n# stable-baselines3\n"}, ["gymnasium"]),
         ({"pyproject.toml": '[project]\ndependencies = ["stable-baselines3>2"]'}, ["sb3"]),
+        ({"pyproject.toml": '[tool.poetry.dependencies]\npython = "^3.11"\nstable-baselines3 = "^2.4"'}, ["sb3"]),
         ({"tests/test_it.py": "import gymnasium", "setup.cfg": "[flake8"}, []),
         ({"tianshou/__init__.py": "import gymnasium, stable_baselines3", "x.py": GAE}, ["tianshou"]),
     ],

@@ -76,10 +76,19 @@ class HalfStepped(DummyVecEnv):
         return obs[:half], rewards[:half], dones[:half], infos[:half]
 
 
-def test_a_vec_env_that_is_wrong(wording: Wording) -> None:
-    """Rows that are missing are told before anything is timed."""
+class NeverReset(DummyVecEnv):
+    """Goes on with the observation that an episode ended with."""
+
+    def step_wait(self) -> Any:
+        obs, rewards, dones, infos = super().step_wait()
+        return obs, rewards, dones, [{} for _ in infos]
+
+
+@pytest.mark.parametrize("kind", [HalfStepped, NeverReset])
+def test_a_vec_env_that_is_wrong(kind: type[DummyVecEnv], wording: Wording) -> None:
+    """Rows and resets that are missing are told before anything is timed."""
     with wording.raises(ComponentError):
-        vecenv_workload(HalfStepped([Counting] * 4)).check()
+        vecenv_workload(kind([Counting] * 4)).check()
 
 
 def sac_agent(kind: type[SAC] = SAC) -> SAC:
@@ -159,7 +168,17 @@ class HalfCollected(PPO):
         return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps // 2)
 
 
-def test_a_rollout_that_is_wrong(wording: Wording) -> None:
-    """A rollout that is too short is told as that."""
+class Unestimated(PPO):
+    """Leaves out GAE."""
+
+    def collect_rollouts(self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int) -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rollout_buffer, "compute_returns_and_advantage", lambda last_values, dones: None)
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+
+
+@pytest.mark.parametrize("kind", [HalfCollected, Unestimated])
+def test_a_rollout_that_is_wrong(kind: type[PPO], wording: Wording) -> None:
+    """A rollout that is too short, or has no advantages, is told as that."""
     with wording.raises(ComponentError):
-        ppo_workload(ppo_agent(HalfCollected), 16, None).check()
+        ppo_workload(ppo_agent(kind), 16, None).check()

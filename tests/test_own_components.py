@@ -238,6 +238,9 @@ class OldVectorEnv(VectorEnv):
         ({"single_action_space": None, "action_space": Space(2)}, (3, 2)),
         ({"single_action_space": None, "action_space": Space(3, 2)}, (3, 2)),
         ({"single_action_space": Space(3), "action_space": Space(3)}, (3, 3)),
+        ({"single_action_space": None, "sample_actions": lambda: np.zeros((3, 4))}, (3, 4)),
+        ({"sample_actions": lambda: [0, 1, 2]}, (3,)),
+        ({"num_envs": None, "n_envs": 3}, (3, 2)),
     ],
 )
 def test_a_vector_env_of_ones_own(kind: type[VectorEnv], told: dict[str, Any], shape: tuple[int, ...]) -> None:
@@ -290,6 +293,9 @@ def test_an_env_that_is_never_reset(wording: Wording) -> None:
         {"num_envs": 0},
         {"num_envs": -3},
         {"num_envs": True},
+        {"sample_actions": lambda: np.zeros(2)},
+        {"sample_actions": lambda: 1},
+        {"sample_actions": lambda num_envs: np.zeros(num_envs)},
         {"metadata": {"autoreset_mode": "Disabled"}},
         {"metadata": {"autoreset_mode": "NextStep"}},
     ],
@@ -371,6 +377,37 @@ def test_rollouts_of_ones_own(make: Callable[[Array], Any]) -> None:
     workload = ppo_workload(Collector(make), 8, 32)
     workload.check()
     assert workload.processed(1) == 32.0
+
+
+FLAT = (
+    lambda rewards: {"rewards": rewards.ravel(), "obs": np.zeros((rewards.size, 3))},
+    lambda rewards: {"rewards": rewards.T, "obs": np.zeros((*rewards.T.shape, 3))},
+    lambda rewards: Bag(rew=rewards.ravel()),
+)
+
+
+@pytest.mark.parametrize("make", FLAT, ids=["flat", "env by env", "no rewards"])
+@pytest.mark.parametrize(
+    "held", [{"env": VectorEnv(num_envs=4)}, {"num_envs": np.int64(4), "envs": VectorEnv(num_envs=4)}]
+)
+def test_rollouts_of_an_agent_whose_env_has_num_envs(make: Callable[[Array], Any], held: Mapping[str, Any]) -> None:
+    """Rows may be the steps of all envs, or the envs; a whole iteration counts the same env steps."""
+    workload = ppo_workload(Collector(make, **held), 8)
+    workload.check()
+    assert workload.processed(1) == 32.0
+    weights = np.zeros(1)
+    training = train_workload(Collector(make, update=lambda rollout: np.add(weights, 1, out=weights), **held), 8)
+    training.check()
+    assert training.processed(1) == 32.0
+
+
+def test_a_rollout_of_another_number_of_envs(wording: Wording) -> None:
+    """It is an error that names the steps of all envs; of two numbers that are held, `env` has the agent's."""
+    with wording.raises(ComponentError):
+        ppo_workload(Collector(FLAT[0], env=VectorEnv(num_envs=3)), 8).check()
+    with pytest.raises(ComponentError, match=r"expected 8 rows\. For one of"):
+        ppo_workload(Collector(FLAT[0], train_env=VectorEnv(num_envs=4), eval_env=VectorEnv(num_envs=1)), 8).check()
+    ppo_workload(Collector(FLAT[0], eval_env=VectorEnv(num_envs=1), env=VectorEnv(num_envs=4)), 8).check()
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,7 @@ def test_an_object_that_nothing_holds(clock: FakeClock) -> None:
             ({"critic": "update_critic", "append": "append"}, deque(), "the deque has no 'update_critic'"),
             ({"append": "append"}, deque(), "the deque takes no attributes, and the NoneType holds it in none"),
             ({"as": "start.bit_length"}, range(3), "the int takes no attributes, and the range holds it in none"),
+            ({"nothing": []}, agent, "phase 'nothing': an empty list names nothing to time"),
             ({"as": "deque.append"}, sys.modules["collections"], "cannot be timed: .*deque.*; put a timer around"),
         ):
             with pytest.raises(ProbeError, match=says), attached(probes_for(phases, owner)):

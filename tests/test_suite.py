@@ -7,14 +7,20 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import builders
 import library_checks
 import pytest
 from example import NOTHING, OK, Example
+from wording import Wording
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.components.libraries import BASIS, Library, libraries
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.report.components import render_components
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -56,6 +62,67 @@ def test_every_component_has_rivals() -> None:
 
 def built(component: str) -> list[str]:
     return [library.name for library in library_checks.libraries_with(component)]
+
+
+OF_LIBRARIES = "pytest_rlperf.suite.libraries.test_"
+FIGURES = {
+    "pytest_rlperf.suite.test_gae::test_gae[128-8]": 13.2e6,
+    "pytest_rlperf.suite.test_gae::test_gae[2048-64]": 61e6,
+    f"{OF_LIBRARIES}sb3::test_sb3_gae[128-8]": 3.3e6,
+    f"{OF_LIBRARIES}sb3::test_sb3_gae[2048-64]": 65e6,
+    f"{OF_LIBRARIES}torchrl::test_torchrl_vecenv_step_synthetic[8]": 4e3,
+    f"{OF_LIBRARIES}reference::test_reference_vecenv_step_synthetic[8]": 130e3,
+    f"{OF_LIBRARIES}envpool::test_envpool_vecenv_step[8]": 6.8e6,
+    f"{OF_LIBRARIES}primitives::test_sb3_replay_push": 300e3,
+    f"{OF_LIBRARIES}torchrl::test_torchrl_new_component[3-4]": 1.0,
+    "tests/test_other.py::test_sb3_gae[128-8]": 1.0,
+}
+BROKEN = {
+    f"{OF_LIBRARIES}torchrl::test_torchrl_gae[128-8]": Status.INVALID,
+    f"{OF_LIBRARIES}torchrl::test_torchrl_gae[2048-64]": Status.ERROR,
+}
+REASONS = ["Skipped: skrl is not installed: pip install 'skrl[torch]'"] * 2 + ["Skipped: no device"]
+
+
+def measured_suite(figures: Mapping[str, float] = FIGURES) -> list[Outcome]:
+    """Return outcomes of tests with so many items/s, and of two that have broken."""
+    outcomes = [builders.outcome(builders.result(key, 1 / items_per_s)) for key, items_per_s in figures.items()]
+    for key, status in BROKEN.items():
+        found = builders.result(key)
+        found = found if status is Status.INVALID else replace(found, workers=())
+        outcomes.append(builders.outcome(found, builders.verdict(status)))
+    return outcomes
+
+
+def test_the_table_of_components_by_libraries(wording: Wording) -> None:
+    """A row is equal work, with a share beside each figure, a word where there is none, and how to add a library."""
+    assert render_components(measured_suite(), REASONS, width=80) == wording
+
+
+@pytest.mark.parametrize("prefix", ["", "lib/site-packages/"])
+def test_the_table_of_a_run_by_paths(prefix: str) -> None:
+    """Node ids, of this repository or of an installed package, give the same table as the names of modules."""
+    moved = {}
+    for key, figure in FIGURES.items():
+        module, _, test = key.partition("::")
+        moved[f"{prefix}{module.replace('.', '/')}.py::{test}" if "suite" in module else key] = figure
+    by_module = render_components(measured_suite(), [], width=80)
+    assert render_components(measured_suite(moved), [], width=80) == by_module
+
+
+def test_a_narrow_terminal_gets_the_table_in_parts() -> None:
+    """Libraries that do not fit come below, with the rows' names again; no line is wider."""
+    text = render_components(measured_suite(), REASONS, width=44)
+    assert max(map(len, text.splitlines())) <= 44
+    headings = [line.split()[1:] for line in text.splitlines() if line.startswith("items/s")]
+    assert headings == [["reference", "envpool"], ["sb3", "torchrl"]]
+
+
+def test_no_table_of_the_reference_alone() -> None:
+    """What is compared with nothing has no table, nor have tests of others."""
+    reference = {key: figure for key, figure in FIGURES.items() if "libraries" not in key or "other" in key}
+    assert render_components(measured_suite(reference)[: len(reference)], REASONS, width=80) == ""
+    assert render_components([], [], width=80) == ""
 
 
 def test_collecting_loads_no_library(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from pytest_rlperf.errors import for_log, in_encoding
+from pytest_rlperf.errors import did_you_mean, for_log, in_encoding
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Baseline
@@ -116,7 +116,9 @@ def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
         return known
     for pattern in patterns:
         if not any(_matches(key, pattern) for key in known):
-            raise UsageError(f"{pattern}: no such test; there is: {listed(known) or 'none'}")
+            names = [key.rpartition("::")[2].partition("[")[0] for key in known]
+            near = did_you_mean(pattern, [*known, *names, *(name.removeprefix("test_") for name in names)])
+            raise UsageError(f"{pattern}: no such test; there is: {listed(known) or 'none'}{near}")
     return [key for key in known if any(_matches(key, pattern) for pattern in patterns)]
 
 

@@ -157,8 +157,9 @@ def _declared(root: Path) -> list[str]:
 
     requirements = root / "requirements.txt"
     pinned = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
-    found = []
-    for line in [*read_settings(root).get("project", {}).get("dependencies", []), *pinned.splitlines()]:
+    found, settings = [], read_settings(root)
+    poetry = settings.get("tool", {}).get("poetry", {}).get("dependencies", {})
+    for line in [*settings.get("project", {}).get("dependencies", []), *poetry, *pinned.splitlines()]:
         try:
             found.append(Requirement(line.partition(" #")[0].strip()).name.lower())
         except InvalidRequirement:

@@ -9,13 +9,15 @@ a case in which the original loses track:
 - A scope that ends before one within it warns, and closes nothing but itself.
 - No name hides a method: after ``add_time("items")``, ``timing.items()`` still is the mapping's, and
   ``timing["items"]`` the time.
-- The mapping holds the name and the values only. It cannot be pickled or copied.
+- The mapping holds the name and the values only. A pickled or copied one has them and the tree of its own, and no scope
+  of it is open.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from copy import deepcopy
 from time import perf_counter as _clock
 from typing import Any
 
@@ -46,6 +48,15 @@ class _Node:
         self.children: dict[Any, _Node] = {}
         # The scope of each child, by the way that it counts: a look-up is cheaper than a new object.
         self.scopes: dict[tuple[int, Any], TimingContext] = {}
+
+    def copied(self) -> _Node:
+        """Return a copy of this path and those below it, without scopes: these belong to one ``Timing``."""
+        node = _Node(self.key, _copied(self.value))
+        node.children = {key: child.copied() for key, child in self.children.items()}
+        return node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Node, (self.key, self.value), (None, {"children": self.children})
 
 
 class _Open(threading.local):
@@ -119,7 +130,9 @@ class Timing(dict[Any, Any]):
     def __init__(self, name: str = "Profile", *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self["_name"] = name
-        root = _Node("~", 0.0)
+        self.__setstate__(_Node("~", 0.0))
+
+    def __setstate__(self, root: _Node) -> None:
         for slot, value in (("_root", root), ("_lock", threading.RLock()), ("_open", _Open(root))):
             object.__setattr__(self, slot, value)  # past the items
 
@@ -185,6 +198,18 @@ class Timing(dict[Any, Any]):
 
     def __setattr__(self, item: str, value: Any) -> None:
         self[item] = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:
+            items = [(key, _copied(value)) for key, value in self.items()]
+            return self.__class__.__new__, (self.__class__,), self._root.copied(), None, iter(items)
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+def _copied(value: Any) -> Any:
+    return deepcopy(value) if isinstance(value, AvgTime) else value
 
 
 def _text(value: object) -> str:

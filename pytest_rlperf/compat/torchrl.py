@@ -1,12 +1,13 @@
-"""``timeit`` under the name of ``torchrl._utils``; torch is loaded only where needed.
+"""``timeit`` and the profiling ranges under the names of ``torchrl._utils``; torch is loaded only where needed.
 
-Names, figures and text are TorchRL's. The differences are deliberate; each is a case in which the original loses track:
+Names, figures, text and the variable ``TORCHRL_PROFILING`` are TorchRL's. The differences are deliberate; each is a
+case in which the original loses track:
 
 - The clock is one that is never set back, so ``t0`` is no time of day.
 - A timer may be entered again before it has ended, by recursion or in another thread or task: no start is lost and
   no entry.
 - A decorated coroutine function is timed until it has ended, not until it is called. A generator function is timed
-  while it runs, without its consumer's work in between: from one item to the next is an entry.
+  while it runs, without its consumer's work in between: from one item to the next is an entry. Ranges do the same.
 - Where nothing has set up the logger ``torchrl``, ``timeit.print`` writes to the standard output, as TorchRL's own
   set-up has it.
 """
@@ -14,13 +15,17 @@ Names, figures and text are TorchRL's. The differences are deliberate; each is a
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from time import perf_counter as _clock
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
-from pytest_rlperf.timers.scope import within
+from pytest_rlperf.timers.scope import pauses, within
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -166,3 +171,66 @@ def _show(line: str) -> None:
         _logger.info(line)
     else:
         sys.stdout.write(f"{line}\n")
+
+
+# --------------------------------------------------------------------------- ranges of torch's profiler
+
+# Decided here for good: what was decorated while this was False is the function itself.
+_PROFILING_ALLOWED = os.environ.get("TORCHRL_PROFILING", "0") == "1"
+_PROFILING_ENABLED = _PROFILING_ALLOWED
+_NULL_CONTEXT: AbstractContextManager[Any] = nullcontext()
+
+
+def set_profiling_enabled(enabled: bool) -> None:
+    """Switch ranges on or off; where ``TORCHRL_PROFILING=1`` was not set at import, warn and leave them off."""
+    global _PROFILING_ENABLED  # other code reads the original's switch by this name
+    if enabled and not _PROFILING_ALLOWED:
+        warnings.warn(
+            "set_profiling_enabled(True) does nothing: TORCHRL_PROFILING=1 was not in the environment when this module "
+            "was imported, and functions that were decorated since have no ranges. Set it before Python starts",
+            stacklevel=2,
+        )
+    else:
+        _PROFILING_ENABLED = enabled
+
+
+def _is_compiling() -> bool:
+    torch = sys.modules.get("torch")  # without it nothing compiles
+    return torch is not None and torch.compiler.is_compiling()
+
+
+def _maybe_timeit(name: str) -> AbstractContextManager[Any]:
+    """Return a timer, or the null context while ``torch.compile``, which cannot follow a clock, traces the code."""
+    return _NULL_CONTEXT if _is_compiling() else timeit(name)
+
+
+def _maybe_record_function(name: str) -> AbstractContextManager[Any]:
+    """Return a range of torch's profiler, or the one null context where ranges are off."""
+    if not _PROFILING_ENABLED or _is_compiling():
+        return _NULL_CONTEXT
+    from torch.autograd.profiler import record_function
+
+    return cast("AbstractContextManager[Any]", record_function(name))
+
+
+def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
+    """Return a decorator that runs each call within a range; where ranges are not allowed, it returns its argument."""
+    if not _PROFILING_ALLOWED:
+        return _unchanged
+
+    def decorator(fn: F) -> F:
+        if pauses(fn):
+            return within(fn, lambda: _maybe_record_function(name))
+
+        @wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:  # here, as torch.compile leaves the code of timers alone
+            with _maybe_record_function(name):
+                return fn(*args, **kwargs)
+
+        return cast("F", wrapper)
+
+    return decorator
+
+
+def _unchanged(fn: F) -> F:
+    return fn

@@ -95,6 +95,12 @@ def check_count(name: str, value: Any) -> None:
         raise ComponentError(f"{name}={value!r}: expected a whole number of at least 1")
 
 
+def num_envs_of(env: Any) -> Any:
+    """Return a vector env's ``num_envs`` or ``n_envs``, whatever it is; None if it has neither."""
+    found = attribute(env, "num_envs")
+    return attribute(env, "n_envs") if found is None else found
+
+
 def check_items(value: Any) -> None:
     """Raise ComponentError unless ``value`` can be the number of items that one call processes."""
     __tracebackhide__ = True

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 from pytest_rlperf.components.checks import (
@@ -16,6 +17,7 @@ from pytest_rlperf.components.checks import (
     check_items,
     check_takes,
     finished,
+    num_envs_of,
     refusal,
     to_numpy,
 )
@@ -81,8 +83,9 @@ def ppo_workload(agent: Any, n_steps: int | None = None, items: float | None = N
 
     The check collects one rollout of an agent's: its arrays must have ``n_steps`` rows, or one more for what also
     has a value after the last step, and every number in them must be finite. Single numbers are statistics, and not
-    looked at. Env steps are those of the mask ``valid``, else those of ``rewards``. A rollout without both, or of shape
-    (n_steps × num_envs, …) or (num_envs, n_steps, …), needs ``items``, its env steps.
+    looked at. If the agent or its env has ``num_envs``, arrays may also be of shape (n_steps × num_envs, …) or
+    (num_envs, n_steps, …); ``items``, a rollout's env steps, says so of any other agent. Env steps are ``items``, else
+    those of the mask ``valid``, of ``rewards``, or of every env.
     """
     __tracebackhide__ = True
     roller = _roller(agent, n_steps, items)
@@ -115,7 +118,7 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
     make = adapter_for(lambda library: library.ppo, agent)
     collect = attribute(agent, "collect")
     if make is None and not callable(collect):
-        return _AnyRoller(_checked_thunk(agent, items), 0, items)
+        return _AnyRoller(_checked_thunk(agent, items), 0, None, items)
     if n_steps is None:
         n_steps = size_of(lambda library: library.ppo, agent, "n_steps")
     if n_steps is None:
@@ -129,7 +132,17 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
         check_items(items)
     thunk = f"a thunk collects any rollout: {_THUNK}"
     check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
-    return _AnyRoller(partial(collect, n_steps), n_steps, items)
+    return _AnyRoller(partial(collect, n_steps), n_steps, _num_envs(agent), items)
+
+
+def _num_envs(agent: Any) -> int | None:
+    """Return the ``num_envs`` of an agent or its env, or the only one in all that it holds; None if that is unclear."""
+    held = (attribute(agent, "__dict__") or {}).values()
+    for group in ([agent], [attribute(agent, "env")], [attribute(agent, "envs")], held):
+        found = {int(count) for each in group if isinstance(count := num_envs_of(each), Integral)}
+        if len(found) == 1:
+            return max(found.pop(), 0) or None
+    return None
 
 
 def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
@@ -154,12 +167,12 @@ def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
 class _AnyRoller(Roller):
     """Collects by a function; ``n_steps`` is 0 for a thunk. ``items`` are env steps that a rollout does not show."""
 
-    num_envs = 1
-
-    def __init__(self, collect: Callable[[], Any], n_steps: int, items: float | None) -> None:
+    def __init__(self, collect: Callable[[], Any], n_steps: int, num_envs: int | None, items: float | None) -> None:
         self.n_steps = n_steps
+        self.num_envs = num_envs or 1
         self._collect = collect
         self._items = items
+        self._all_steps = n_steps * num_envs if num_envs is not None else None
 
     def collect(self) -> Any:
         """Collect a rollout."""
@@ -169,15 +182,15 @@ class _AnyRoller(Roller):
         """Check that a rollout is full and finite; a thunk's is not looked at."""
         __tracebackhide__ = True
         if self.n_steps:
-            _check_rollout(rollout, self.n_steps, self._items)
+            _check_rollout(rollout, self.n_steps, self._all_steps if self._items is None else self._items)
 
     def env_steps(self, rollout: Any) -> Any:
         """Return how many env steps a rollout has, as a number of the library that made its mask."""
         __tracebackhide__ = True
-        return _env_steps(rollout, self._items)
+        return _env_steps(rollout, self._items, self._all_steps)
 
 
-def _check_rollout(rollout: Any, n_steps: int, items: float | None) -> None:
+def _check_rollout(rollout: Any, n_steps: int, all_steps: float | None) -> None:
     __tracebackhide__ = True
     import numpy as np
 
@@ -190,17 +203,18 @@ def _check_rollout(rollout: Any, n_steps: int, items: float | None) -> None:
     for path, array in found:
         if path.startswith(_AFTER_THE_LAST):
             continue
-        if not _is_full(array.shape, n_steps, items):
+        if not _is_full(array.shape, n_steps, all_steps):
+            flat = "" if all_steps is None else f", or the {all_steps:g} steps of all envs"
             raise ComponentError(
                 f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
+                f"expected {n_steps} rows{flat}. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
                 f"env steps; for any other, give a thunk: {_THUNK}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
 
 
-def _env_steps(rollout: Any, items: float | None) -> Any:
+def _env_steps(rollout: Any, items: float | None, all_steps: float | None) -> Any:
     """Return how many env steps a rollout holds, as a number of the library that made its mask."""
     __tracebackhide__ = True
     if items is not None:
@@ -208,9 +222,11 @@ def _env_steps(rollout: Any, items: float | None) -> Any:
     valid, rewards = _field(rollout, "valid"), _field(rollout, "rewards")
     if valid is not None:
         return valid.sum()
-    if rewards is None:
-        raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
-    return math.prod(rewards.shape)
+    if rewards is not None:
+        return math.prod(rewards.shape)
+    if all_steps is not None:
+        return all_steps
+    raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
 
 
 def _field(rollout: Any, name: str) -> Any:
@@ -220,11 +236,12 @@ def _field(rollout: Any, name: str) -> Any:
     return attribute(rollout, name)
 
 
-def _is_full(shape: tuple[int, ...], n_steps: int, items: float | None) -> bool:
+def _is_full(shape: tuple[int, ...], n_steps: int, all_steps: float | None) -> bool:
     """Whether an array has a row a step, or all steps of all envs in one row after the other or a row an env."""
     if shape[0] in (n_steps, n_steps + 1):
         return True
-    return items is not None and (shape[0] == items or (shape[1:2] == (n_steps,) and shape[0] * n_steps == items))
+    by_env = shape[1:2] == (n_steps,) and shape[0] * n_steps == all_steps
+    return all_steps is not None and (shape[0] == all_steps or by_env)
 
 
 # --------------------------------------------------------------------------- updates and iterations
@@ -342,7 +359,9 @@ def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> 
     check_takes(f"the fixture calls agent.collect({n_steps})", collect, (n_steps,), "give a thunk, lambda: …")
     if items is not None:
         check_items(items)
-    return _AnyLearner(agent, _update_of(agent), partial(collect, n_steps), items)
+    num_envs = _num_envs(agent)
+    all_steps = None if num_envs is None else n_steps * num_envs
+    return _AnyLearner(agent, _update_of(agent), partial(collect, n_steps), items, all_steps)
 
 
 class _AnyLearner(Learner):
@@ -357,9 +376,10 @@ class _AnyLearner(Learner):
         update: Callable[[Any], object],
         collect: Callable[[], Any] | None = None,
         items: float | None = None,
+        all_steps: float | None = None,
     ) -> None:
         self.owner = owner
-        self._update, self._collect, self._items = update, collect, items
+        self._update, self._collect, self._items, self._all_steps = update, collect, items, all_steps
         self._rollout: Any = None
 
     def collect(self) -> None:
@@ -383,7 +403,7 @@ class _AnyLearner(Learner):
     def env_steps(self) -> Any:
         """Return the env steps of the last rollout."""
         __tracebackhide__ = True
-        return _env_steps(self._rollout, self._items)
+        return _env_steps(self._rollout, self._items, self._all_steps)
 
 
 def _update_of(agent: Any) -> Callable[[Any], object]:

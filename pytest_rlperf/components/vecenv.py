@@ -18,6 +18,7 @@ from pytest_rlperf.components.checks import (
     check_count,
     check_takes,
     finished,
+    num_envs_of,
     refusal,
     signature_of,
     to_numpy,
@@ -122,7 +123,7 @@ def _stepper(env: Any, seed: int) -> Stepper:
             "num_envs. For any other vector env, pass a function without arguments that steps it, and the number of "
             "envs: rlperf_vecenv_step(step, num_envs=8)"
         )
-    num_envs = attribute(env, "num_envs")
+    num_envs = num_envs_of(env)
     if num_envs is None:
         raise ComponentError(
             f"{type(env).__qualname__} has no num_envs: where it steps several envs, give it their number; for any "
@@ -214,22 +215,34 @@ def _seed(seeded: Any, seed: int) -> None:
 
 
 def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
-    """Return actions for every env, of ``single_action_space``, or of ``action_space``, of one env or of all."""
+    """Return actions for every env: what its ``sample_actions()`` returns, or of a space of one env's or of all's."""
     __tracebackhide__ = True
+    sample = attribute(env, "sample_actions")
+    if callable(sample):
+        check_takes("rlperf_vecenv_step calls env.sample_actions()", sample, (), _ANY_STEP.format(num_envs))
+        batches = [sample() for _ in range(ACTIONS)]
+        try:
+            rows = f"{len(batches[0])} rows"
+        except TypeError:
+            rows = type(batches[0]).__qualname__
+        if rows != f"{num_envs} rows":
+            raise ComponentError(f"sample_actions() returned {rows}, expected {num_envs} rows, one for each env")
+        return batches
     single, space = attribute(env, "single_action_space"), attribute(env, "action_space")
     space = space if single is None else single
     if not callable(attribute(space, "sample")):
         raise ComponentError(
             f"{type(env).__qualname__} has nothing to draw actions from: give it single_action_space or action_space "
-            f"with sample(), or {_ANY_STEP.format(num_envs)}"
+            f"with sample(), or a method sample_actions() that returns a row for each env, or "
+            f"{_ANY_STEP.format(num_envs)}"
         )
     _seed(space, seed)
     shape = np.shape(space.sample())
     if single is None and shape == (num_envs,):
         raise ComponentError(
             f"action_space.sample() has shape {shape}: one action of {num_envs} numbers, or one for each of the "
-            f"{num_envs} envs? Give the env single_action_space too"
+            f"{num_envs} envs? Give the env single_action_space too, or a method sample_actions()"
         )
     draws = 1 if single is None and shape[:1] == (num_envs,) else num_envs
-    batches = ([space.sample() for _ in range(draws)] for _ in range(ACTIONS))
-    return [batch[0] if draws == 1 else np.stack(batch) for batch in batches]
+    drawn = ([space.sample() for _ in range(draws)] for _ in range(ACTIONS))
+    return [batch[0] if draws == 1 else np.stack(batch) for batch in drawn]

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
+from pytest_rlperf.counters.calls import extension_with
 from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.model.measured import Share
 from pytest_rlperf.probes import Undo, attached, put, together
@@ -78,7 +79,7 @@ def owner_of_code(code: CodeType) -> str:
 def owner_of_native(text: str) -> str:
     """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
 
-    A function without a module is Python's.
+    A function without a module is Python's, unless an extension has the class that it is a method of.
     """
     if any(name in text for name in _HARNESS_NATIVES):
         return HARNESS
@@ -94,9 +95,11 @@ def owner_of_native(text: str) -> str:
 
 def _owner_of_name(name: str) -> str:
     """Return the owner of a dotted name."""
-    top, dot, _ = name.partition(".")
+    top, dot, rest = name.partition(".")
     if name in _WAITS:
         return WAITING
+    if top == "builtins":
+        top = extension_with(rest.partition(".")[0]).partition(".")[0]
     if not dot or top in sys.stdlib_module_names:
         return PYTHON
     return {"torch": PYTORCH, "functorch": PYTORCH, "jaxlib": JAX}.get(top, top)

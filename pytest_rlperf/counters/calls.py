@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 import threading
+import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
@@ -171,7 +174,7 @@ def _key_of(function: Any) -> Hashable:
 def owner_of(function: Any) -> str:
     """Return the module of a native function, or that of a method's class."""
     if type(function) is MethodDescriptorType:
-        return str(function.__objclass__.__module__)
+        return _module_of(function.__objclass__)
     module = getattr(function, "__module__", None)
     if isinstance(module, str):
         return module
@@ -180,8 +183,27 @@ def owner_of(function: Any) -> str:
         return owner.__name__
     for base in (*_class_of(owner).__mro__, *type(owner).__mro__):
         if getattr(function, "__name__", None) in vars(base):
-            return str(base.__module__)
-    return str(type(function).__module__)
+            return _module_of(base)
+    return _module_of(type(function))
+
+
+def _module_of(kind: type) -> str:
+    return extension_with(kind.__name__) if kind.__module__ == "builtins" else str(kind.__module__)
+
+
+def extension_with(name: str) -> str:
+    """Return the loaded extension that has the class of a name which gives ``builtins`` as its module.
+
+    Rust's classes do so unless they are told their module. ``builtins`` is returned for Python's own classes, of which
+    extensions may have some, too: PyTorch has NoneType.
+    """
+    own = vars(builtins).get(name, vars(types).get(name))
+    for module_name, module in list(sys.modules.items()):
+        found = getattr(module, "__dict__", {}).get(name)
+        is_class = isinstance(found, type) and found.__module__ == "builtins" and found is not own
+        if is_class and str(getattr(module, "__file__", "")).endswith(tuple(EXTENSION_SUFFIXES)):
+            return module_name
+    return "builtins"
 
 
 def _class_of(owner: object) -> type:

@@ -43,6 +43,7 @@ from pytest_rlperf.measure.rounds import (
     steps_for,
     traced_shape,
 )
+from pytest_rlperf.measure.trace import chrome_trace, trace_call
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import (
     Harvest,
@@ -353,6 +354,15 @@ class Meter:
         wait = None if self.device is None else self.device.clock.synchronize
         with quiet(), nullcontext() if self.device is None else self.device.answering():
             return explain(self.workload, self._call_s, wait)
+
+    def trace(self, title: str) -> str:
+        """Return the trace of one call, which belongs to no slice, as Chrome's trace events."""
+        __tracebackhide__ = True
+        source = self._source = self._source or source_of_phases(self.workload, self.clocks.wall_ns)
+        with quiet(), nullcontext() if self.device is None else self.device.answering():
+            found = trace_call(source, self.workload.setup, self.device, self.clocks.wall_ns)
+        self.workload.processed(0)
+        return chrome_trace(found, title)
 
     def slow_down(self, share: float, steps: int | None) -> int:
         """Have every round do extra work from now on, and return its steps: ``share`` of a round without ``steps``.

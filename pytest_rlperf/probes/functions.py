@@ -31,11 +31,13 @@ def probes_for(phases: Phases, owner: object) -> list[Probe]:
     also be a bound method, a function or a module itself; several targets make one phase. ProbeError where there is
     nothing to time.
     """
-    return [
-        _probe(name, target, owner)
-        for name, targets in phases.items()
-        for target in (targets if isinstance(targets, Sequence) and not isinstance(targets, str) else [targets])
-    ]
+    found = []
+    for name, given in phases.items():
+        targets = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        if not targets:
+            raise ProbeError(f"phase {name!r}: an empty list names nothing to time")
+        found += [_probe(name, target, owner) for target in targets]
+    return found
 
 
 def _probe(name: str, target: Target, owner: object) -> Probe:

@@ -39,7 +39,7 @@ from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run.live_comparison import Lanes, Measuring, count_lanes
-from pytest_rlperf.run.one_test import OneTest, check_self, essence, explain, failure_of
+from pytest_rlperf.run.one_test import OneTest, check_self, essence, explain, failure_of, write_traces
 from pytest_rlperf.run.reporting import ReportForwarder
 from pytest_rlperf.run.state import RunState, Series, tree_top
 from pytest_rlperf.sides.prepare import Preparation
@@ -322,6 +322,9 @@ class TestLoop:
         if explains and outcome.result.measured:
             with nullcontext() if group.has_machine else test.lanes.lane(test.order):
                 outcome = explain(group, outcome, progress)
+        if settings.trace is not None and outcome.result.measured:
+            with nullcontext() if group.has_machine else test.lanes.lane(test.order):
+                notes = (*notes, *write_traces(group, settings.trace, progress))
         end = m.Leave(outcome.result, failure_of(outcome, self.run_state))
         return Judged(end, outcome, notes=notes)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf.errors import SideError
@@ -19,7 +20,15 @@ from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import OFF, Outcome, Selfcheck, Status, Trial, Verdict
 from pytest_rlperf.model.measured import Result, Start, test_name
-from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, Progress, UncomparedCounts
+from pytest_rlperf.model.notes import (
+    GatesNotCounted,
+    Note,
+    NothingCounted,
+    Obstacle,
+    Progress,
+    TextNote,
+    UncomparedCounts,
+)
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.summary import failure_text
 from pytest_rlperf.run.live_comparison import (
@@ -39,6 +48,7 @@ from pytest_rlperf.sides.observed import NothingLoadedError, digests
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import BaseSides, Stems, WorkerGroup
+from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_file
 
 
 class Measured(NamedTuple):
@@ -287,6 +297,22 @@ def explain(group: WorkerGroup, outcome: Outcome, progress: Progress) -> Outcome
             notes = (*outcome.result.notes, *found.notes)
             return replace(outcome, result=replace(outcome.result, shares=found.shares, notes=notes))
     return outcome
+
+
+def write_traces(group: WorkerGroup, directory: Path, progress: Progress) -> list[TextNote]:
+    """Write the trace of one call of each side whose workers have the test open; return notes on what failed."""
+    notes, done = [], set()
+    for worker in group.workers:
+        side = "base" if worker.is_base else "head"
+        if worker.called is not None and worker.checked_s is not None and side not in done:
+            done.add(side)
+            progress.show("recording a trace")
+            text: str = worker.ask(m.Trace(title=f"{group.key} ({side})"))
+            try:
+                write_file(TRACE_OPTION, directory / f"{file_stem(group.key)}.{side}.json", text)
+            except OutputError as error:
+                notes.append(TextNote(str(error)))
+    return notes
 
 
 def failure_of(outcome: Outcome, run: RunState) -> m.Failure | None:

@@ -23,6 +23,7 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
+from pytest_rlperf.report.components import render_components
 from pytest_rlperf.report.exports import BENCHMARK_OPTION, benchmark_document
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
@@ -31,7 +32,15 @@ from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 from pytest_rlperf.report.wording import collision_text, note_lines
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.writing import CACHE, LATEST_RUN, OutputError, check_file, write_file
+from pytest_rlperf.writing import (
+    CACHE,
+    LATEST_RUN,
+    TRACE_OPTION,
+    OutputError,
+    check_file,
+    check_files_in,
+    write_file,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -49,6 +58,8 @@ def check_outputs(settings: Config) -> None:
     for option, path in ((_JSON, settings.json), (BENCHMARK_OPTION, settings.benchmark_json)):
         if path is not None:
             check_file(option, path)
+    if settings.trace is not None:
+        check_files_in(TRACE_OPTION, settings.trace)
     if settings.html is not None:
         from pytest_rlperf.report.html import check_html  # which most runs need not load
 
@@ -173,6 +184,11 @@ class EndOfRun:
         reporter.section("rlperf")
         text = render_summary(outcomes, summary, width=width, color=color, verbose=verbose)
         reporter.write(for_log(text, styled=color))
+        skipped = [report.longrepr[2] for report in reporter.stats.get("skipped", ()) if type(report.longrepr) is tuple]
+        components = render_components(outcomes, skipped, width=width)
+        if components:
+            reporter.section("components by libraries")
+            reporter.write(for_log(components))
         for command in self._write_github(summary, failed):
             reporter.write_line(command)  # to GitHub's runner, which is to obey it: its parts are escaped
 

@@ -248,7 +248,7 @@ class RunState:
     def _read_tree(self) -> Tree:
         """Return the state of the tree, in which what the run itself writes does not count."""
         settings = self.settings
-        outputs = (settings.json, settings.html, settings.benchmark_json)
+        outputs = (settings.json, settings.html, settings.benchmark_json, settings.trace)
         return read_tree(self._root, settings.baseline_dir, [path for path in outputs if path is not None])
 
 

@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 VARIABLE = "RLPERF_TIMERS"
+_TORCHRL = "TORCHRL_PROFILING"  # arms TorchRL's own ranges, and those of compat.torchrl
 # Whether timers are armed, and whether they record from the start.
 _SETTINGS = {
     "standby": (True, False),
@@ -165,8 +166,14 @@ def is_recording() -> bool:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the variables that arm timers elsewhere as they are here: ``runtime_env={"env_vars": …}`` of Ray."""
-    return {VARIABLE: ("on" if _process.is_on else "standby") if ARMED else "off"}
+    """Return the variables that arm timers elsewhere as they are here: ``runtime_env={"env_vars": …}`` of Ray.
+
+    TorchRL's ``TORCHRL_PROFILING``, which Ray's actors do not inherit either, is among them where it is set.
+    """
+    found = {VARIABLE: ("on" if _process.is_on else "standby") if ARMED else "off"}
+    if _TORCHRL in os.environ:
+        found[_TORCHRL] = os.environ[_TORCHRL]
+    return found
 
 
 def snapshot() -> TimerTree:

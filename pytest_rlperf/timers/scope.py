@@ -238,11 +238,11 @@ def within(fn: F, context: Callable[[], Context]) -> F:
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         return (yield from _in_turns(fn(*args, **kwargs), context))
 
-    timed = coroutine if inspect.iscoroutinefunction(fn) else generator if _pauses(fn) else function
+    timed = coroutine if inspect.iscoroutinefunction(fn) else generator if pauses(fn) else function
     return cast("F", functools.wraps(fn)(timed))
 
 
-def _pauses(fn: Callable[..., Any]) -> bool:
+def pauses(fn: Callable[..., Any]) -> bool:
     """Whether a call of ``fn`` returns before its body has run."""
     return inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
@@ -276,7 +276,7 @@ def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
     """Return ``function`` with ``scope`` around its body, as :func:`within` has it; of a plain one at less cost."""
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
-    if _pauses(function):
+    if pauses(function):
         return within(function, lambda: scope)
 
     @functools.wraps(function)

@@ -325,6 +325,13 @@ class Explain(Order, frozen=True):
     answer: ClassVar[Any] = Explained
 
 
+class Trace(Order, frozen=True):
+    """Record one call, once all timed slices are taken, and return it as Chrome's trace events."""
+
+    answer: ClassVar[Any] = str
+    title: str = ""
+
+
 class Failure(msgspec.Struct, frozen=True):
     """The reason for a measured call to fail: a regression, or a measurement that broke."""
 
@@ -350,7 +357,9 @@ class Quit(Message, frozen=True):
 
 
 ToLoader: TypeAlias = Load | ForkPair
-Orders: TypeAlias = Check | Count | WarmUp | Observe | Slow | Place | Take | ReadUsage | FindAllocations | Explain
+Orders: TypeAlias = (
+    Check | Count | WarmUp | Observe | Slow | Place | Take | ReadUsage | FindAllocations | Explain | Trace
+)
 ToWorker: TypeAlias = Fork | Run | Orders | Leave | Reap | Quit
 
 

@@ -172,6 +172,8 @@ class RemoteEngine:
                 return list(map(self.shown, meter.allocations(order.least_bytes)))
             case m.Explain():
                 return m.Explained(*meter.explain())
+            case m.Trace():
+                return meter.trace(order.title)
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
     def loaded(self) -> dict[str, str]:

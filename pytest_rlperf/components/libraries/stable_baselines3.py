@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 _BATCHES_AT_LEAST = 4  # that an agent's empty buffer is filled with
+_TOLERANCE = 1e-3  # of advantages that are computed again
 _ROWS_JUDGED = 1024  # of a rollout, by the agent's policy
 _COLLECT_PHASES = {
     "policy": [
@@ -47,9 +48,24 @@ _COLLECT_PHASES = {
 }
 
 
-def _stepper(env: VecEnv, seed: int) -> AnyStepper:
-    """Return what steps a VecEnv, which resets within the step; its action space is that of one env."""
-    return AnyStepper(env, env.num_envs, draw_actions(env.action_space, env.num_envs, seed), seed)
+class VecEnvStepper(AnyStepper):
+    """Steps a VecEnv, which resets within the step; its action space is that of one env."""
+
+    def __init__(self, env: VecEnv, seed: int) -> None:
+        super().__init__(env, env.num_envs, draw_actions(env.action_space, env.num_envs, seed), seed)
+
+    def check_step(self, results: Any) -> bool:
+        """Check one step, and that an env whose episode ended with it was reset."""
+        __tracebackhide__ = True
+        begun = super().check_step(results)
+        _, _, dones, infos = results
+        for index in np.flatnonzero(dones):
+            if "terminal_observation" not in infos[index]:
+                raise ComponentError(
+                    f"env {index} is done and its info has no 'terminal_observation': a VecEnv resets within the step "
+                    "that ends an episode, and keeps its last observation there"
+                )
+        return begun
 
 
 def _gae(given: Any, rollout: Mapping[str, Any], backend: str) -> GaeCall:
@@ -130,6 +146,7 @@ class PpoRoller(Roller):
         names = ("rewards", "values", "log_probs", "advantages", "returns")
         check_finite((name, getattr(rollout, name)) for name in names)
         self._check_policy(rollout)
+        _check_advantages(rollout)
 
     def env_steps(self, rollout: RolloutBuffer) -> float:
         """Return how many env steps the rollout has: a VecEnv resets within the step, so every row is one."""
@@ -153,6 +170,17 @@ class PpoRoller(Roller):
         with torch.no_grad():
             values, log_probs, _ = policy.evaluate_actions(observations, actions)
         check_of_policy(stored, {"log_probs": log_probs, "values": values})
+
+
+def _check_advantages(rollout: RolloutBuffer) -> None:
+    """Check advantages by GAE's recurrence, for all steps but the last, whose next value is not stored."""
+    __tracebackhide__ = True
+    going_on = 1.0 - rollout.episode_starts[1:]
+    deltas = rollout.rewards[:-1] + rollout.gamma * going_on * rollout.values[1:] - rollout.values[:-1]
+    expected = deltas + rollout.gamma * rollout.gae_lambda * going_on * rollout.advantages[1:]
+    scale = max(1.0, float(np.abs(rollout.advantages).max()))
+    if not np.allclose(rollout.advantages[:-1], expected, atol=_TOLERANCE * scale):
+        raise ComponentError("the rollout's advantages are not GAE of its rewards and values: were they computed?")
 
 
 class PpoLearner(Learner):
@@ -226,7 +254,7 @@ LIBRARY = Library(
     name="sb3",
     module="stable_baselines3",
     requirement="stable-baselines3",
-    vecenv=(Adapter("stable_baselines3.common.vec_env:VecEnv", _stepper),),
+    vecenv=(Adapter("stable_baselines3.common.vec_env:VecEnv", VecEnvStepper),),
     gae=(
         Adapter("stable_baselines3.common.buffers:RolloutBuffer", _gae),
         Adapter("stable_baselines3.common.buffers:RolloutBuffer.compute_returns_and_advantage", _gae),

@@ -31,10 +31,15 @@ def rlox_replay(transitions: int) -> Any:
     from rlox import ReplayBuffer
 
     buffer = ReplayBuffer(transitions, work.OBS_DIM, work.ACT_DIM)
+    buffer.push_batch(*rlox_columns(transitions))
+    return buffer
+
+
+def rlox_columns(transitions: int) -> Any:
+    """Return the arguments of `push_batch`."""
     obs, actions, rewards, next_obs, terminated = work.random_transitions(transitions)
     ended = terminated.astype(np.uint8)
-    buffer.push_batch(obs.ravel(), next_obs.ravel(), actions.ravel(), rewards, ended, np.zeros_like(ended))
-    return buffer
+    return obs.ravel(), next_obs.ravel(), actions.ravel(), rewards, ended, np.zeros_like(ended)
 
 
 def rlox_gae(n_steps: int, n_envs: int) -> Any:

@@ -52,7 +52,11 @@ def sb3_ppo(num_envs: int, n_steps: int) -> Any:
     """Return an agent, its networks as they are by default."""
     from stable_baselines3 import PPO
 
-    sizes = {"n_steps": n_steps, "batch_size": num_envs * n_steps // work.MINIBATCHES, "n_epochs": work.EPOCHS}
+    sizes: dict[str, Any] = {
+        "n_steps": n_steps,
+        "batch_size": num_envs * n_steps // work.MINIBATCHES,
+        "n_epochs": work.EPOCHS,
+    }
     return PPO("MlpPolicy", sb3_vecenv(num_envs), device="cpu", **sizes)
 
 
