@@ -22,6 +22,7 @@ import psutil
 
 from pytest_rlperf import units
 from pytest_rlperf.counters.memory import tracing
+from pytest_rlperf.measure.untouched import untouched
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import OtherWork
 from pytest_rlperf.model.measured import Usage
@@ -54,6 +55,7 @@ def usable_cpus() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
+@untouched
 def place(cpus: Collection[int]) -> None:
     """Keep every thread of this process on ``cpus``; threads to come inherit it."""
     if not cpus or not hasattr(os, "sched_setaffinity"):
@@ -72,9 +74,21 @@ def cpu_reader() -> Callable[[], int]:
     return reader
 
 
+@untouched
+def children() -> set[int]:
+    """Return the numbers of this process's child processes."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+@untouched
+def count_threads() -> int:
+    """Return how many threads this process has."""
+    return int(psutil.Process().num_threads())
+
+
 def children_seen() -> tuple[int, int]:
     """Return how many child processes run, and the page faults of those that have ended: both rise with new ones."""
-    return len(psutil.Process().children()), resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+    return len(children()), resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 class Activity(NamedTuple):
@@ -95,11 +109,13 @@ class Activity(NamedTuple):
 class ActivityWatch:
     """Watches this process from now on."""
 
+    @untouched
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._started_s = time.perf_counter()
         self._used_s = self._threads_s()
 
+    @untouched
     def seen(self) -> Activity:
         """Return the threads and child processes that have worked since."""
         watched_s = time.perf_counter() - self._started_s
@@ -231,6 +247,7 @@ class IdleWatch:
 # --------------------------------------------------------------------------- what this process holds
 
 
+@untouched
 def read_usage(calls: int) -> Usage:
     """Return what this process holds after so many calls; collects garbage, which takes under a millisecond.
 

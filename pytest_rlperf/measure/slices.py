@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import mmap
-import os
 import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import repeat
-
-import psutil
+from os import _exit, getpid
 
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.counters.memory import quiet
@@ -21,7 +19,14 @@ from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.measure.passes import TracedDeviceSlice, TracedHostSlice, TracedSlice, explain, source_of_phases
-from pytest_rlperf.measure.resources import ActivityWatch, cpu_reader, find_allocations, read_usage
+from pytest_rlperf.measure.resources import (
+    ActivityWatch,
+    children,
+    count_threads,
+    cpu_reader,
+    find_allocations,
+    read_usage,
+)
 from pytest_rlperf.measure.rounds import (
     SLICE_S,
     TURN_S,
@@ -93,22 +98,22 @@ def in_one_process() -> Iterator[None]:
     It would go on with the measurement, and each of its calls would fork again. Children that end within the body, or
     outlive it at work of their own, are fine.
     """
-    own, has_left = os.getpid(), mmap.mmap(-1, 1)  # memory that copies share
-    before = {child.pid for child in psutil.Process().children()}
+    own, has_left = getpid(), mmap.mmap(-1, 1)  # memory that copies share
+    before = children()
     try:
         yield
     finally:
-        if os.getpid() != own:
+        if getpid() != own:
             has_left[0] = 1
-            os._exit(1)
-    if {child.pid for child in psutil.Process().children()} - before:
+            _exit(1)
+    if children() - before:
         end_s = time.monotonic() + _COPY_LIMIT_S
         while not has_left[0] and time.monotonic() < end_s:
             time.sleep(_COPY_LIMIT_S / 100)
     if has_left[0]:
         raise MeasurementError(
             "the call forks this process, and the copy returns from the call too, so both would be measured: end the "
-            "copy within the call by os._exit(), or start a process by multiprocessing or subprocess"
+            "copy within the call by _exit(), or start a process by multiprocessing or subprocess"
         )
 
 
@@ -214,7 +219,7 @@ class Meter:
             shape=self._shapes[SliceKind.PLAIN],
             call_s=self._call_s,
             warm_up_s=warm_up_s,
-            threads=psutil.Process().num_threads(),
+            threads=count_threads(),
             single=self._single and not self.workload.whole_machine,
             accelerated=self.device is not None,
         )

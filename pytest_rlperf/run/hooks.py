@@ -17,6 +17,7 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import is_measured, result_key, unmet
+from pytest_rlperf.measure.untouched import standard_and_own
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
@@ -72,6 +73,7 @@ class MeasuredRun:
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
+        self._untouched = standard_and_own()
         _interrupt_once(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
@@ -138,7 +140,8 @@ class MeasuredRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Measure every test."""
+        """Measure every test; what test modules have replaced in this process, which runs none, is put back."""
+        self._untouched.restore()
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.

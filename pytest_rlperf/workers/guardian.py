@@ -24,6 +24,7 @@ GRACE_S = 5.0  # for teardowns after the end of the run's process
 _FINISHED = "finished"
 _POLL_S = 0.05
 _CHECK_MS = 1000
+_HAS_PROC = Path("/proc/self/environ").exists()
 
 
 class Guardian:
@@ -64,6 +65,28 @@ class Guardian:
     def forget(self, pid: int) -> None:
         """Guard a worker no more: it has ended, with its process group."""
         self._tell(f"-{pid}")
+
+    def owns(self, pid: int) -> bool:
+        """Whether a signal to a process or to its group reaches this run's processes alone.
+
+        The process leads a session of its own, and descends from this one or from one with the run's mark; it may have
+        written over its own mark. Where no process has the number any more, what is left of its group still has it.
+        """
+        if pid <= 1:
+            return False
+        try:
+            if os.getsid(pid) != pid:
+                return False
+        except ProcessLookupError:
+            return True
+        if not _HAS_PROC:
+            return True  # every process of a run is a child of this one there, and none is told by another
+        run, mark = os.getpid(), _mark(str(self.scratch))
+        while pid > 1 and pid != run:
+            pid, variables = _parent(pid), _variables(pid)
+            if pid == run or mark in variables:
+                return True
+        return False
 
     def close(self) -> None:
         """End what workers have left running in sessions of their own, and remove the run's files."""
@@ -118,7 +141,7 @@ def _guard(scratch: str, run: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     workers, is_finished = _wait_for_end(run)
-    marker = f"{VARIABLE}={scratch}".encode("utf-8", "surrogateescape")
+    marker = _mark(scratch)
     if not is_finished:
         for worker in workers:  # alone: they end what they have started
             _kill(worker, signal.SIGTERM)
@@ -152,7 +175,7 @@ def _wait_for_end(run: int) -> tuple[set[int], bool]:
 
 def _members(workers: set[int], marker: bytes) -> Iterator[int]:
     """Yield the processes of a run: those with its marker in their environment, or in a worker's session."""
-    if not Path("/proc/self/environ").exists():
+    if not _HAS_PROC:
         for worker in workers:
             with contextlib.suppress(OSError):
                 os.killpg(worker, 0)
@@ -161,16 +184,41 @@ def _members(workers: set[int], marker: bytes) -> Iterator[int]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError, ValueError):
-                state, _, _, session = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()[:4]
-                variables = Path(entry.path, "environ").read_bytes().split(b"\0")
-                if state != b"Z" and (marker in variables or int(session) in workers):
-                    yield int(entry.name)
+                pid = int(entry.name)
+                state, _, _, session = _state(pid)
+                if state != b"Z" and (marker in _variables(pid) or int(session) in workers):
+                    yield pid
+
+
+def _mark(scratch: str) -> bytes:
+    """Return the variable by which a process of a run is recognised."""
+    return f"{VARIABLE}={scratch}".encode("utf-8", "surrogateescape")
+
+
+def _state(pid: int) -> list[bytes]:
+    """Return the state of a process, the one that started it, its group and its session; OSError where it is gone."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:4]
+
+
+def _variables(pid: int) -> list[bytes]:
+    """Return the variables that a process began with; none where they cannot be read."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
+
+
+def _parent(pid: int) -> int:
+    """Return the process that started another, 0 where that cannot be read."""
+    with contextlib.suppress(OSError):
+        return int(_state(pid)[1])
+    return 0
 
 
 def _kill(pid: int, number: int) -> None:
     """Send a signal to a process, or to a process group by its negated number."""
-    with contextlib.suppress(OSError):
-        os.kill(pid, number)
+    if abs(pid) > 1:  # 1 is the first process, -1 all of them
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
+from socket import recv_fds, socket
 from typing import Any
 
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
@@ -147,6 +147,23 @@ def fork_pair(starts: list[dict[str, Any]], descriptors: list[int]) -> None:
             os._exit(0)
 
 
+@contextlib.contextmanager
+def socket_of(connection: Connection) -> Iterator[socket]:
+    """Yield a connection's socket; a default time limit that a test has set for sockets is not this one's."""
+    with socket(fileno=os.dup(connection.fileno())) as found:
+        found.setblocking(True)
+        yield found
+
+
+def receive_descriptor(connection: Connection) -> int:
+    """Return a descriptor that another process has sent; EOFError where that process is gone."""
+    with socket_of(connection) as found:
+        _, descriptors, _, _ = recv_fds(found, 1, 1)
+    if not descriptors:
+        raise EOFError
+    return descriptors[0]
+
+
 def fork() -> int:
     """Return a copy's number, 0 in the copy."""
     with warnings.catch_warnings():
@@ -223,7 +240,7 @@ def serve() -> None:
         except ChildProcessError:
             pass
         if "starts" in order:
-            descriptors = [recv_handle(_connection) for _ in order["starts"]]
+            descriptors = [receive_descriptor(_connection) for _ in order["starts"]]
             fork_pair(order["starts"], descriptors)
         else:
             answer = load(order["modules"], order["packages"])

@@ -14,18 +14,18 @@ import errno
 import functools
 import gc
 import itertools
-import json
 import os
 import random
 import signal
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Generator
+from json import dumps, loads
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
+from os import _exit, getpid
 from pathlib import Path
+from time import monotonic
 from typing import IO, Any
 
 import pytest
@@ -39,12 +39,13 @@ from pytest_rlperf.measure.passes import count
 from pytest_rlperf.measure.resources import children_seen, place, usable_cpus
 from pytest_rlperf.measure.rounds import make_kernels
 from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.measure.untouched import untouched
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, loaded_files
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.loader import fault_of_forks, fork, library_variables, vary_heap
+from pytest_rlperf.workers.loader import fault_of_forks, fork, library_variables, receive_descriptor, vary_heap
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
@@ -55,6 +56,9 @@ _DROPPED = {
     "randomly": None,
     "pytest_forked": None,
 }
+# What tests replace is for what they measure.
+_executed_files, _loaded_files = untouched(executed_files), untouched(loaded_files)
+_fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
@@ -70,6 +74,7 @@ class Unwound(Failed):
         super().__init__("the run has ended this measurement", pytrace=False)
 
 
+@untouched
 def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
     """Drop what measured calls print and log, and raise MeasurementError, where it fills the memory or the disk."""
     capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
@@ -95,19 +100,19 @@ class RemoteEngine:
         self._seed = 0
         self._seeded: set[str] = set()
         self._scratch = Path(start.scratch)
-        self._owner = os.getpid()
+        self._owner = getpid()
         os.register_at_fork(after_in_child=self._leave_copies)
 
     def move(self, connection: Connection, scratch: Path) -> None:
         """Go on in a copy of this process, with a connection and files of its own."""
         self.connection.close()
         self.connection = connection
-        self._owner = os.getpid()
+        self._owner = getpid()
         self._scratch = scratch
 
     def _leave_copies(self) -> None:
         """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
-        if not self.connection.closed and os.getpid() != self._owner:
+        if not self.connection.closed and getpid() != self._owner:
             self.connection.close()
 
     def begin(self, seed: int) -> None:
@@ -153,7 +158,7 @@ class RemoteEngine:
                 return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
             case m.Survey():
                 gc.unfreeze()  # the collector does not list frozen objects; warming up freezes them again
-                executed = executed_files(self._start.watched)
+                executed = _executed_files(self._start.watched)
                 return m.Surveyed(executed | self.loaded(), _had_children(ended))
             case m.Slow():
                 return meter.slow_down(order.share, order.steps)
@@ -171,18 +176,18 @@ class RemoteEngine:
 
     def loaded(self) -> dict[str, str]:
         """Return the files that are loaded of the code under test, by module."""
-        return loaded_files(self._start.watched, self._start.packages)
+        return _loaded_files(self._start.watched, self._start.packages)
 
     def send(self, message: m.FromWorker) -> None:
         """Send a message to the run."""
         if self.connection.closed:  # this process is a copy of the one whose connection it was: a test has forked
-            os._exit(1)
+            _exit(1)
         m.send(self.connection, message)
 
     def receive(self) -> m.ToWorker:
         """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
         if self.connection.closed:
-            os._exit(1)
+            _exit(1)
         try:
             return m.receive_order(self.connection)
         except (EOFError, OSError):
@@ -256,21 +261,21 @@ class Session:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
         """Add up what the fixtures take that more than one test can use."""
-        started_s = time.monotonic()
+        started_s = monotonic()
         try:
             return (yield)
         finally:
             if fixturedef.scope != "function":
-                self._engine.shared_setup_s += time.monotonic() - started_s
+                self._engine.shared_setup_s += monotonic() - started_s
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of the orders, until the order to quit."""
-        import_s = time.monotonic() - self._began_s
+        import_s = monotonic() - self._began_s
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
-        fault = fault_of_forks() if self._start.probe else ""
+        fault = _fault_of_forks() if self._start.probe else ""
         loaded = self._engine.loaded()
         keys, text = list(self._items), _encodable(errors)
         self._engine.send(m.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
@@ -294,16 +299,16 @@ class Session:
 
     def _fork(self, session: pytest.Session, scratch: Path) -> None:
         """Have a copy of this process go on with orders of its own."""
-        descriptor = recv_handle(self._engine.connection)
+        descriptor = receive_descriptor(self._engine.connection)
         os.set_inheritable(descriptor, False)
-        if fork():
+        if _fork():
             os.close(descriptor)
             return
         self._is_copy = True
         os.setsid()  # what it starts ends with it
         self._engine.move(Connection(descriptor), scratch)
         _be_a_process_of_its_own(session.config, scratch)
-        self._engine.send(m.Started(os.getpid()))
+        self._engine.send(m.Started())
 
     def _leave(self, session: pytest.Session) -> None:
         """End a copy with its own fixtures and exit handlers, and none of the session's."""
@@ -357,7 +362,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            self._engine.send(m.Reported(json.dumps(data, default=str, skipkeys=True)))
+            self._engine.send(m.Reported(dumps(data, default=str, skipkeys=True)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -385,6 +390,7 @@ def _collect_before_the_end() -> None:
     gc.freeze()
 
 
+@untouched
 def _be_a_process_of_its_own(config: pytest.Config, scratch: Path) -> None:
     """Give a copy of a session its own files, and forget what belongs to the process it is a copy of."""
     scratch.mkdir(parents=True, exist_ok=True)
@@ -417,7 +423,7 @@ def _end_process(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)
+    _exit(code)
 
 
 def _collision(error: BaseException) -> m.Collision | None:
@@ -488,6 +494,7 @@ def _keep_captured_output(scratch: Path) -> None:
     """Have pytest capture into named files, so that the run can read them when this process is dead."""
     numbers = itertools.count()
 
+    @untouched
     def named_file(buffering: int) -> IO[bytes]:
         return (scratch / f"captured{next(numbers)}").open("w+b", buffering=buffering)
 
@@ -504,15 +511,15 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     forked = descriptor is not None
     connection = Connection(int(os.environ.pop(m.DESCRIPTOR_KEY)) if descriptor is None else descriptor)
     if settings is None:
-        settings = json.loads(connection.recv_bytes())
+        settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
     start = m.start_of(settings)
     if forked:
-        m.send(connection, m.Started(os.getpid()))
+        m.send(connection, m.Started())
     _kept = None if forked else vary_heap()
     # The guardian of a run that is gone sends it: the process ends with all teardowns.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    began_s = time.monotonic()
+    began_s = monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
