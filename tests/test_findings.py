@@ -24,7 +24,8 @@ from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, sc
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
-from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
+from pytest_rlperf.model.findings import FINDINGS
+from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.model.reasons import WrittenReason

@@ -27,7 +27,8 @@ from pytest_rlperf.measure.passes import CountingPass, learn
 from pytest_rlperf.measure.resources import CGROUP, cgroup_limits, read_system_file, usable_cpus
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import OFF, Policy, Status, Verdict
+from pytest_rlperf.model.findings import OFF
+from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, StartUp, log_ratios
 from pytest_rlperf.model.measured import Result, Tally, work_text
 from pytest_rlperf.model.notes import Progress

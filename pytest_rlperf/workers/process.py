@@ -145,7 +145,7 @@ class Process:
             m.send(self.connection, message)
             for there in ends:
                 with there, loader_program.socket_of(self.connection) as channel:
-                    socket.send_fds(channel, [b"x"], [there.fileno()])
+                    socket.send_fds(channel, [b"\1"], [there.fileno()])  # one, as multiprocessing has it
         except BlockingIOError:
             raise self.lost(self._abort("read no message", _HALF_MESSAGE_S, _CALL_HINT)) from None
         except OSError:
