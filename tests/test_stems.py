@@ -122,10 +122,6 @@ class FakeWorker(Fake):
         self.called: m.Called | None = None
         self.loaded: dict[str, str] = {}
 
-    @property
-    def sets_variables(self) -> bool:
-        return bool(self.variables != self.stem.variables)
-
     def start_run(self, *arguments: object, **settings: object) -> None:
         self.running = True
 

@@ -276,8 +276,9 @@ class LiveComparison(LivePairs):
         """Check that a pair does the same work with code that may differ; have the first pairs count."""
         base, head = pair
         self._refuse_other_work(base.called, head.called)
-        if not self._stems.fresh and any(worker.sets_variables for worker in pair):
-            raise DoubtfulError("the test sets variables that libraries read when they are loaded")
+        variables = [] if self._stems.fresh else sorted({*base.set_variables, *head.set_variables})
+        if variables:
+            raise DoubtfulError(f"a test sets {', '.join(variables)}, which libraries read when they are loaded")
         self._outputs[index] = base.seed, base.output, head.output
         may_differ = self._stems.may_differ(base, head)
         if index < COUNTED_PAIRS:

@@ -570,9 +570,9 @@ class Worker(Process):
         return None
 
     @property
-    def sets_variables(self) -> bool:
-        """Whether the test has set variables that native libraries read when they are loaded."""
-        return self.variables != self.stem.collected.variables
+    def set_variables(self) -> list[str]:
+        """The names of variables that the test has set, and that libraries read when they are loaded."""
+        return loader_program.differing_variables(self.stem.collected.variables, self.variables)
 
     # ------------------------------------------------------------------ messages
 

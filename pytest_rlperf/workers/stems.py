@@ -27,7 +27,7 @@ from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.timers import VARIABLE
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.loader import library_variables
+from pytest_rlperf.workers.loader import differing_variables, library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
 
 PAIR_NAMES = ("base worker", "head worker")
@@ -262,8 +262,7 @@ class Stems:
         """Return the variable that collecting leaves otherwise than the loader began with: libraries read it before."""
         expected = library_variables()
         for stem in stems:
-            found = stem.collected.variables
-            differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+            differing = differing_variables(expected, stem.collected.variables)
             if differing:
                 return f"{differing[0]} is set while tests are collected in {stem.name}, after libraries have read it"
         return ""
@@ -538,8 +537,8 @@ NEVER = frozenset(
         "tensorboard",  # gRPC and TensorFlow: grpc#14055
         "tensorboardX",
         "torch.utils.tensorboard",
-        "pygame",  # SDL reads its variables when it is loaded
-        "glfw",  # likewise, and it opens a display
+        "pygame",  # SDL has threads and devices once it is started
+        "glfw",  # it opens a display
         "OpenGL",  # chooses its platform when it is loaded
         "mujoco",  # reads MUJOCO_GL when it is loaded: mjlab#1036
         "warp",  # opens the device, and CUDA that is in use does not outlive a fork: pycuda#137
