@@ -360,15 +360,42 @@ def test_a_package_that_is_loaded_for_all_is_not_seen_to_print(tmp_path: Path) -
     assert "at import" not in run.text
 
 
-def test_much_output_of_calls_is_an_error(tmp_path: Path) -> None:
-    """Calls that print more than 16 MiB fail their test, and what they printed is gone."""
+def test_much_output_is_an_error(tmp_path: Path, wording: Wording) -> None:
+    """More than 16 MiB from calls, or from a test before its call, fails the test, is named, and is gone."""
     tests = """
         def test_loud(rlperf):
             rlperf(lambda: print("x" * (17 << 20)))
+
+        def test_before(rlperf):
+            print("x" * (17 << 20))
+            rlperf(lambda: None)
     """
     run = measure(tmp_path, tests, "--rlperf-findings=counts=off", code=FAILED)
-    assert "over 16 MiB" in run.error("test_loud")
+    assert [run.error(test).splitlines()[-1] for test in ("test_loud", "test_before")] == wording
     assert len(run.out) < 100_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel lists locks")
+@pytest.mark.parametrize("flags", ["LOCK_EX", "LOCK_EX | fcntl.LOCK_NB"])
+def test_a_lock_that_a_test_module_takes_is_named(tmp_path: Path, flags: str) -> None:
+    """The run has taken it, so that no process that imports the tests for itself gets it, waiting or asking again."""
+    tests = f"""
+        import fcntl, time
+
+        lock = open("the-lock", "w")
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.{flags})
+                break
+            except BlockingIOError:
+                time.sleep(0.01)
+
+        def test_it(rlperf):
+            rlperf(lambda: sum(range(1000)))
+    """
+    run = measure(tmp_path, tests, "--rlperf-setup-time=2", code=FAILED)
+    lock = f"waits for the lock on {tmp_path / 'project' / 'the-lock'}, which the run's own process has"
+    assert lock in " ".join(run.reasons["test_it"].split())
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ class Fake:
     made: ClassVar[list[Any]]
     orders: ClassVar[list[tuple[str, Any]]]
     start_leaving, leave, start_quitting = noted("start_leaving"), noted("leave"), noted("start_quitting")
+    is_blocked = False
     interrupt_call, cancel, end = noted("interrupt_call"), noted("cancel"), noted("end")
 
     def __init__(self) -> None:

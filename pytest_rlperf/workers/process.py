@@ -27,6 +27,7 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.workers import loader as loader_program
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.guardian import Guardian
+from pytest_rlperf.workers.locks import blocking_lock, own_lock
 
 _POLL_S = 0.2
 _POLL_END_S = 0.002
@@ -63,7 +64,7 @@ class WorkerLostError(WorkerStoppedError):
     @property
     def is_doubtful(self) -> bool:
         """Whether a new interpreter may do what this process failed to do."""
-        return self.worker.is_forked and not self.worker.is_cancelled
+        return self.worker.is_forked and not self.worker.is_cancelled and not self.worker.is_blocked
 
 
 class LeftEarlyError(WorkerStoppedError):
@@ -103,6 +104,7 @@ class Process:
         self._guardian = guardian
         self._started = started
         self.is_cancelled = False
+        self.is_blocked = False  # by a lock that it did not get
         self._has_ended = False
         self._quit_s: float | None = None
         if started is not None:
@@ -289,6 +291,11 @@ class Process:
     def _abort(self, failing: str, limit_s: float, hint: str) -> str:
         """End a process that does not answer; SIGABRT has faulthandler write where it hangs."""
         captured = self._last_output()
+        if lock := blocking_lock(self.pid):
+            self.is_blocked = True
+            hint = f"it waits for {lock}: take it in a fixture, and give it back"
+        elif lock := own_lock():
+            hint += f"; or it waits for {lock}"
         self._signal(signal.SIGABRT)
         self._wait_ended(2)
         stack = self._last_output()

@@ -75,8 +75,8 @@ class Unwound(Failed):
 
 
 @untouched
-def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
-    """Drop what measured calls print and log, and raise MeasurementError, where it fills the memory or the disk."""
+def _refuse_much_output(config: pytest.Config, scratch: Path, source: str) -> None:
+    """Drop what ``source`` prints and logs, and raise MeasurementError, where it fills the memory or the disk."""
     capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
     logged = 0 if logs is None else logs.report_handler.stream.tell()
     if logged + sum(path.stat().st_size for path in scratch.glob("captured*")) <= _OUTPUT_MOST:
@@ -85,7 +85,8 @@ def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
         capturing.read_global_capture()
     if logs is not None:
         logs.report_handler.reset()
-    raise MeasurementError(f"measured calls have printed or logged over {_OUTPUT_MOST >> 20} MiB: have them write less")
+    most = f"over {_OUTPUT_MOST >> 20} MiB"
+    raise MeasurementError(f"{source} printed or logged {most}, which measuring would keep: write less")
 
 
 class RemoteEngine:
@@ -125,6 +126,7 @@ class RemoteEngine:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
+        _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
         self.send(m.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
         meter = Meter(workload, self._kernels)
         ended = children_seen()[1]
@@ -136,7 +138,7 @@ class RemoteEngine:
                 if not isinstance(order, m.Order):
                     raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
                 answer = self._answer(order, meter, ended)
-                _refuse_much_output(item.config, self._scratch)
+                _refuse_much_output(item.config, self._scratch, "measured calls have")
                 self.send(m.Answer(order.number, answer))
         finally:
             meter.thaw()

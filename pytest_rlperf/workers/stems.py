@@ -231,6 +231,8 @@ class Stems:
             fault = next((stem.collected.fault for stem in stems if stem.collected.fault), "") or self._unequal(stems)
         except WorkerLostError as lost:
             self._processes.check_running()
+            if lost.worker.is_blocked:  # as a new interpreter would be
+                raise
             fault = str(lost).partition("\n")[0].rstrip(".")
         if fault:
             self._be_fresh(fault)
