@@ -94,6 +94,34 @@ def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
     assert "TMPDIR" in run.text
 
 
+def test_a_guardian_that_is_stopped_does_not_hold_up_the_run(tmp_path: Path) -> None:
+    """It is ended after a while, with a note, and the run itself ends what a test has left."""
+    tests = """
+        import os, signal, subprocess
+        from pathlib import Path
+
+        def test_it(rlperf):
+            run = os.environ["PYTEST_RLPERF_RUN"]
+            for place in Path("/proc").glob("[0-9]*"):
+                line = (place / "cmdline").read_bytes()
+                if b"guardian.py" in line and run.encode() in line:
+                    os.kill(int(place.name), signal.SIGSTOP)
+            left = subprocess.Popen(["sleep", "287"], start_new_session=True)
+            open("left", "w").write(str(left.pid))
+            rlperf(lambda: sum(range(100)))
+    """
+    conftest = """
+        from pytest_rlperf.workers import guardian
+
+        guardian._CLOSE_LIMIT_S = 0.5
+    """
+    run = measure(tmp_path, tests, code=OK, conftest=conftest)
+    assert run.statuses == {"test_it": "NEW"}
+    assert run.notes("did not answer")
+    assert not _is_running(int((tmp_path / "project" / "left").read_text()))
+    assert not list((tmp_path / "tmp").iterdir())
+
+
 def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:
     """A process that a test leaves in a session of its own goes on while others are measured, and no longer."""
     tests = """

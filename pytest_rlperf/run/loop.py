@@ -214,7 +214,9 @@ class TestLoop:
             raise
         finally:
             self.progress.clear()
-            processes.close()
+            if not processes.close():
+                text = "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
+                self.run_state.note(TextNote(text))
 
     def _prepare_sides(self, project: Project) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""

@@ -21,6 +21,7 @@ from pathlib import Path
 
 VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
 GRACE_S = 5.0  # for teardowns after the end of the run's process
+_CLOSE_LIMIT_S = 2 * GRACE_S  # for the guardian to end what is left, of which it gives up after GRACE_S
 _FINISHED = "finished"
 _POLL_S = 0.05
 _CHECK_MS = 1000
@@ -88,16 +89,27 @@ class Guardian:
                 return True
         return False
 
-    def close(self) -> None:
-        """End what workers have left running in sessions of their own, and remove the run's files."""
+    def close(self) -> bool:
+        """End what workers have left running in sessions of their own, and remove the run's files.
+
+        Return whether the guardian did so: one that does not answer is ended, and this process does it.
+        """
         if self._process is None or self.scratch is None:
-            return
+            return True
         self._tell(_FINISHED)
         os.close(self._pipe)
         self._pipe = -1
-        self._process.wait()
+        answers = True
+        try:
+            self._process.wait(_CLOSE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            answers = False
+            self._process.kill()  # which also ends one that was stopped
+            self._process.wait()
+            _end_all(set(), _mark(str(self.scratch)), time.monotonic())
         self._process = None
         shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
+        return answers
 
     def _ensure_begun(self) -> None:
         with self._beginning:
@@ -115,6 +127,7 @@ class Guardian:
                 f"cannot make temporary files: {error}; set TMPDIR to a directory with space that you can write to"
             ) from None
         reading, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)  # a guardian that was stopped reads nothing
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(scratch), str(os.getpid())],
             stdin=reading,
@@ -129,7 +142,9 @@ class Guardian:
 
     def _tell(self, line: str) -> None:
         if self._pipe >= 0:
-            with contextlib.suppress(BrokenPipeError):  # it was killed; the workers' own connections end them
+            with contextlib.suppress(
+                BrokenPipeError, BlockingIOError
+            ):  # it was killed; the workers' own connections end them
                 os.write(self._pipe, f"{line}\n".encode())
 
 
@@ -145,12 +160,16 @@ def _guard(scratch: str, run: int) -> None:
     if not is_finished:
         for worker in workers:  # alone: they end what they have started
             _kill(worker, signal.SIGTERM)
-    force_s = time.monotonic() + (0.0 if is_finished else GRACE_S)
+    _end_all(workers, marker, time.monotonic() + (0.0 if is_finished else GRACE_S))
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _end_all(workers: set[int], marker: bytes, force_s: float) -> None:
+    """Wait for a run's processes to end, from the time ``force_s`` on with force."""
     while (left := list(_members(workers, marker))) and time.monotonic() < force_s + GRACE_S:
         for pid in left if time.monotonic() >= force_s else ():
             _kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
-    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _wait_for_end(run: int) -> tuple[set[int], bool]:

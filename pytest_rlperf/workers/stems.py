@@ -90,11 +90,11 @@ class Processes:
             for process in stems.all():
                 process.cancel()
 
-    def close(self, limit_s: float = QUIT_LIMIT_S) -> None:
-        """End every process, and what else they have started, and remove their files."""
+    def close(self, limit_s: float = QUIT_LIMIT_S) -> bool:
+        """End every process, and what else they have started, and remove their files; False where no guardian did."""
         self.cancel()  # a second Ctrl-C may have come before: a thread that goes on would start processes again
         end_all([process for stems in self._stems for process in stems.all()], limit_s)
-        self.guardian.close()
+        return self.guardian.close()
 
 
 def end_all(processes: Sequence[Process], limit_s: float) -> None:
