@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from builders import ONE_CALL, source, write
+from builders import FIRST_CALLS, ONE_CALL, source, write
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
@@ -120,6 +120,36 @@ def test_a_guardian_that_is_stopped_does_not_hold_up_the_run(tmp_path: Path) -> 
     assert run.notes("did not answer")
     assert not _is_running(int((tmp_path / "project" / "left").read_text()))
     assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("workers", ["auto", "fresh"])
+def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) -> None:
+    """As at the end of an interpreter; and while a run goes on, its tests leave no more files from one to the next."""
+    tests = """
+        import tempfile
+        import pytest
+
+        FILE, DIRECTORY = tempfile.NamedTemporaryFile(), tempfile.TemporaryDirectory()
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_it(rlperf, number):
+            rlperf(lambda: sum(range(100)))
+    """
+    conftest = """
+        import os
+        from pathlib import Path
+
+        def pytest_runtest_logreport(report):
+            if report.when == "teardown" and "PYTEST_RLPERF_RUN" not in os.environ:
+                files = [path for path in Path(os.environ["TMPDIR"]).rglob("*") if path.is_file()]
+                with open("counts", "a") as counts:
+                    print(len(files), file=counts)
+    """
+    example = Example(tmp_path, {"conftest.py": conftest, "test_it.py": tests})
+    example.pytest(*FIRST_CALLS, "--rlperf-lanes=1", "-o", f"rlperf_workers={workers}", code=OK)
+    assert not list(example.tmp.iterdir())
+    _, second, third = (example.root / "counts").read_text().split()
+    assert third == second
 
 
 def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:

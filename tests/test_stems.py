@@ -54,6 +54,7 @@ class Fake:
     start_leaving, leave, start_quitting = noted("start_leaving"), noted("leave"), noted("start_quitting")
     is_blocked = False
     interrupt_call, cancel, end = noted("interrupt_call"), noted("cancel"), noted("end")
+    remove_files = noted("remove_files")
 
     def __init__(self) -> None:
         self.alive = True
@@ -245,9 +246,9 @@ def test_a_loader_leaves_out_what_wants_a_package_under_test(stems: Any, monkeyp
 @pytest.mark.parametrize(
     ("setup_s", "fresh", "did"),
     [
-        (0.1, False, ["start_quitting", "end"]),
+        (0.1, False, ["start_quitting", "end", "remove_files"]),
         (5.0, False, []),
-        (0.0, False, ["start_quitting", "end"]),
+        (0.0, False, ["start_quitting", "end", "remove_files"]),
         (0.1, True, []),
     ],
 )

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -283,6 +284,10 @@ class Process:
         if self._started is not None:
             self._started.wait()
         self.connection.close()
+
+    def remove_files(self) -> None:
+        """Remove the files of a process that has ended, and whose output nobody will ask for."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _forget(self) -> None:
         """Let the number of the process, which has ended, be another's."""

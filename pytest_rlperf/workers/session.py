@@ -415,6 +415,22 @@ def _be_a_process_of_its_own(config: pytest.Config, scratch: Path) -> None:
         sys.modules["multiprocessing.process"]._children = set()  # type: ignore[attr-defined]
 
 
+def _remove_temporary_files() -> None:
+    """Remove the named temporary files that modules hold, as the end of an interpreter does, which this process skips.
+
+    A copy leaves those alone: they are its stem's.
+    """
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is None:
+        return
+    gc.unfreeze()  # frozen objects are in no list
+    for held in [each for each in gc.get_objects() if type(each) is tempfile._TemporaryFileWrapper]:
+        with contextlib.suppress(OSError, ValueError):
+            held.close()
+            if hasattr(held._closer, "cleanup"):  # from Python 3.12 on closing may leave the file
+                held._closer.cleanup()
+
+
 def _end_process(code: int) -> None:
     """End this process with all that has been registered for its end, as multiprocessing ends its children.
 
@@ -529,4 +545,6 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     config.stash[ENGINE] = engine.measure
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     config.pluginmanager.register(Session(start, engine, began_s), "rlperf-worker")
-    _end_process(int(config.hook.pytest_cmdline_main(config=config)))
+    code = int(config.hook.pytest_cmdline_main(config=config))
+    _remove_temporary_files()
+    _end_process(code)

@@ -404,6 +404,7 @@ class Stems:
                 return
         worker.start_quitting()
         worker.end(QUIT_LIMIT_S)
+        worker.remove_files()
 
     def trim(self) -> None:
         """End stems of high numbers, which no test has claimed and few tests need: each takes its memory."""
