@@ -113,7 +113,7 @@ def in_one_process() -> Iterator[None]:
     if has_left[0]:
         raise MeasurementError(
             "the call forks this process, and the copy returns from the call too, so both would be measured: end the "
-            "copy within the call by _exit(), or start a process by multiprocessing or subprocess"
+            "copy within the call by os._exit(), or start a process by multiprocessing or subprocess"
         )
 
 
