@@ -55,14 +55,19 @@ def usable_cpus() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
-@untouched
 def place(cpus: Collection[int]) -> None:
     """Keep every thread of this process on ``cpus``; threads to come inherit it."""
     if not cpus or not hasattr(os, "sched_setaffinity"):
         return
-    for thread in Path("/proc/self/task").iterdir():
+    for thread in _threads():
         with suppress(ProcessLookupError):  # it has ended meanwhile
-            os.sched_setaffinity(int(thread.name), cpus)
+            os.sched_setaffinity(thread, cpus)
+
+
+@untouched
+def _threads() -> list[int]:
+    """Return the numbers of this process's threads."""
+    return [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
 
 
 def cpu_reader() -> Callable[[], int]:
@@ -110,15 +115,18 @@ class ActivityWatch:
     """Watches this process from now on."""
 
     @untouched
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._started_s = time.perf_counter()
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, process: Callable[[], psutil.Process] = psutil.Process
+    ) -> None:
+        self._clock = clock
+        self._process = process()
+        self._started_s = clock()
         self._used_s = self._threads_s()
 
     @untouched
     def seen(self) -> Activity:
         """Return the threads and child processes that have worked since."""
-        watched_s = time.perf_counter() - self._started_s
+        watched_s = self._clock() - self._started_s
         least_s = max(_BUSY_LEAST_S, _BUSY_SHARE * watched_s)
         busy = sum(used_s - self._used_s.get(thread, 0.0) >= least_s for thread, used_s in self._threads_s().items())
         children = len(self._process.children(recursive=True))

@@ -43,15 +43,25 @@ class Untouched:
         self._before = [(place, name, value) for place in places for name, value in _members(place)]
 
     def restore(self) -> list[tuple[Place, str, Any]]:
-        """Put back what has been replaced since; return what that was replaced by, without names that were gone."""
+        """Put back what has been replaced or removed since; return what it was replaced by, for :func:`_undo`."""
         replaced = []
         for place, name, value in self._before:
-            found = vars(place).get(name)
+            found = vars(place).get(name, _REMOVED)
             if found is not value:
-                if found is not None:
-                    replaced.append((place, name, found))
+                replaced.append((place, name, found))
                 setattr(place, name, value)
         return replaced
+
+
+_REMOVED = object()
+
+
+def _undo(replaced: Iterable[tuple[Place, str, Any]]) -> None:
+    for place, name, found in replaced:
+        if found is _REMOVED:
+            delattr(place, name)
+        else:
+            setattr(place, name, found)
 
 
 def _members(place: Place) -> Iterator[tuple[str, Any]]:
@@ -86,7 +96,6 @@ def untouched(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         finally:
-            for place, name, value in replaced:
-                setattr(place, name, value)
+            _undo(replaced)
 
     return run
