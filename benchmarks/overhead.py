@@ -27,7 +27,7 @@ from pathlib import Path
 
 from shared import ROOT, SUITE, Samples, commit_comment, git, paired, print_table, python, take_turns, write
 
-from pytest_rlperf.model.judged import FINDINGS
+from pytest_rlperf.model.findings import FINDINGS
 
 PLUGINS = ("pytest_rlperf.plugin", "pytest_benchmark.plugin")
 IMPORT = """

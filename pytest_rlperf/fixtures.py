@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from functools import wraps
-from inspect import signature
+from inspect import signature, unwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,6 +61,20 @@ def is_measured(item: pytest.Item) -> bool:
     return not CALLS.keys().isdisjoint(getattr(item, "fixturenames", ()))
 
 
+def asks_late(item: pytest.Item) -> str:
+    """Return the name of a fixture below that a test, or a fixture of its own, asks for only while it runs; else ""."""
+    if is_measured(item) or not isinstance(item, pytest.Function):
+        return ""
+    definitions = (each for all_of_a_name in item._fixtureinfo.name2fixturedefs.values() for each in all_of_a_name)
+    for function in (item.function, *(each.func for each in definitions)):
+        code = getattr(unwrap(function), "__code__", None)
+        if code is not None and "getfixturevalue" in code.co_names:
+            named = next((name for name in code.co_consts if isinstance(name, str) and name in CALLS), "")
+            if named:
+                return named
+    return ""
+
+
 def result_key(item: pytest.Item) -> str:
     """Return the key of a test's result: its node id, or with --pyargs its module's name and the rest.
 
@@ -79,8 +93,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if is_measured(item):
         try:
             check_markers(item)
+            _refuse_many_examples(item)
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def _refuse_many_examples(item: pytest.Item) -> None:
+    """Raise UsageError for a test of Hypothesis, which would measure a component for each example."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        raise pytest.UsageError(
+            f"{item.name}: @given calls a test with many examples, and an rlperf fixture measures one call: leave the "
+            f"fixture to a test of its own, and parametrize that{see('writing-tests.md#which-tests')}"
+        )
 
 
 def claim(item: pytest.Item) -> None:

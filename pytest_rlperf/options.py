@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 import pytest
 
 from pytest_rlperf.errors import did_you_mean, for_log, in_encoding, see
-from pytest_rlperf.model.judged import FINDINGS, GATE, OFF, SHOW
+from pytest_rlperf.model.findings import FINDINGS, GATE, OFF, SHOW
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node

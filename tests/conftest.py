@@ -106,9 +106,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+ALL_ITEMS = pytest.StashKey[list[pytest.Item]]()  # that were collected, before any is deselected
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest files first where pytest-xdist distributes tests."""
+    """Keep what was collected; put the longest files first where pytest-xdist distributes tests."""
+    config.stash[ALL_ITEMS] = list(items)
     if hasattr(config, "workerinput"):
         order = {name: number for number, name in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(item.path.name, len(order)))
@@ -139,6 +143,12 @@ def clock() -> FakeClock:
     from pytest_rlperf.timers import FakeClock  # once they are armed
 
     return FakeClock()
+
+
+@pytest.fixture
+def all_items(request: pytest.FixtureRequest) -> list[pytest.Item]:
+    """Return every test that was collected, also those that an option has deselected."""
+    return request.config.stash[ALL_ITEMS]
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ KEYS = [
 )
 def test_a_trailer_that_fits_no_test_is_named(pattern: str, wording: Wording) -> None:
     """With its commit, and the name that may have been meant, in the form that would fit."""
-    (note,) = unmatched([allowance(pattern)], KEYS)
+    (note,) = unmatched([allowance(KEYS[0]), allowance(pattern)], KEYS)
     assert note_lines([UnmatchedAllowance(*note)], verbose=False) == wording
 
 

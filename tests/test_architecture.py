@@ -69,6 +69,10 @@ PLACES = {
 TORCH_PLACES = ("components", "probes", "devices", "counters", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)
 HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "ray", "rich"}
+# All that a pytest run without --rlperf loads of this package. Modules with many frozen types take long to import.
+LOADED_BY_THE_PLUGIN = {
+    f"{PACKAGE}.{name}" for name in ("errors", "fixtures", "model", "model.findings", "options", "plugin")
+}
 
 
 @dataclass(frozen=True)
@@ -323,16 +327,28 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
     assert not findings, f"{rule.__doc__}\n" + "\n".join(findings)
 
 
-def loaded_by(statements: str) -> set[str]:
-    """Return the top-level modules in a fresh interpreter after ``statements``."""
-    code = f"{statements}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+def modules_loaded_by(statements: str) -> set[str]:
+    """Return the modules in a fresh interpreter after ``statements``."""
+    code = f"{statements}\nimport sys\nprint(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     return set(result.stdout.split())
+
+
+def loaded_by(statements: str) -> set[str]:
+    """Return the top-level modules in a fresh interpreter after ``statements``."""
+    return {name.partition(".")[0] for name in modules_loaded_by(statements)}
 
 
 def test_importing_the_plugin_loads_nothing_heavy() -> None:
     """A run without --rlperf pays for none of the libraries that measuring needs."""
     assert not loaded_by("import pytest, pytest_rlperf, pytest_rlperf.plugin") & (HEAVY - loaded_by("import pytest"))
+
+
+def test_importing_the_plugin_loads_few_modules() -> None:
+    """They are those of the options and the fixtures: none that describes what a run has found."""
+    loaded = modules_loaded_by("import pytest, pytest_rlperf.plugin") - modules_loaded_by("import pytest")
+    assert not loaded & {"statistics", "fractions"}
+    assert {name for name in loaded if name.startswith(f"{PACKAGE}.")} == LOADED_BY_THE_PLUGIN
 
 
 def test_importing_the_package_loads_no_pytest() -> None:

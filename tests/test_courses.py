@@ -118,6 +118,12 @@ def test_a_change_has_the_commits_between() -> None:
     assert step_command(found, step) == f"pytest --rlperf-bisect={sha(14)[:12]}..{sha(17)[:12]} '{TEST}'"
 
 
+def test_a_change_has_no_commits_between_where_there_is_no_history() -> None:
+    """Comparisons are then in the order of time, and the change stays."""
+    (step,) = course(links=[link(0, 1, 1.1)], commits=0).steps
+    assert step.commits == ()
+
+
 def test_changes_that_no_search_would_find_are_left_out() -> None:
     """Under half the tolerance; a small one is searched with a smaller tolerance, a faster one not at all."""
     nothing, small, faster = (course(links=[link(0, 1, ratio)]) for ratio in (1.014, 1.03, 0.9))

@@ -26,7 +26,8 @@ from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, sc
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
-from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
+from pytest_rlperf.model.findings import FINDINGS
+from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.model.reasons import WrittenReason
@@ -223,6 +224,8 @@ def test_a_phase_is_slower_though_the_call_is_not() -> None:
         "phases: slower in a phase: update/critic +50.0 %, at least +40.4 %"
     ]
     assert lines(pairs(("update", 1.02, 0.9), ("update/critic", 1.1, 0.05))) == []
+    (line,) = lines(pairs(("update", 1.5, 0.9)))
+    assert line.startswith("phases: slower in a phase: update +50.0 %")
 
 
 def test_phases_that_agree_by_chance_are_not_named() -> None:
@@ -286,6 +289,7 @@ def test_large_counts_are_written_without_exponents() -> None:
             "tensor_peak_bytes ×10 (base ×1)",
         ),
         ([point(1e3, 1.5, 1000), point(1e5, 1.5, 1000), point(1e6, 1.5, 1000)], None),
+        ([point(1e3, 1.0, 1), point(1e5, 1.0, 1), point(1e6, 1.02, 9)], None),  # a count that stays small
         ([point(1e5, 1.0, 1000), point(1e6, 10.0, 1000)], None),  # two sizes show no law
         ([point(1e5, 1.0, 1000), point(2e5, 1.0, 1000), point(2.1e5, 2.0, 1000)], None),  # sizes too near each other
     ],
@@ -360,6 +364,7 @@ VALUES = np.linspace(-1, 1, 200, dtype=np.float32)
         pytest.param({"a": VALUES.astype(np.float64), "n": 3}, Outputs.DIFFERENT, id="another type"),
         pytest.param({"a": VALUES, "n": 4}, Outputs.DIFFERENT, id="another number"),
         pytest.param({"a": VALUES}, Outputs.DIFFERENT, id="one is missing"),
+        pytest.param({"a": VALUES, "n": "text"}, Outputs.DIFFERENT, id="a text"),
         pytest.param({"a": np.where(VALUES > 0, np.nan, VALUES), "n": 3}, Outputs.DIFFERENT, id="NaN"),
     ],
 )
@@ -368,6 +373,8 @@ def test_outputs_are_compared(head: object, expected: OutputComparison | Outputs
     base = output_parts({"a": VALUES, "n": 3})
     found = compare([(7, base, output_parts(head)), (7, base, output_parts(head))])
     assert expected in (found, found.outputs)
+    texts = [(7, output_parts("one"), output_parts("two"))] * 2  # of which there is nothing to compare but the bits
+    assert compare(texts).outputs is Outputs.DIFFERENT
     with_nan = output_parts([np.array([np.nan, 1.0])])
     assert compare([(7, with_nan, with_nan)] * 2).outputs is Outputs.EQUAL
 

@@ -20,7 +20,7 @@ from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
-from pytest_rlperf.model.measured import Figures, Phase, Result
+from pytest_rlperf.model.measured import Figures, Phase, Result, Start
 from pytest_rlperf.model.reasons import Code, MachineDifference
 from pytest_rlperf.model.stored import SessionFigures, StoredResult, session_figures
 from pytest_rlperf.report.wording import verdict_message
@@ -401,6 +401,13 @@ def test_another_average_is_incomparable() -> None:
     expected = reasons.Incomparable(
         Code.WORKLOAD, "the figure of a slice", "its median round", "its mean round", None, stores=True
     )
+    assert (found.status, found.reason) == (Status.INCOMPARABLE, expected)
+
+
+def test_another_kind_of_processes_is_incomparable() -> None:
+    """Forked processes and new interpreters differ from each other by more than from their own kind."""
+    found = judge(BASE, replace(BASE, start=Start.FORKED), policy(stores=True))
+    expected = reasons.Incomparable(Code.WORKLOAD, "the start of processes", "fresh", "forked", None, stores=True)
     assert (found.status, found.reason) == (Status.INCOMPARABLE, expected)
 
 

@@ -31,7 +31,7 @@ class Worker(FakeWorker):
     def __init__(self, name: str, stems: Stems) -> None:
         self.name = name
         self.called = m.Called("gae", "transition", 1.0)
-        self.sets_variables = bool(stems.variables)
+        self.set_variables = list(stems.variables)
         self.stem = SimpleNamespace(forks=not stems.fresh, collected=m.Ready(0))
         self.output: tuple[OutputPart, ...] = ()
         self._checked = stems.checked
@@ -208,7 +208,7 @@ def test_a_test_that_sets_variables_of_libraries_is_doubtful() -> None:
     """A forked process has read them before; a new interpreter has not."""
     variables = {"OMP_NUM_THREADS": "3"}
     live, group = comparison(Stems(variables=variables))
-    with pytest.raises(DoubtfulError):
+    with pytest.raises(DoubtfulError, match="OMP_NUM_THREADS"):
         live.compare()
     assert group.left == ["all"]
     fresh, _ = comparison(Stems(variables=variables, fresh=True))

@@ -352,6 +352,7 @@ NOISY = OtherWork("train", 47, 0.9, 0.4, 0.0)
         ((5, 1, 4, 2, 7, 0, 3, 2, 4, 3), {"counted": True}, Lever(LeverKind.TOLERANCE, 0.06)),
         ((20, 21, 20, 19, 20), {"tests": 100, "pairs": (3, 5)}, Lever(LeverKind.PAIRS, 6)),
         ((90, -60, 90), {}, Lever(LeverKind.QUIET)),
+        ((2.0, 3.6, 2.6, 2.9, 2.2, 3.3, 2.7, 2.8), {}, Lever(LeverKind.TOLERANCE, 0.04)),  # too near the tolerance
     ],
 )
 def test_undecided_names_the_one_change_that_helps(
@@ -597,7 +598,7 @@ def test_a_phase_has_to_move_by_two_standard_errors(blocks: int, errors: float, 
 def test_too_few_blocks_blame_nobody(wording: Wording) -> None:
     """Two traced blocks have no spread to speak of, and that is said."""
     assert contributions([(BEFORE, {})] * 2, 10e-3, 1e-3) == ()
-    assert carriers_text((), ()) == wording
+    assert carriers_text((), carriers(())) == wording
     assert contributions([], 10e-3, 1e-3) == ()
 
 

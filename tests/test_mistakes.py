@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import builders
 import pytest
-from example import FAILED, OK, USAGE, Example
+from example import FAILED, NOTHING, OK, USAGE, Example
 
 from pytest_rlperf.errors import DOCS
 from pytest_rlperf.model.judged import Status
@@ -46,6 +46,15 @@ SERVER = """
         with socket.socket() as server:
             server.bind(("127.0.0.1", PORT))
             rlperf(lambda: sum(range(9)))
+"""
+EXAMPLES = """
+    from hypothesis import HealthCheck, given, settings, strategies
+
+
+    @settings(suppress_health_check=list(HealthCheck))
+    @given(strategies.integers(1, 9))
+    def test_it(rlperf, number):
+        rlperf(lambda: sum(range(number)))
 """
 LIBRARY = "import mylib\n\ndef test_it(rlperf):\n    rlperf(mylib.work)\n"
 WORK = "def work():\n    return sum(range(9))\n"
@@ -137,6 +146,12 @@ MISTAKES = {
         ("test_it measures a second time", "parametrize it, or write two tests"),
         "writing-tests.md#which-tests",
     ),
+    "given": Mistake(
+        EXAMPLES,
+        (),
+        ("test_it: @given calls a test with many examples", "parametrize that"),
+        "writing-tests.md#which-tests",
+    ),
     "option": Mistake(
         LIBRARY,
         ("--rlperf-agianst=HEAD",),
@@ -170,6 +185,30 @@ def test_the_message_helps(tmp_path: Path, mistake: Mistake) -> None:
     for shown in mistake.shown:
         assert shown.replace("PORT", port) in run.words
     assert re.search(rf"(?:see|what helps:)\s+{re.escape(f'{DOCS}/{mistake.place}')}\s", run.text)
+
+
+def test_a_fixture_that_is_asked_for_late_is_named(tmp_path: Path) -> None:
+    """Which tests are measured is fixed before they run: a line has the test, the fixture and the edit."""
+    tests = """
+        import pytest
+
+        @pytest.fixture
+        def measure(request):
+            return request.getfixturevalue("rlperf_gae")
+
+        def test_direct(request):
+            request.getfixturevalue("rlperf")(lambda: None)
+
+        def test_through_a_fixture(measure): ...
+        def test_other(request): request.getfixturevalue("tmp_path")
+    """
+    run = Example(tmp_path, {"test_it.py": tests}).pytest(*SHORT, code=NOTHING)
+    asked = "is not measured: it asks for {} by request.getfixturevalue; name it in the signature"
+    lines = [
+        f"rlperf: {test} {asked.format(name)}"
+        for test, name in (("test_direct", "rlperf"), ("test_through_a_fixture", "rlperf_gae"))
+    ]
+    assert [line for line in run.out.splitlines() if "getfixturevalue" in line] == lines
 
 
 def test_a_misspelt_command_gets_a_suggestion(tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ import builders
 import pytest
 from builders import source
 
-from pytest_rlperf.measure.resources import Activity, ActivityWatch, OtherWorkWatch, cpu_reader, place, usable_cpus
+from pytest_rlperf.measure.resources import (
+    Activity,
+    ActivityWatch,
+    OtherWorkWatch,
+    children_seen,
+    cpu_reader,
+    place,
+    usable_cpus,
+)
 from pytest_rlperf.timers import FakeClock
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
@@ -48,6 +56,8 @@ def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     assert usable_cpus() == ()
     place([0])
+    children_seen()  # which has what was there before, and leaves it removed
+    assert not hasattr(os, "sched_setaffinity")
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
     assert cpu_reader()() == -1
 
@@ -82,7 +92,6 @@ def test_one_thread_that_works_without_children_is_single(
     watched_s: float,
     children: int,
     threads: int | None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the user and system seconds of each thread before and after some time: only a single one is ever placed."""
     clock = FakeClock()
@@ -92,10 +101,7 @@ def test_one_thread_that_works_without_children_is_single(
         return [SimpleNamespace(id=each, user_time=user, system_time=system) for each, (user, system) in now[0].items()]
 
     process = SimpleNamespace(threads=shown, children=lambda recursive: [object()] * children * recursive)
-    time = SimpleNamespace(perf_counter=lambda: clock.now_ns / 1e9)
-    monkeypatch.setattr("pytest_rlperf.measure.resources.psutil", SimpleNamespace(Process=lambda: process))
-    monkeypatch.setattr("pytest_rlperf.measure.resources.time", time)
-    watch = ActivityWatch()
+    watch = ActivityWatch(lambda: clock.now_ns / 1e9, lambda: process)  # type: ignore[arg-type, return-value]
     clock.advance(watched_s)
     now[0] = after
     seen = watch.seen()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
+import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-from builders import ONE_CALL, source, write
+from builders import FIRST_CALLS, ONE_CALL, source, write
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
@@ -22,7 +26,7 @@ from pytest_rlperf.measure.worker import wait_all
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import process
 from pytest_rlperf.workers.guardian import VARIABLE, Guardian
-from pytest_rlperf.workers.process import Process, Stem, WorkerLostError, connected, popen
+from pytest_rlperf.workers.process import Process, Stem, WorkerLostError, connected, popen, sender_of
 
 SOUND = "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n"
 
@@ -90,6 +94,64 @@ def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
     assert "TMPDIR" in run.text
 
 
+def test_a_guardian_that_is_stopped_does_not_hold_up_the_run(tmp_path: Path) -> None:
+    """It is ended after a while, with a note, and the run itself ends what a test has left."""
+    tests = """
+        import os, signal, subprocess
+        from pathlib import Path
+
+        def test_it(rlperf):
+            run = os.environ["PYTEST_RLPERF_RUN"]
+            for place in Path("/proc").glob("[0-9]*"):
+                line = (place / "cmdline").read_bytes()
+                if b"guardian.py" in line and run.encode() in line:
+                    os.kill(int(place.name), signal.SIGSTOP)
+            left = subprocess.Popen(["sleep", "287"], start_new_session=True)
+            open("left", "w").write(str(left.pid))
+            rlperf(lambda: sum(range(100)))
+    """
+    conftest = """
+        from pytest_rlperf.workers import guardian
+
+        guardian._CLOSE_LIMIT_S = 0.5
+    """
+    run = measure(tmp_path, tests, code=OK, conftest=conftest)
+    assert run.statuses == {"test_it": "NEW"}
+    assert run.notes("did not answer")
+    assert not _is_running(int((tmp_path / "project" / "left").read_text()))
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("workers", ["auto", "fresh"])
+def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) -> None:
+    """As at the end of an interpreter; and while a run goes on, its tests leave no more files from one to the next."""
+    tests = """
+        import tempfile
+        import pytest
+
+        FILE, DIRECTORY = tempfile.NamedTemporaryFile(), tempfile.TemporaryDirectory()
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_it(rlperf, number):
+            rlperf(lambda: sum(range(100)))
+    """
+    conftest = """
+        import os
+        from pathlib import Path
+
+        def pytest_runtest_logreport(report):
+            if report.when == "teardown" and "PYTEST_RLPERF_RUN" not in os.environ:
+                files = [path for path in Path(os.environ["TMPDIR"]).rglob("*") if path.is_file()]
+                with open("counts", "a") as counts:
+                    print(len(files), file=counts)
+    """
+    example = Example(tmp_path, {"conftest.py": conftest, "test_it.py": tests})
+    example.pytest(*FIRST_CALLS, "--rlperf-lanes=1", "-o", f"rlperf_workers={workers}", code=OK)
+    assert not list(example.tmp.iterdir())
+    _, second, third = (example.root / "counts").read_text().split()
+    assert third == second
+
+
 def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:
     """A process that a test leaves in a session of its own goes on while others are measured, and no longer."""
     tests = """
@@ -136,6 +198,125 @@ def test_a_message_in_time_is_read_late(tmp_path: Path) -> None:
         assert worker.receive(time.monotonic() - 1, 30, "") == m.Answer(1)
 
 
+def begun_copy(connection: Connection) -> int:
+    """Return the number of a copy of this process that says that it has begun, and then hangs."""
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        faulthandler.disable()  # what ends it is a signal for which that writes down the stack
+        m.send(connection, m.Started())
+        signal.pause()
+        os._exit(0)
+    return pid
+
+
+@pytest.mark.parametrize("workers", ["auto", "fresh"])
+def test_a_process_that_tests_name_is_not_signalled(tmp_path: Path, workers: str) -> None:
+    """A test module that has another number returned for its process does not get that one killed."""
+    stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    try:
+        tests = f"import os\n\nos.getpid = lambda: {stranger.pid}\n\n{SOUND}"
+        run = measure(tmp_path, tests, "-o", f"rlperf_workers={workers}", code=OK)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert run.statuses == {"test_it": "NEW"}
+
+
+REPLACED = (
+    *("builtins.open", "subprocess.Popen", "os.kill", "os.write", "os.fork", "os.getpid", "os.waitpid"),
+    *("threading.Thread", "tempfile.mkdtemp", "json.loads", "time.monotonic", "time.sleep", "pathlib.Path.open"),
+)
+
+
+@pytest.mark.parametrize("workers", ["auto", "fresh"])
+def test_what_test_modules_replace_is_not_what_a_run_uses(tmp_path: Path, workers: str) -> None:
+    """Functions of the standard library that raise from the collection on, and sockets' default time limit."""
+    tests = f"""
+        import json, os, pathlib, socket, subprocess, tempfile, threading, time
+        from importlib import import_module
+
+        socket.setdefaulttimeout(1)
+
+        def replaced(*args, **kwargs):
+            raise RuntimeError("replaced")
+
+        for name in {REPLACED}:
+            place, _, attribute = name.rpartition(".")
+            setattr(pathlib.Path if place == "pathlib.Path" else import_module(place), attribute, replaced)
+
+        def test_it(rlperf):
+            rlperf(lambda: sum(range(1000)))
+    """
+    run = measure(tmp_path, tests, "--rlperf-max-time=0.3", "-o", f"rlperf_workers={workers}", code=OK)
+    assert run.statuses == {"test_it": "NEW"}
+    assert "new interpreter" not in run.out
+
+
+def test_what_tests_replace_is_not_what_measures_them(tmp_path: Path) -> None:
+    """Neither before the call nor within it; the call itself has what its test wants."""
+    tests = f"""
+        import pytest
+
+        def replaced(*args, **kwargs):
+            raise RuntimeError("replaced")
+
+        @pytest.mark.parametrize("name", {REPLACED})
+        def test_it(rlperf, monkeypatch, name):
+            monkeypatch.setattr(name, replaced)
+            rlperf(lambda: sum(range(1000)))
+    """
+    run = measure(tmp_path, tests, "--rlperf-max-time=0.01", code=OK)
+    assert run.statuses == {f"test_it[{name}]": "NEW" for name in REPLACED}
+    assert "new interpreter" not in run.out
+
+
+def test_a_file_system_that_is_made_up_is_for_the_call(tmp_path: Path) -> None:
+    """Pyfakefs replaces modules by their names everywhere, and the measured call sees its files."""
+    pytest.importorskip("pyfakefs")
+    tests = """
+        def test_it(fs, rlperf):
+            fs.create_file("/made/up", contents="text")
+            rlperf(lambda: open("/made/up").read(), check=lambda text: text == "text" or 1 / 0)
+    """
+    example = Example(tmp_path, {"test_it.py": tests})
+    run = example.pytest(*ONE_CALL, "--rlperf-max-time=0.3", plugins=("rlperf", "pyfakefs.pytest_plugin"), code=OK)
+    assert run.statuses == {"test_it": "NEW"}
+
+
+def test_signals_go_to_processes_of_the_run_alone() -> None:
+    """To a child that leads a session and what is left of one; to no other session, process, or child without one."""
+    guardian, sleep = Guardian(), ["sleep", "300"]
+    with subprocess.Popen(sleep, start_new_session=True) as own, subprocess.Popen(sleep) as within:
+        assert [guardian.owns(process.pid) for process in (own, within)] == [True, False]
+        own.kill()
+        within.kill()
+    assert guardian.owns(own.pid)
+    assert not any(guardian.owns(pid) for pid in (-1, 0, 1, os.getpid(), os.getsid(0)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there processes are copied")
+def test_a_copy_of_another_run_is_refused(tmp_path: Path) -> None:
+    """A process that begins at the end of a connection and is none of this run is named, and left alone."""
+    here, there = connected()
+    program = (
+        "import os, sys; os.fork() and os._exit(0); os.setsid(); os.write(int(sys.argv[1]), bytes.fromhex(sys.argv[2]))"
+    )
+    text = json.dumps({"type": "Started"}).encode()
+    message = struct.pack("!i", len(text)) + text
+    with here, there:
+        descriptor = there.fileno()
+        command = [sys.executable, "-c", f"{program}; import signal; signal.pause()", str(descriptor), message.hex()]
+        subprocess.run(command, pass_fds=[descriptor], check=True)
+        assert here.poll(60)
+        stranger = sender_of(here)
+        with pytest.raises(WorkerLostError, match=f"is process {stranger}, which this run did not start"):
+            Process("worker", here, tmp_path, Guardian()).wait_begun()
+        assert _is_running(stranger)
+    os.kill(stranger, signal.SIGKILL)
+
+
 def test_a_copy_that_hangs_at_its_fork_is_waited_for_shortly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
@@ -149,11 +330,13 @@ def test_a_copy_that_hangs_at_its_fork_is_waited_for_shortly(
         here, there = connected()
         stem = Stem("stem", start, Guardian(), 300, here)
         begun_s = next(now)
-        if has_begun:
-            m.send(there, m.Started(2**22 + 1))  # the number of no process
+        copy = begun_copy(there) if has_begun else 0
+        assert not has_begun or here.poll(60)
         with there, pytest.raises(WorkerLostError) as caught:
             stem.wait_ready()
         lost.append((str(caught.value), (next(now) - begun_s) // 100 * 100))
+        if copy:
+            assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == -signal.SIGABRT
     assert [waited_s for _, waited_s in lost] == [0, 300]
     assert [text for text, _ in lost] == wording
 
@@ -235,15 +418,42 @@ def test_a_package_that_is_loaded_for_all_is_not_seen_to_print(tmp_path: Path) -
     assert "at import" not in run.text
 
 
-def test_much_output_of_calls_is_an_error(tmp_path: Path) -> None:
-    """Calls that print more than 16 MiB fail their test, and what they printed is gone."""
+def test_much_output_is_an_error(tmp_path: Path, wording: Wording) -> None:
+    """More than 16 MiB from calls, or from a test before its call, fails the test, is named, and is gone."""
     tests = """
         def test_loud(rlperf):
             rlperf(lambda: print("x" * (17 << 20)))
+
+        def test_before(rlperf):
+            print("x" * (17 << 20))
+            rlperf(lambda: None)
     """
     run = measure(tmp_path, tests, "--rlperf-findings=counts=off", code=FAILED)
-    assert "over 16 MiB" in run.error("test_loud")
+    assert [run.error(test).splitlines()[-1] for test in ("test_loud", "test_before")] == wording
     assert len(run.out) < 100_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel lists locks")
+@pytest.mark.parametrize("flags", ["LOCK_EX", "LOCK_EX | fcntl.LOCK_NB"])
+def test_a_lock_that_a_test_module_takes_is_named(tmp_path: Path, flags: str) -> None:
+    """The run has taken it, so that no process that imports the tests for itself gets it, waiting or asking again."""
+    tests = f"""
+        import fcntl, time
+
+        lock = open("the-lock", "w")
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.{flags})
+                break
+            except BlockingIOError:
+                time.sleep(0.01)
+
+        def test_it(rlperf):
+            rlperf(lambda: sum(range(1000)))
+    """
+    run = measure(tmp_path, tests, "--rlperf-setup-time=2", code=FAILED)
+    lock = f"waits for the lock on {tmp_path / 'project' / 'the-lock'}, which the run's own process has"
+    assert lock in " ".join(run.reasons["test_it"].split())
 
 
 @pytest.mark.slow

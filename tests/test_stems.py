@@ -58,7 +58,9 @@ class Fake:
     made: ClassVar[list[Any]]
     orders: ClassVar[list[tuple[str, Any]]]
     start_leaving, leave, start_quitting = noted("start_leaving"), noted("leave"), noted("start_quitting")
+    is_blocked = False
     interrupt_call, cancel, end = noted("interrupt_call"), noted("cancel"), noted("end")
+    remove_files = noted("remove_files")
 
     def __init__(self) -> None:
         self.alive = True
@@ -130,10 +132,6 @@ class FakeWorker(Fake):
         self.loaded: dict[str, str] = {}
         self.seed = 0
         self.read: list[str] = []
-
-    @property
-    def sets_variables(self) -> bool:
-        return bool(self.variables != self.stem.variables)
 
     def start_run(self, *arguments: object, **settings: object) -> None:
         self.running = True
@@ -367,9 +365,9 @@ def test_a_loader_leaves_out_what_each_side_has_for_itself(stems: Any, monkeypat
 @pytest.mark.parametrize(
     ("setup_s", "fresh", "did"),
     [
-        (0.1, False, ["start_quitting", "end"]),
+        (0.1, False, ["start_quitting", "end", "remove_files"]),
         (5.0, False, []),
-        (0.0, False, ["start_quitting", "end"]),
+        (0.0, False, ["start_quitting", "end", "remove_files"]),
         (0.1, True, []),
     ],
 )

@@ -32,9 +32,9 @@ from pytest_rlperf.baseline.provenance import (
     read_tree,
 )
 from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
-from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store
+from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store, read_anchor
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.measured import Counting, Figures, Phase, PhaseCounts, Result, WorkerRecord
+from pytest_rlperf.model.measured import Counting, Figures, Phase, PhaseCounts, Result, Start, WorkerRecord
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import (
     Acceptance,
@@ -356,6 +356,26 @@ def test_another_workload_has_no_past(store: Store) -> None:
     assert ([session.session for session in entry.history], entry.pairs, entry.links) == (["t"], None, ())
 
 
+def test_figures_of_the_other_kind_of_processes_have_no_past_but_links(store: Store) -> None:
+    """Sessions and pairs of forked processes spread otherwise than those of new interpreters."""
+    first = Link("a" * 40, "b" * 40, 0.01, 0.002)
+    keep(store, "s", pairs=PairSpread(1e-4, 3.0), links=(first,))
+    other = stored("a", "t", start=Start.FORKED)
+    store.write("t", ORIGIN, {"a": replace(other, history=(session_of(other.result, "t"),))})
+    entry = read(store).results["a"]
+    assert ([session.session for session in entry.history], entry.pairs, entry.links) == (["t"], None, (first,))
+    assert entry.result.start is Start.FORKED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is a file that nobody can read")
+def test_an_anchor_that_cannot_be_read_is_named(store: Store) -> None:
+    """With what the system says, and what to do."""
+    store.directory.mkdir(parents=True)
+    (store.directory / "anchor").symlink_to("/proc/self/mem")  # which has nothing at its beginning
+    with pytest.raises(BaselineError, match=r"cannot read .*/anchor: .*; make it readable"):
+        read_anchor(store.directory)
+
+
 def test_the_last_links_are_kept(store: Store) -> None:
     """The oldest go first, and packages are left out where none changed."""
     shas = [f"{number:040x}" for number in range(LINKS_MOST + 3)]
@@ -577,6 +597,7 @@ SESSION = asdict(SessionFigures("r", 20.5, 0.25, 1e-4, 1e-4, same_code=False))
         ([*RESULT, "phases", 0, "path"], ""),
         ([*RESULT, "counting"], {"phases": [{"path": "", "inexact": {"ops": [2, 1]}}], "workers": 2, "repetitions": 2}),
         (["schema"], 1),
+        (["results", "a", "session"], "another"),
     ],
 )
 def test_what_no_measurement_wrote(store: Store, path: list[Any], value: Any, wording: Wording) -> None:

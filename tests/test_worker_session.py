@@ -77,7 +77,7 @@ def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connectio
     """A copy of the worker ends where it would answer in the worker's place, or take its order."""
     here, there = ends
     engine = session.RemoteEngine(start(), there)
-    for speak in (partial(engine.send, m.Started(1)), engine.receive):
+    for speak in (partial(engine.send, m.Started()), engine.receive):
         pid = os.fork()
         if not pid:
             try:
@@ -86,8 +86,8 @@ def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connectio
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert not here.poll()
-    engine.send(m.Started(1))
-    assert m.receive_from_worker(here) == m.Started(1)
+    engine.send(m.Started())
+    assert m.receive_from_worker(here) == m.Started()
 
 
 def test_generators_are_seeded_once_a_test(

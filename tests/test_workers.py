@@ -142,6 +142,33 @@ def test_no_warning_is_ours(tmp_path: Path, options: str) -> None:
     assert "Exception ignored" not in run.text
 
 
+def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: Path) -> None:
+    """One note names the variable and all tests that set it; sound and logs change nothing that is measured."""
+    tests = """
+        import os
+        import pytest
+        from mylib import work
+
+        @pytest.mark.parametrize("variable", ["SDL_AUDIODRIVER", "TF_CPP_MIN_LOG_LEVEL", "LD_LIBRARY_PATH"])
+        def test_harmless(rlperf, variable):
+            os.environ[variable] = "dsp"
+            rlperf(work)
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_threads(rlperf, number):
+            os.environ["OMP_PROC_BIND"] = "true"
+            rlperf(work)
+    """
+    example = project(tmp_path, tests, "")
+    example.write({"mylib.py": "def work(): return sum(range(1000))\n"})
+    example.commit()
+    example.write({"mylib.py": "def work():\n    return sum(range(1000))\n"})
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-max-time=0.1")
+    (note,) = run.notes("new interpreters")
+    assert [name in note for name in ("test_threads[1]", "test_threads[2]", "OMP_PROC_BIND")] == [True] * 3
+    assert "harmless" not in note
+
+
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Measure tests in which workers die, and between them tests in which they do not."""

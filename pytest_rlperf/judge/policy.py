@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pytest_rlperf.model.judged import GATE, OFF, SHOW, Estimate, Finding, Policy, Status, Verdict
+from pytest_rlperf.model.findings import GATE, OFF, SHOW
+from pytest_rlperf.model.judged import Estimate, Finding, Policy, Status, Verdict
 from pytest_rlperf.model.reasons import Reason, TimeAlone
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from pytest_rlperf.measure.untouched import untouched
 from pytest_rlperf.model.device import POWER_CAP, Conditions
 
 NVML_MISSING = (
@@ -155,6 +156,7 @@ def _handle(nvml: Any, uuid: str) -> Any:
     return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(partition)
 
 
+@untouched
 def _parent(pid: int) -> int | None:
     """Return the process that started another, None where this system does not show it."""
     try:

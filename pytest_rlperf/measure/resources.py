@@ -22,6 +22,7 @@ import psutil
 
 from pytest_rlperf import units
 from pytest_rlperf.counters.memory import tracing
+from pytest_rlperf.measure.untouched import untouched
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model.live import OtherWork
 from pytest_rlperf.model.measured import Usage
@@ -58,9 +59,15 @@ def place(cpus: Collection[int]) -> None:
     """Keep every thread of this process on ``cpus``; threads to come inherit it."""
     if not cpus or not hasattr(os, "sched_setaffinity"):
         return
-    for thread in Path("/proc/self/task").iterdir():
+    for thread in _threads():
         with suppress(ProcessLookupError):  # it has ended meanwhile
-            os.sched_setaffinity(int(thread.name), cpus)
+            os.sched_setaffinity(thread, cpus)
+
+
+@untouched
+def _threads() -> list[int]:
+    """Return the numbers of this process's threads."""
+    return [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
 
 
 def cpu_reader() -> Callable[[], int]:
@@ -72,9 +79,21 @@ def cpu_reader() -> Callable[[], int]:
     return reader
 
 
+@untouched
+def children() -> set[int]:
+    """Return the numbers of this process's child processes."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+@untouched
+def count_threads() -> int:
+    """Return how many threads this process has."""
+    return int(psutil.Process().num_threads())
+
+
 def children_seen() -> tuple[int, int]:
     """Return how many child processes run, and the page faults of those that have ended: both rise with new ones."""
-    return len(psutil.Process().children()), resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+    return len(children()), resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 class Activity(NamedTuple):
@@ -95,14 +114,19 @@ class Activity(NamedTuple):
 class ActivityWatch:
     """Watches this process from now on."""
 
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._started_s = time.perf_counter()
+    @untouched
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, process: Callable[[], psutil.Process] = psutil.Process
+    ) -> None:
+        self._clock = clock
+        self._process = process()
+        self._started_s = clock()
         self._used_s = self._threads_s()
 
+    @untouched
     def seen(self) -> Activity:
         """Return the threads and child processes that have worked since."""
-        watched_s = time.perf_counter() - self._started_s
+        watched_s = self._clock() - self._started_s
         least_s = max(_BUSY_LEAST_S, _BUSY_SHARE * watched_s)
         busy = sum(used_s - self._used_s.get(thread, 0.0) >= least_s for thread, used_s in self._threads_s().items())
         children = len(self._process.children(recursive=True))
@@ -231,6 +255,7 @@ class IdleWatch:
 # --------------------------------------------------------------------------- what this process holds
 
 
+@untouched
 def read_usage(calls: int) -> Usage:
     """Return what this process holds after so many calls; collects garbage, which takes under a millisecond.
 

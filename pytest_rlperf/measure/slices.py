@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import mmap
-import os
 import resource
 import statistics
 import time
@@ -12,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import repeat
-
-import psutil
+from os import _exit, getpid
 
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.counters.memory import quiet
@@ -29,7 +27,14 @@ from pytest_rlperf.measure.passes import (
     explain,
     source_of_phases,
 )
-from pytest_rlperf.measure.resources import ActivityWatch, cpu_reader, find_allocations, read_usage
+from pytest_rlperf.measure.resources import (
+    ActivityWatch,
+    children,
+    count_threads,
+    cpu_reader,
+    find_allocations,
+    read_usage,
+)
 from pytest_rlperf.measure.rounds import (
     SLICE_S,
     TURN_S,
@@ -102,15 +107,15 @@ def in_one_process() -> Iterator[None]:
     It would go on with the measurement, and each of its calls would fork again. Children that end within the body, or
     outlive it at work of their own, are fine.
     """
-    own, has_left = os.getpid(), mmap.mmap(-1, 1)  # memory that copies share
-    before = {child.pid for child in psutil.Process().children()}
+    own, has_left = getpid(), mmap.mmap(-1, 1)  # memory that copies share
+    before = children()
     try:
         yield
     finally:
-        if os.getpid() != own:
+        if getpid() != own:
             has_left[0] = 1
-            os._exit(1)
-    if {child.pid for child in psutil.Process().children()} - before:
+            _exit(1)
+    if children() - before:
         end_s = time.monotonic() + _COPY_LIMIT_S
         while not has_left[0] and time.monotonic() < end_s:
             time.sleep(_COPY_LIMIT_S / 100)
@@ -224,7 +229,7 @@ class Meter:
             shape=self._shapes[SliceKind.PLAIN],
             call_s=self._call_s,
             warm_up_s=warm_up_s,
-            threads=psutil.Process().num_threads(),
+            threads=count_threads(),
             single=self._single and not self.workload.whole_machine,
             accelerated=self.device is not None,
         )

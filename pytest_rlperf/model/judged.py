@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote
 
+from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.live import Live, PairRecord
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
 from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
@@ -79,16 +80,6 @@ def pattern_of(key: str) -> str:
         char if char.isprintable() and char not in " *?%<" else quote(char, safe="", errors="backslashreplace")
         for char in key
     )
-
-
-OFF, SHOW, GATE = "off", "show", "gate"
-FINDINGS: Mapping[str, str] = {
-    "time": GATE,
-    "counts": SHOW,
-    **dict.fromkeys(("growth", "threads", "drift", "first_call", "scale"), GATE),
-    **dict.fromkeys(("phases", "outputs"), SHOW),
-}
-"""The kinds of findings, each with what it does unless a run or a test sets it otherwise."""
 
 
 @dataclass(frozen=True)

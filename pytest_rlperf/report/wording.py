@@ -500,6 +500,11 @@ def note_lines(found: Sequence[notes.Note], *, verbose: bool) -> list[str]:
     lines = [text for text in map(_note, found) if text]
     short = [note for note in found if isinstance(note, notes.ShortOfTime)]
     lines += [_short_of_time(short)] if short else []
+    fresh: dict[str, list[str]] = {}
+    for note in found:
+        if isinstance(note, notes.MeasuredFresh):
+            fresh.setdefault(note.why, []).append(note.key)
+    lines += [_measured_fresh(keys, why) for why, keys in fresh.items()]
     uncompared = [note for note in found if isinstance(note, notes.UncomparedCounts) and (note.gates or verbose)]
     obstacles = Counter(obstacle_text(note.obstacle) for note in uncompared)
     lines += [f"counts of {units.counted(tests, 'test')} not compared: {text}" for text, tests in obstacles.items()]
@@ -530,8 +535,6 @@ def _note(note: notes.Note) -> str:
             return f"the anchor of baseline {baseline!r} is {anchor_text(anchor)}; the baseline {stored}"
         case notes.NotForked(why):
             return f"every process was a new interpreter, which takes longer: {shown(why)}"
-        case notes.MeasuredFresh(key, why):
-            return f"{test_name(key)} was measured in new interpreters: {shown(why)}"
         case notes.UnmatchedAllowance(allowance, near):
             close = f"; close to it is {near!r}" if near else ""
             pattern = f"{allowance.pattern!r} fits no measured test of this run"
@@ -543,6 +546,11 @@ def _named(keys: Sequence[str]) -> str:
     """Return the names of tests, of the first few where there are many."""
     more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
     return ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
+
+
+def _measured_fresh(keys: Sequence[str], why: str) -> str:
+    were = "was" if len(keys) == 1 else "were"
+    return f"{_named(keys)} {were} measured in new interpreters, which takes longer: {shown(why)}"
 
 
 def _short_of_time(short: Sequence[notes.ShortOfTime]) -> str:

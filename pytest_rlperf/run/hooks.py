@@ -16,7 +16,8 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError, for_log, shown
-from pytest_rlperf.fixtures import is_measured, result_key, unmet
+from pytest_rlperf.fixtures import asks_late, is_measured, result_key, unmet
+from pytest_rlperf.measure.untouched import standard_and_own
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
@@ -61,6 +62,7 @@ class MeasuredRun:
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
+        self._asking: dict[str, str] = {}  # names of tests that are not measured, each with its fixture
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
@@ -75,6 +77,7 @@ class MeasuredRun:
         except (BaselineError, OutputError, SideError) as error:
             raise usage_error(error) from None
         self._end = EndOfRun(config, settings, self._run)
+        self._untouched = standard_and_own()
         _interrupt_once(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
@@ -110,6 +113,7 @@ class MeasuredRun:
         measured = [item for item in items if _can_be_measured(item)]
         dropped = [item for item in items if item not in set(measured)]
         items[:] = measured
+        self._asking = {item.name: name for item in dropped if (name := asks_late(item))}
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         for item in items:
@@ -134,8 +138,15 @@ class MeasuredRun:
         """Remember which measured tests there are beside those of this run."""
         self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
 
-    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
-        """Show how many tests there are."""
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
+        """Show how many tests there are, and which are not measured though they ask for a fixture."""
+        late = [
+            f"rlperf: {test} is not measured: it asks for {name} by request.getfixturevalue; name it in the signature"
+            for test, name in self._asking.items()
+        ]
+        return [self._how_many(items), *late]
+
+    def _how_many(self, items: list[pytest.Item]) -> str:
         shard = self._run.shard
         if not items:
             if shard is not None and shard.collected:
@@ -148,7 +159,8 @@ class MeasuredRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Measure every test."""
+        """Measure every test; what test modules have replaced in this process, which runs none, is put back."""
+        self._untouched.restore()
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.

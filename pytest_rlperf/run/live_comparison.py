@@ -27,7 +27,8 @@ from pytest_rlperf.measure.passes import CountingPass, learn
 from pytest_rlperf.measure.resources import CGROUP, cgroup_limits, read_system_file, usable_cpus
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import OFF, Policy, Status, Verdict
+from pytest_rlperf.model.findings import OFF
+from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, StartUp, log_ratios
 from pytest_rlperf.model.measured import Result, Tally, work_text
 from pytest_rlperf.model.notes import Progress
@@ -274,8 +275,9 @@ class LiveComparison(LivePairs):
         """Check that a pair does the same work with code that may differ; have the first pairs count."""
         base, head = pair
         self._refuse_other_work(base.called, head.called)
-        if not self._stems.fresh and any(worker.sets_variables for worker in pair):
-            raise DoubtfulError("the test sets variables that libraries read when they are loaded")
+        variables = [] if self._stems.fresh else sorted({*base.set_variables, *head.set_variables})
+        if variables:
+            raise DoubtfulError(f"a test sets {', '.join(variables)}, which libraries read when they are loaded")
         self._outputs[index] = base.seed, base.output, head.output
         self._stems.check_places(base, head)
         if index < COUNTED_PAIRS:

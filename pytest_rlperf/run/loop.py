@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -153,6 +153,9 @@ class TestInLane:
             doubt = "" if self.measuring.fresh else _doubt_of(error)
             if not doubt:
                 self._give_up(error, group.reporter)
+            elif group.reporter is not None:
+                with suppress(WorkerLostError):  # a new interpreter, which the test may be measured in again
+                    group.reporter.leave()
             return doubt
         finally:
             group.at_end.close()
@@ -210,7 +213,9 @@ class TestLoop:
             raise
         finally:
             self.progress.clear()
-            processes.close()
+            if not processes.close():
+                text = "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
+                self.run_state.note(TextNote(text))
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""

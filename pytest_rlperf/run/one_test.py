@@ -18,7 +18,8 @@ from pytest_rlperf.measure.passes import CountingPass, counted_by
 from pytest_rlperf.measure.resources import usable_cpus
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import OFF, Outcome, Selfcheck, Status, Trial, Verdict
+from pytest_rlperf.model.findings import OFF
+from pytest_rlperf.model.judged import Outcome, Selfcheck, Status, Trial, Verdict
 from pytest_rlperf.model.measured import Result, Start, test_name
 from pytest_rlperf.model.notes import (
     GatesNotCounted,

@@ -32,9 +32,9 @@ from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.judge.verdict import unmatched
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import notes, reasons
+from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import (
     LIVE_TOLERANCE,
-    OFF,
     Allowance,
     Finding,
     Fitness,

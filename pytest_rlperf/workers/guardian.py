@@ -21,9 +21,11 @@ from pathlib import Path
 
 VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
 GRACE_S = 5.0  # for teardowns after the end of the run's process
+_CLOSE_LIMIT_S = 2 * GRACE_S  # for the guardian to end what is left, of which it gives up after GRACE_S
 _FINISHED = "finished"
 _POLL_S = 0.05
 _CHECK_MS = 1000
+_HAS_PROC = Path("/proc/self/environ").exists()
 
 
 class Guardian:
@@ -65,16 +67,49 @@ class Guardian:
         """Guard a worker no more: it has ended, with its process group."""
         self._tell(f"-{pid}")
 
-    def close(self) -> None:
-        """End what workers have left running in sessions of their own, and remove the run's files."""
+    def owns(self, pid: int) -> bool:
+        """Whether a signal to a process or to its group reaches this run's processes alone.
+
+        The process leads a session of its own, and descends from this one or from one with the run's mark; it may have
+        written over its own mark. Where no process has the number any more, what is left of its group still has it.
+        """
+        if pid <= 1:
+            return False
+        try:
+            if os.getsid(pid) != pid:
+                return False
+        except ProcessLookupError:
+            return True
+        if not _HAS_PROC:
+            return True  # every process of a run is a child of this one there, and none is told by another
+        run, mark = os.getpid(), _mark(str(self.scratch))
+        while pid > 1 and pid != run:
+            pid, variables = _parent(pid), _variables(pid)
+            if pid == run or mark in variables:
+                return True
+        return False
+
+    def close(self) -> bool:
+        """End what workers have left running in sessions of their own, and remove the run's files.
+
+        Return whether the guardian did so: one that does not answer is ended, and this process does it.
+        """
         if self._process is None or self.scratch is None:
-            return
+            return True
         self._tell(_FINISHED)
         os.close(self._pipe)
         self._pipe = -1
-        self._process.wait()
+        answers = True
+        try:
+            self._process.wait(_CLOSE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            answers = False
+            self._process.kill()  # which also ends one that was stopped
+            self._process.wait()
+            _end_all(set(), _mark(str(self.scratch)), time.monotonic())
         self._process = None
         shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
+        return answers
 
     def _ensure_begun(self) -> None:
         with self._beginning:
@@ -92,6 +127,7 @@ class Guardian:
                 f"cannot make temporary files: {error}; set TMPDIR to a directory with space that you can write to"
             ) from None
         reading, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)  # a guardian that was stopped reads nothing
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(scratch), str(os.getpid())],
             stdin=reading,
@@ -106,7 +142,9 @@ class Guardian:
 
     def _tell(self, line: str) -> None:
         if self._pipe >= 0:
-            with contextlib.suppress(BrokenPipeError):  # it was killed; the workers' own connections end them
+            with contextlib.suppress(
+                BrokenPipeError, BlockingIOError
+            ):  # it was killed; the workers' own connections end them
                 os.write(self._pipe, f"{line}\n".encode())
 
 
@@ -118,16 +156,20 @@ def _guard(scratch: str, run: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     workers, is_finished = _wait_for_end(run)
-    marker = f"{VARIABLE}={scratch}".encode("utf-8", "surrogateescape")
+    marker = _mark(scratch)
     if not is_finished:
         for worker in workers:  # alone: they end what they have started
             _kill(worker, signal.SIGTERM)
-    force_s = time.monotonic() + (0.0 if is_finished else GRACE_S)
+    _end_all(workers, marker, time.monotonic() + (0.0 if is_finished else GRACE_S))
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _end_all(workers: set[int], marker: bytes, force_s: float) -> None:
+    """Wait for a run's processes to end, from the time ``force_s`` on with force."""
     while (left := list(_members(workers, marker))) and time.monotonic() < force_s + GRACE_S:
         for pid in left if time.monotonic() >= force_s else ():
             _kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
-    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _wait_for_end(run: int) -> tuple[set[int], bool]:
@@ -152,7 +194,7 @@ def _wait_for_end(run: int) -> tuple[set[int], bool]:
 
 def _members(workers: set[int], marker: bytes) -> Iterator[int]:
     """Yield the processes of a run: those with its marker in their environment, or in a worker's session."""
-    if not Path("/proc/self/environ").exists():
+    if not _HAS_PROC:
         for worker in workers:
             with contextlib.suppress(OSError):
                 os.killpg(worker, 0)
@@ -161,16 +203,41 @@ def _members(workers: set[int], marker: bytes) -> Iterator[int]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError, ValueError):
-                state, _, _, session = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()[:4]
-                variables = Path(entry.path, "environ").read_bytes().split(b"\0")
-                if state != b"Z" and (marker in variables or int(session) in workers):
-                    yield int(entry.name)
+                pid = int(entry.name)
+                state, _, _, session = _state(pid)
+                if state != b"Z" and (marker in _variables(pid) or int(session) in workers):
+                    yield pid
+
+
+def _mark(scratch: str) -> bytes:
+    """Return the variable by which a process of a run is recognised."""
+    return f"{VARIABLE}={scratch}".encode("utf-8", "surrogateescape")
+
+
+def _state(pid: int) -> list[bytes]:
+    """Return the state of a process, the one that started it, its group and its session; OSError where it is gone."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:4]
+
+
+def _variables(pid: int) -> list[bytes]:
+    """Return the variables that a process began with; none where they cannot be read."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
+
+
+def _parent(pid: int) -> int:
+    """Return the process that started another, 0 where that cannot be read."""
+    with contextlib.suppress(OSError):
+        return int(_state(pid)[1])
+    return 0
 
 
 def _kill(pid: int, number: int) -> None:
     """Send a signal to a process, or to a process group by its negated number."""
-    with contextlib.suppress(OSError):
-        os.kill(pid, number)
+    if abs(pid) > 1:  # 1 is the first process, -1 all of them
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
+from socket import recv_fds, socket
 from typing import Any
 
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
@@ -38,10 +38,15 @@ _CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 _usual_threshold: tuple[int, int, int]  # of the garbage collector
 _terminal: tuple[int, int]  # the descriptors of the run's own output, for the stem that writes there
 LIBRARY_VARIABLES = (
-    "BLIS_", "CUDA_", "GLIBC_", "GOTO_", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_",
-    "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH_", "SDL_", "TF_", "TORCH_", "VECLIB_", "XLA_",
+    "BLIS_", "CUDA_", "GOTO_", "JAX_", "KMP_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_", "NUMEXPR_", "OMP_",
+    "OPENBLAS_", "PYTORCH_", "TF_", "TORCH_", "VECLIB_", "XLA_",
 )  # fmt: skip
-"""The beginnings of variables that native libraries read when they are loaded."""
+"""The beginnings of variables that libraries read when they are loaded, and whose calls they change.
+
+What SDL reads when a display or a sound card is opened, and what the C library reads when a process starts, have the
+same effect in a copy as in a new interpreter.
+"""
+_OF_LOGS = ("KMP_WARNINGS", "MPLCONFIGDIR", "NCCL_DEBUG", "TF_CPP_", "TORCH_CPP_LOG", "TORCH_LOGS")
 
 # CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
 _SMALL_MOST, _POOL = 512, 16384
@@ -67,8 +72,17 @@ def vary_heap() -> list[object]:
 
 
 def library_variables() -> dict[str, str]:
-    """Return the variables of this process that native libraries read when they are loaded."""
-    return {name: value for name, value in os.environ.items() if name.startswith(LIBRARY_VARIABLES)}
+    """Return the variables of this process that change what libraries do, and that they read when they are loaded."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(LIBRARY_VARIABLES) and not name.startswith(_OF_LOGS)
+    }
+
+
+def differing_variables(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the names of variables that have been set, changed or removed."""
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
 
 
 class Refusal:
@@ -167,6 +181,23 @@ def fork_pair(starts: list[dict[str, Any]], descriptors: list[int]) -> None:
             os._exit(0)
 
 
+@contextlib.contextmanager
+def socket_of(connection: Connection) -> Iterator[socket]:
+    """Yield a connection's socket; a default time limit that a test has set for sockets is not this one's."""
+    with socket(fileno=os.dup(connection.fileno())) as found:
+        found.setblocking(True)
+        yield found
+
+
+def receive_descriptor(connection: Connection) -> int:
+    """Return a descriptor that another process has sent; EOFError where that process is gone."""
+    with socket_of(connection) as found:
+        _, descriptors, _, _ = recv_fds(found, 1, 1)
+    if not descriptors:
+        raise EOFError
+    return descriptors[0]
+
+
 def fork() -> int:
     """Return a copy's number, 0 in the copy."""
     with warnings.catch_warnings():
@@ -243,7 +274,7 @@ def serve() -> None:
         except ChildProcessError:
             pass
         if "starts" in order:
-            descriptors = [recv_handle(_connection) for _ in order["starts"]]
+            descriptors = [receive_descriptor(_connection) for _ in order["starts"]]
             fork_pair(order["starts"], descriptors)
         else:
             answer = load(order["modules"], order["packages"], order["top"], order["apart"])

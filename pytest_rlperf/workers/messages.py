@@ -9,8 +9,8 @@ of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from json import dumps, loads  # which tests may replace
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -95,9 +95,7 @@ class Ready(Message, frozen=True):
 
 
 class Started(Message, frozen=True):
-    """A copy of a stem has begun its work."""
-
-    pid: int
+    """A copy of a process has begun its work; the kernel says which process sent this."""
 
 
 class Imported(Message, frozen=True):
@@ -365,7 +363,7 @@ ToWorker: TypeAlias = Fork | Run | Orders | Leave | Reap | Quit
 
 def send(connection: Connection, message: FromWorker | ToWorker | ToLoader) -> None:
     """Send one message; OSError where the other side is gone or does not read it."""
-    connection.send_bytes(json.dumps(as_json(message)).encode())
+    connection.send_bytes(dumps(as_json(message)).encode())
 
 
 def as_json(message: Message | Start) -> dict[str, Any]:
@@ -388,7 +386,7 @@ def receive_from_worker(connection: Connection) -> FromWorker:
             raise UnreadableError(f"it has over {FRAME_MOST >> 20} MiB, or is none") from None
         raise
     try:
-        read = json.loads(data, parse_constant=_refuse_constant)
+        read = loads(data, parse_constant=_refuse_constant)
         message: FromWorker = msgspec.convert(read, FromWorker, str_keys=True)
     except Exception as error:  # a worker runs any code, so these are any bytes
         raise UnreadableError(f"{type(error).__name__}: {error}") from None
@@ -408,7 +406,7 @@ def answer_to(order: Order, answer: Answer) -> Any:
 
 def receive_order(connection: Connection) -> ToWorker:
     """Wait for the run's next message; EOFError or OSError when the run is gone."""
-    message: ToWorker = msgspec.convert(json.loads(connection.recv_bytes()), ToWorker, str_keys=True)
+    message: ToWorker = msgspec.convert(loads(connection.recv_bytes()), ToWorker, str_keys=True)
     return message
 
 

@@ -6,15 +6,16 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.workers import loader as loader_program
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.guardian import Guardian
+from pytest_rlperf.workers.locks import blocking_lock, own_lock
 
 _POLL_S = 0.2
 _POLL_END_S = 0.002
@@ -40,6 +42,7 @@ _SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setu
 _CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
 _FORK_LIMIT_S = 30.0  # from the order for a copy to its first message, which takes milliseconds
 _FORK_HINT = "a package that it has loaded may hang where its process is forked"
+_CREDENTIALS = struct.Struct("3i")  # the number of a process, its user and its group
 _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
@@ -67,7 +70,7 @@ class WorkerLostError(WorkerStoppedError):
     @property
     def is_doubtful(self) -> bool:
         """Whether a new interpreter may do what this process failed to do."""
-        return self.worker.is_forked and not self.worker.is_cancelled
+        return self.worker.is_forked and not self.worker.is_cancelled and not self.worker.is_blocked
 
 
 class LeftEarlyError(WorkerStoppedError):
@@ -108,6 +111,7 @@ class Process:
         self._guardian = guardian
         self._started = started
         self.is_cancelled = False
+        self.is_blocked = False  # by a lock that it did not get
         self._has_ended = False
         self._quit_s: float | None = None
         if started is not None:
@@ -123,11 +127,21 @@ class Process:
         self._guardian.watch(pid)
 
     def wait_begun(self) -> None:
-        """Wait until a copy of a process has begun."""
-        message = self.receive(time.monotonic() + _FORK_LIMIT_S, _FORK_LIMIT_S, _FORK_HINT)
+        """Wait until a copy of a process has begun, and learn its number from the kernel: code under test runs in it.
+
+        WorkerLostError also where that number is of no process that this run has started.
+        """
+        pid, due_s = 0, time.monotonic() + _FORK_LIMIT_S
+        self._wait_readable(due_s, _FORK_LIMIT_S, _FORK_HINT)
+        with contextlib.suppress(OSError):  # what is read next says how the process ended
+            pid = sender_of(self.connection)
+        message = self.receive(due_s, _FORK_LIMIT_S, _FORK_HINT)
         if not isinstance(message, m.Started):
             raise self._unexpected(message)
-        self._is_known_as(message.pid)
+        if not self._guardian.owns(pid):
+            self.end(0)
+            raise self.lost(f"{self.name} is process {pid}, which this run did not start")
+        self._is_known_as(pid)
 
     # ------------------------------------------------------------------ messages
 
@@ -139,8 +153,8 @@ class Process:
         try:
             m.send(self.connection, message)
             for there in ends:
-                with there:
-                    send_handle(self.connection, there.fileno(), self.pid)
+                with there, loader_program.socket_of(self.connection) as channel:
+                    socket.send_fds(channel, [b"\1"], [there.fileno()])  # one, as multiprocessing has it
         except BlockingIOError:
             raise self.lost(self._abort("read no message", _HALF_MESSAGE_S, _CALL_HINT)) from None
         except OSError:
@@ -151,19 +165,27 @@ class Process:
 
         A message that has come before is read, also where this process looks for it later.
         """
+        self._wait_readable(due_s, limit_s, hint)
+        try:
+            return m.receive_from_worker(self.connection)
+        except BlockingIOError:
+            error = m.UnreadableError(f"the rest of a message did not come within {_HALF_MESSAGE_S} s")
+            raise self._unreadable(error) from None
+        except m.UnreadableError as error:
+            raise self._unreadable(error) from None
+        except (EOFError, OSError):
+            raise self.lost(self._how_it_ended()) from None
+
+    def _wait_readable(self, due_s: float, limit_s: float, hint: str) -> None:
+        """Wait for a message, or for the end of the process."""
         while True:
             if self.is_cancelled:
                 raise WorkerLostError(self, f"{self.name} was stopped with the run")
+            left_s = due_s - time.monotonic()
             try:
-                left_s = due_s - time.monotonic()
                 if self.connection.poll(max(0.0, min(_POLL_S, left_s))):
-                    return m.receive_from_worker(self.connection)
-            except BlockingIOError:
-                error = m.UnreadableError(f"the rest of a message did not come within {_HALF_MESSAGE_S} s")
-                raise self._unreadable(error) from None
-            except m.UnreadableError as error:
-                raise self._unreadable(error) from None
-            except (EOFError, OSError):
+                    return
+            except OSError:
                 raise self.lost(self._how_it_ended()) from None
             if left_s <= 0:
                 raise self.lost(self._abort("did not answer", limit_s, hint))
@@ -210,8 +232,8 @@ class Process:
             self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if its number is known."""
-        if self.pid:  # 0 would be this process's own group
+        """Send a signal to the process, if its number is known and still its own."""
+        if self._guardian.owns(self.pid):
             with contextlib.suppress(OSError):
                 os.kill(self.pid, number)
 
@@ -261,12 +283,17 @@ class Process:
         self._has_ended = True  # the number of its process group may be another's from now on
         # Even after a clean exit: what it started in its session ends with it; the guardian ends the rest.
         if self.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            if self._guardian.owns(self.pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
             self._forget()
         if self._started is not None:
             self._started.wait()
         self.connection.close()
+
+    def remove_files(self) -> None:
+        """Remove the files of a process that has ended, and whose output nobody will ask for."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _forget(self) -> None:
         """Let the number of the process, which has ended, be another's."""
@@ -275,6 +302,11 @@ class Process:
     def _abort(self, failing: str, limit_s: float, hint: str) -> str:
         """End a process that does not answer; SIGABRT has faulthandler write where it hangs."""
         captured = self._last_output()
+        if lock := blocking_lock(self.pid):
+            self.is_blocked = True
+            hint = f"it waits for {lock}: take it in a fixture, and give it back"
+        elif lock := own_lock():
+            hint += f"; or it waits for {lock}"
         self._signal(signal.SIGABRT)
         self._wait_ended(2)
         stack = self._last_output()
@@ -563,9 +595,9 @@ class Worker(Process):
         return None
 
     @property
-    def sets_variables(self) -> bool:
-        """Whether the test has set variables that native libraries read when they are loaded."""
-        return self.variables != self.stem.collected.variables
+    def set_variables(self) -> list[str]:
+        """The names of variables that the test has set, and that libraries read when they are loaded."""
+        return loader_program.differing_variables(self.stem.collected.variables, self.variables)
 
     # ------------------------------------------------------------------ messages
 
@@ -631,12 +663,30 @@ class Worker(Process):
 
 
 def connected() -> tuple[Connection, Connection]:
-    """Return the two ends of a new connection; neither waits for ever for the rest of a message that has begun."""
+    """Return the two ends of a new connection: that of the run does not wait for ever for the rest of a message."""
     here, there = socket.socketpair()
+    for end in (here, there):
+        end.setblocking(True)  # whatever default time limit a test module has set
     limit = struct.pack("ll", _HALF_MESSAGE_S, 0)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         here.setsockopt(socket.SOL_SOCKET, option, limit)
+    if sys.platform == "linux":
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     return Connection(here.detach()), Connection(there.detach())
+
+
+def sender_of(connection: Connection) -> int:
+    """Return the number of the process that has sent what can be read next, as the kernel knows it; 0 if it does not.
+
+    Code under test runs in that process and could name any other.
+    """
+    with loader_program.socket_of(connection) as channel:
+        _, found, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
+    for level, kind, data in found:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid, _, _ = _CREDENTIALS.unpack(data)
+            return int(pid)
+    return 0
 
 
 def popen(

@@ -14,20 +14,20 @@ import errno
 import functools
 import gc
 import itertools
-import json
 import os
 import random
 import signal
 import sys
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
+from json import dumps, loads
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
+from os import _exit, getpid
 from pathlib import Path
+from time import monotonic
 from typing import IO, Any
 
 import pytest
@@ -42,12 +42,13 @@ from pytest_rlperf.measure.passes import count
 from pytest_rlperf.measure.resources import children_seen, place, usable_cpus
 from pytest_rlperf.measure.rounds import make_kernels
 from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.measure.untouched import untouched
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
 from pytest_rlperf.sides.observed import Observer, loaded_files
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.loader import fault_of_forks, fork, library_variables, vary_heap
+from pytest_rlperf.workers.loader import fault_of_forks, fork, library_variables, receive_descriptor, vary_heap
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
@@ -58,6 +59,9 @@ _DROPPED = {
     "randomly": None,
     "pytest_forked": None,
 }
+# What tests replace is for what they measure.
+_loaded_files = untouched(loaded_files)
+_fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
@@ -74,8 +78,9 @@ class Unwound(Failed):
         super().__init__("the run has ended this measurement", pytrace=False)
 
 
-def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
-    """Drop what measured calls print and log, and raise MeasurementError, where it fills the memory or the disk."""
+@untouched
+def _refuse_much_output(config: pytest.Config, scratch: Path, source: str) -> None:
+    """Drop what ``source`` prints and logs, and raise MeasurementError, where it fills the memory or the disk."""
     capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
     logged = 0 if logs is None else logs.report_handler.stream.tell()
     if logged + sum(path.stat().st_size for path in scratch.glob("captured*")) <= _OUTPUT_MOST:
@@ -84,7 +89,8 @@ def _refuse_much_output(config: pytest.Config, scratch: Path) -> None:
         capturing.read_global_capture()
     if logs is not None:
         logs.report_handler.reset()
-    raise MeasurementError(f"measured calls have printed or logged over {_OUTPUT_MOST >> 20} MiB: have them write less")
+    most = f"over {_OUTPUT_MOST >> 20} MiB"
+    raise MeasurementError(f"{source} printed or logged {most}, which measuring would keep: write less")
 
 
 class RemoteEngine:
@@ -100,19 +106,19 @@ class RemoteEngine:
         self._seed = 0
         self._seeded: set[str] = set()
         self._scratch = Path(start.scratch)
-        self._owner = os.getpid()
+        self._owner = getpid()
         os.register_at_fork(after_in_child=self._leave_copies)
 
     def move(self, connection: Connection, scratch: Path) -> None:
         """Go on in a copy of this process, with a connection and files of its own."""
         self.connection.close()
         self.connection = connection
-        self._owner = os.getpid()
+        self._owner = getpid()
         self._scratch = scratch
 
     def _leave_copies(self) -> None:
         """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
-        if not self.connection.closed and os.getpid() != self._owner:
+        if not self.connection.closed and getpid() != self._owner:
             self.connection.close()
 
     def begin(self, seed: int) -> None:
@@ -125,6 +131,7 @@ class RemoteEngine:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
+        _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
         self.send(m.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
         meter = Meter(workload, self._kernels)
         ended = children_seen()[1]
@@ -136,7 +143,7 @@ class RemoteEngine:
                 if not isinstance(order, m.Order):
                     raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
                 answer = self._answer(order, meter, ended)
-                _refuse_much_output(item.config, self._scratch)
+                _refuse_much_output(item.config, self._scratch, "measured calls have")
                 self.send(m.Answer(order.number, answer))
         finally:
             meter.thaw()
@@ -159,7 +166,7 @@ class RemoteEngine:
             case m.Observe(limit_s):
                 assert self._observer is not None
                 _call_until_settled(meter.workload, limit_s, self._observer)
-                return m.Observed(self._observer.files(), self._observer.has_children or _had_children(ended))
+                return m.Observed(untouched(self._observer.files)(), self._observer.has_children or _had_children(ended))
             case m.Slow():
                 return meter.slow_down(order.share, order.steps)
             case m.Place():
@@ -178,7 +185,7 @@ class RemoteEngine:
 
     def loaded(self) -> dict[str, str]:
         """Return the files that are loaded of the code under test, by module."""
-        return loaded_files(self._start.watched, self._start.packages)
+        return _loaded_files(self._start.watched, self._start.packages)
 
     def own_fork(self) -> AbstractContextManager[None]:
         """Return the context in which this process forks for the run, not for a test."""
@@ -189,20 +196,20 @@ class RemoteEngine:
         tree, top = self._start.tree, self._start.top
         if not tree or not top:
             return text
-        if write is json.dumps:
+        if write is dumps:
             tree, top = (write(place)[1:-1] for place in (tree, top))
         return text.replace(tree, top)
 
     def send(self, message: m.FromWorker) -> None:
         """Send a message to the run."""
         if self.connection.closed:  # this process is a copy of the one whose connection it was: a test has forked
-            os._exit(1)
+            _exit(1)
         m.send(self.connection, message)
 
     def receive(self) -> m.ToWorker:
         """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
         if self.connection.closed:
-            os._exit(1)
+            _exit(1)
         try:
             return m.receive_order(self.connection)
         except (EOFError, OSError):
@@ -221,13 +228,13 @@ class RemoteEngine:
 def _call_until_settled(workload: Workload, limit_s: float, observer: Observer) -> None:
     """Call a component until the last half of its calls has read nothing new, as code may be loaded late."""
     __tracebackhide__ = True
-    began_s = news_s = looked_s = now_s = time.monotonic()
+    began_s = news_s = looked_s = now_s = monotonic()
     known = observer.count
     while now_s - began_s < limit_s and (now_s - began_s < _SETTLED_LEAST_S or 2 * news_s > now_s + began_s):
         if workload.setup is not None:
             workload.setup()
         workload.call()
-        now_s = time.monotonic()
+        now_s = monotonic()
         if now_s - looked_s > _LOOK_S:
             looked_s = now_s
             if observer.count != known:
@@ -295,12 +302,12 @@ class Session:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
         """Add up what the fixtures take that more than one test can use."""
-        started_s = time.monotonic()
+        started_s = monotonic()
         try:
             return (yield)
         finally:
             if fixturedef.scope != "function":
-                self._engine.shared_setup_s += time.monotonic() - started_s
+                self._engine.shared_setup_s += monotonic() - started_s
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -319,11 +326,11 @@ class Session:
 
     def _serve(self, session: pytest.Session | None) -> None:
         """Carry out the run's orders, until the order to quit."""
-        import_s = time.monotonic() - self._began_s
+        import_s = monotonic() - self._began_s
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
         with self._engine.own_fork():
-            fault = fault_of_forks() if self._start.probe else ""
+            fault = _fault_of_forks() if self._start.probe else ""
         loaded = self._engine.loaded()
         keys, text = list(self._items), self._text(errors)
         self._engine.send(m.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
@@ -347,10 +354,10 @@ class Session:
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
         """Have a copy of this process go on with orders of its own."""
-        descriptor = recv_handle(self._engine.connection)
+        descriptor = receive_descriptor(self._engine.connection)
         os.set_inheritable(descriptor, False)
         with self._engine.own_fork():
-            is_parent = bool(fork())
+            is_parent = bool(_fork())
         if is_parent:
             os.close(descriptor)
             return
@@ -358,7 +365,7 @@ class Session:
         os.setsid()  # what it starts ends with it
         self._engine.move(Connection(descriptor), scratch)
         _be_a_process_of_its_own(None if session is None else session.config, scratch)
-        self._engine.send(m.Started(os.getpid()))
+        self._engine.send(m.Started())
 
     def _leave(self, session: pytest.Session | None) -> None:
         """End a copy with its own fixtures and exit handlers, and none of the session's."""
@@ -422,7 +429,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            self._engine.send(m.Reported(self._engine.shown(json.dumps(data, default=str, skipkeys=True), json.dumps)))
+            self._engine.send(m.Reported(self._engine.shown(dumps(data, default=str, skipkeys=True), dumps)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -450,6 +457,7 @@ def _collect_before_the_end() -> None:
     gc.freeze()
 
 
+@untouched
 def _be_a_process_of_its_own(config: pytest.Config | None, scratch: Path) -> None:
     """Give a copy of a session its own files, and forget what belongs to the process it is a copy of."""
     scratch.mkdir(parents=True, exist_ok=True)
@@ -472,6 +480,22 @@ def _be_a_process_of_its_own(config: pytest.Config | None, scratch: Path) -> Non
         sys.modules["multiprocessing.process"]._children = set()  # type: ignore[attr-defined]
 
 
+def _remove_temporary_files() -> None:
+    """Remove the named temporary files that modules hold, as the end of an interpreter does, which this process skips.
+
+    A copy leaves those alone: they are its stem's.
+    """
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is None:
+        return
+    gc.unfreeze()  # frozen objects are in no list
+    for held in [each for each in gc.get_objects() if type(each) is tempfile._TemporaryFileWrapper]:
+        with contextlib.suppress(OSError, ValueError):
+            held.close()
+            if hasattr(held._closer, "cleanup"):  # from Python 3.12 on closing may leave the file
+                held._closer.cleanup()
+
+
 def _end_process(code: int) -> None:
     """End this process with all that has been registered for its end, as multiprocessing ends its children.
 
@@ -482,7 +506,7 @@ def _end_process(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)
+    _exit(code)
 
 
 def _collision(error: BaseException) -> m.Collision | None:
@@ -553,6 +577,7 @@ def _keep_captured_output(scratch: Path) -> None:
     """Have pytest capture into named files, so that the run can read them when this process is dead."""
     numbers = itertools.count()
 
+    @untouched
     def named_file(buffering: int) -> IO[bytes]:
         return (scratch / f"captured{next(numbers)}").open("w+b", buffering=buffering)
 
@@ -569,16 +594,16 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     forked = descriptor is not None
     connection = Connection(int(os.environ.pop(m.DESCRIPTOR_KEY)) if descriptor is None else descriptor)
     if settings is None:
-        settings = json.loads(connection.recv_bytes())
+        settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
     start = m.start_of(settings)
     observer = Observer(start.watched) if start.observes else None
     if forked:
-        m.send(connection, m.Started(os.getpid()))
+        m.send(connection, m.Started())
     _kept = None if forked else vary_heap()
     # The guardian of a run that is gone sends it: the process ends with all teardowns.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    began_s = time.monotonic()
+    began_s = monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
     engine = RemoteEngine(start, connection, observer)
@@ -592,4 +617,6 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     config.stash[ENGINE] = engine.measure
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     config.pluginmanager.register(session, "rlperf-worker")
-    _end_process(int(config.hook.pytest_cmdline_main(config=config)))
+    code = int(config.hook.pytest_cmdline_main(config=config))
+    _remove_temporary_files()
+    _end_process(code)

@@ -28,7 +28,7 @@ from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.timers import VARIABLE
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.loader import LIBRARY_VARIABLES, library_variables
+from pytest_rlperf.workers.loader import LIBRARY_VARIABLES, differing_variables, library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
 
 PAIR_NAMES = ("base worker", "head worker")
@@ -92,11 +92,11 @@ class Processes:
             for process in stems.all():
                 process.cancel()
 
-    def close(self, limit_s: float = QUIT_LIMIT_S) -> None:
-        """End every process, and what else they have started, and remove their files."""
+    def close(self, limit_s: float = QUIT_LIMIT_S) -> bool:
+        """End every process, and what else they have started, and remove their files; False where no guardian did."""
         self.cancel()  # a second Ctrl-C may have come before: a thread that goes on would start processes again
         end_all([process for stems in self._stems for process in stems.all()], limit_s)
-        self.guardian.close()
+        return self.guardian.close()
 
 
 def end_all(processes: Sequence[Process], limit_s: float) -> None:
@@ -266,6 +266,8 @@ class Stems:
             fault = next((stem.collected.fault for stem in stems if stem.collected.fault), "") or self._unequal(stems)
         except WorkerLostError as lost:
             self._processes.check_running()
+            if lost.worker.is_blocked:  # as a new interpreter would be
+                raise
             fault = str(lost).partition("\n")[0].rstrip(".")
         if fault:
             self._be_fresh(fault)
@@ -300,8 +302,7 @@ class Stems:
         for stem, side in zip(stems, sides, strict=True):
             own = {name: value for name, value in side.environment.items() if name.startswith(LIBRARY_VARIABLES)}
             expected = {name: value for name, value in {**library_variables(), **own}.items() if value is not None}
-            found = stem.collected.variables
-            differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+            differing = differing_variables(expected, stem.collected.variables)
             if differing:
                 return f"{differing[0]} is set while tests are collected in {stem.name}, after libraries have read it"
         return ""
@@ -445,6 +446,7 @@ class Stems:
                 return
         worker.start_quitting()
         worker.end(QUIT_LIMIT_S)
+        worker.remove_files()
 
     def trim(self) -> None:
         """End stems of high numbers, which no test has claimed and few tests need: each takes its memory."""
@@ -579,8 +581,8 @@ NEVER = frozenset(
         "tensorboard",  # gRPC and TensorFlow: grpc#14055
         "tensorboardX",
         "torch.utils.tensorboard",
-        "pygame",  # SDL reads its variables when it is loaded
-        "glfw",  # likewise, and it opens a display
+        "pygame",  # SDL has threads and devices once it is started
+        "glfw",  # it opens a display
         "OpenGL",  # chooses its platform when it is loaded
         "mujoco",  # reads MUJOCO_GL when it is loaded: mjlab#1036
         "warp",  # opens the device, and CUDA that is in use does not outlive a fork: pycuda#137

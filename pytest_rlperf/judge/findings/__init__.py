@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pytest_rlperf.judge.findings import drift, first_call, growth, outputs, phases, threads
-from pytest_rlperf.model.judged import OFF, Finding, Policy
+from pytest_rlperf.model.findings import OFF
+from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
 KINDS: Mapping[str, Callable[[Live, Policy], Finding | None]] = {

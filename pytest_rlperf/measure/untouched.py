@@ -1,0 +1,101 @@
+"""The functions of the standard library as they were before tests were collected.
+
+Tests replace them, some for as long as their process lives: ``open`` and ``os`` by those of a file system that is made
+up, ``subprocess.Popen``, ``os.getpid``. Measured code gets what its test wants; the run itself must not.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import glob
+import inspect
+import io
+import json
+import multiprocessing.connection
+import os
+import pathlib
+import posixpath
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import psutil
+
+Place: TypeAlias = ModuleType | type
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Untouched:
+    """The functions, classes and modules that some modules and classes have now, by their names there."""
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._before = [(place, name, value) for place in places for name, value in _members(place)]
+
+    def restore(self) -> list[tuple[Place, str, Any]]:
+        """Put back what has been replaced or removed since; return what it was replaced by, for :func:`_undo`."""
+        replaced = []
+        for place, name, value in self._before:
+            found = vars(place).get(name, _REMOVED)
+            if found is not value:
+                replaced.append((place, name, found))
+                setattr(place, name, value)
+        return replaced
+
+
+_REMOVED = object()
+
+
+def _undo(replaced: Iterable[tuple[Place, str, Any]]) -> None:
+    for place, name, found in replaced:
+        if found is _REMOVED:
+            delattr(place, name)
+        else:
+            setattr(place, name, found)
+
+
+def _members(place: Place) -> Iterator[tuple[str, Any]]:
+    for name, value in list(vars(place).items()):
+        is_public = callable(value) and not name.startswith("__")
+        if is_public or isinstance(value, ModuleType | staticmethod | classmethod | property):
+            yield name, value
+
+
+_PSUTIL = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "psutil"]
+_STANDARD: tuple[Place, ...] = (
+    builtins, glob, io, json, multiprocessing.connection, os, pathlib, posixpath, select, shutil, signal, socket,
+    subprocess, tempfile, threading, time, *_PSUTIL, *inspect.getmro(pathlib.PosixPath)[:-1], psutil.Process,
+    subprocess.Popen, threading.Thread, multiprocessing.connection.Connection,
+)  # fmt: skip
+_BEFORE = Untouched(_STANDARD)
+
+
+def standard_and_own() -> Untouched:
+    """Return what the standard library and this package have now."""
+    own = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == __name__.partition(".")[0]]
+    return Untouched([*_STANDARD, *own])
+
+
+def untouched(function: Callable[P, R]) -> Callable[P, R]:
+    """Have a function run with what its module had when it was defined, and with the standard library of then."""
+    own = Untouched([sys.modules[function.__module__]])
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        replaced = [*_BEFORE.restore(), *own.restore()]
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _undo(replaced)
+
+    return run
