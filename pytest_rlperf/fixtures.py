@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_rlperf.errors import ComponentError, did_you_mean, for_log, see
-from pytest_rlperf.options import check_markers
+from pytest_rlperf.options import check_markers, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _refuse_many_examples(item: pytest.Item) -> None:
     """Raise UsageError for a test of Hypothesis, which would measure a component for each example."""
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-        raise pytest.UsageError(
+        raise usage_error(
             f"{item.name}: @given calls a test with many examples, and an rlperf fixture measures one call: leave the "
             f"fixture to a test of its own, and parametrize that{see('writing-tests.md#which-tests')}"
         )

@@ -231,7 +231,7 @@ def test_observers_are_of_one_test(stems: Any, is_fresh: bool) -> None:
         assert base.seed == head.seed == 1001
         assert used._observing.locked() is is_fresh
         assert base.did == head.did == []
-    assert base.did == head.did == ([] if is_fresh else ["start_quitting", "end"])
+    assert base.did == head.did == ([] if is_fresh else ["start_quitting", "end", "remove_files"])
     assert not used._observing.locked()
 
 

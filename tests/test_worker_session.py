@@ -153,7 +153,7 @@ def test_calls_are_observed_until_they_read_nothing_new(
         made.append("processed")
         return 1.0
 
-    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now_ns / 1e9))
+    monkeypatch.setattr(session, "monotonic", lambda: clock.now_ns / 1e9)
     here, there = ends
     engine = session.RemoteEngine(start(observes=True), there, observer)  # type: ignore[arg-type]
     for order in (m.Observe(2.0, number=1), m.Leave()):
