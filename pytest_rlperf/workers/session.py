@@ -166,7 +166,8 @@ class RemoteEngine:
             case m.Observe(limit_s):
                 assert self._observer is not None
                 _call_until_settled(meter.workload, limit_s, self._observer)
-                return m.Observed(untouched(self._observer.files)(), self._observer.has_children or _had_children(ended))
+                files = untouched(self._observer.files)()
+                return m.Observed(files, self._observer.has_children or _had_children(ended))
             case m.Slow():
                 return meter.slow_down(order.share, order.steps)
             case m.Place():
