@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import textwrap
 import threading
 import time
@@ -242,3 +244,35 @@ def test_infinite_outputs_are_no_error(tmp_path: Path) -> None:
     project = Project(tmp_path, {"lib.py": code.format(calls=2000), "test_w.py": test})
     project.write({"lib.py": code.format(calls=2001)})
     assert 1 / LEAST < slowdown(project.against(), "test_work") < LEAST
+
+
+def test_a_file_that_is_edited_where_there_is_no_copy_makes_its_test_invalid(tmp_path: Path) -> None:
+    """Outside git a run measures the user's own tree, and says which file was changed meanwhile."""
+    edits = """
+    import pathlib
+    import mylib
+
+    def test_work(rlperf):
+        pathlib.Path(mylib.__file__).write_text("def work():\\n    return sum(range(100))\\n")
+        rlperf(mylib.work)
+    """
+    project = Example(tmp_path, {"mylib.py": "def work():\n    return sum(range(99))\n", "test_perf.py": edits})
+    run = project.pytest("--rlperf", "--rlperf-max-time=0.3", code=OK)
+    assert run.statuses == {"test_work": "INVALID"}
+    assert str(project.root / "mylib.py") in run.reasons["test_work"]
+
+
+def test_only_the_run_itself_asks_version_control(tmp_path: Path) -> None:
+    """pytest-benchmark asks git for a name of files whenever pytest starts, but not in the processes of the sides."""
+    tools, asked = tmp_path / "tools", tmp_path / "asked"
+    tools.mkdir()
+    (tools / "git").write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {shutil.which("git")} "$@"\n', encoding="utf-8")
+    (tools / "git").chmod(0o755)
+    project = Project(
+        tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": TEST.format(module="mylib", name="it")}
+    )
+    project.write({"mylib.py": WORK.format(calls=201)})
+    project.against(plugins=("pytest_benchmark.plugin", "rlperf"), PATH=f"{tools}:{os.environ['PATH']}")
+    assert [line for line in asked.read_text("utf-8").splitlines() if line.startswith("describe")] == [
+        "describe --dirty --always --long --abbrev=40"
+    ]

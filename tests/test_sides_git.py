@@ -534,7 +534,10 @@ def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: py
         assert side.environment["PYTHONPATH"] == f"{own}/src{os.pathsep}{tmp_path}"
         assert side.environment["PYTEST_ADDOPTS"] == f"-p no:x --ignore={own}/src -k tests"
         assert side.environment["MYLIB_CONFIG"] == f"{own}/config.yml"
+        assert Path(side.environment["TORCH_EXTENSIONS_DIR"] or "").is_dir()
         assert side.environment["MYLIB_FLAGS"] == f"mode=fast:at={own}/src:{tree.top}/elsewhere"
+    caches = [side.environment["NUMBA_CACHE_DIR"] for side in (sides.base, sides.head)]
+    assert len(set(caches)) == 2
     args = (f"{tree.top}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={tree.top}/src", "-k", "tests", "--", "tests")
     sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py", args=args))
     base = tree_of(sides.base)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
 GRACE_S = 5.0  # for teardowns after the end of the run's process
-_CLOSE_LIMIT_S = 2 * GRACE_S  # for the guardian to end what is left, of which it gives up after GRACE_S
+_CLOSE_LIMIT_S = 6 * GRACE_S  # for the guardian, which gives up after GRACE_S, but may wait for a CPU or a disk
 _FINISHED = "finished"
 _POLL_S = 0.05
 _CHECK_MS = 1000
