@@ -18,7 +18,7 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import trees
-from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
+from pytest_rlperf.sides.git import Commit, Repository, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import Preparation, parse_spec
 from pytest_rlperf.sides.programs import run
 
@@ -649,3 +649,27 @@ def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, wording: W
     Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
     with wording.raises(SideError):
         prepare(spec, builders.project(tmp_path / "tree", "test_x.py"))
+
+
+def test_a_checkout_that_ends_while_the_tree_is_looked_at_is_seen(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes the files first and HEAD last; between, git compares the files with either commit."""
+    monkeypatch.setattr(trees, "_PAUSE_S", 0.0)
+    one = tree.commit(**{"a.py": "1", "test_x.py": ""})
+    two = tree.commit(**{"a.py": "2"})
+    changed, times = Repository.changed, 0
+
+    def switch(repository: Repository) -> list[str]:
+        nonlocal times
+        times += 1
+        if times == 1:  # the files of one commit, and still the HEAD of the other
+            found = changed(repository)
+            tree.git("read-tree", "--reset", "-u", one)
+            return found
+        if times == 2:
+            tree.git("update-ref", "--no-deref", "HEAD", one)
+        return changed(repository)
+
+    monkeypatch.setattr(Repository, "changed", switch)
+    made = preparation(builders.project(tree.top, "test_x.py"))
+    assert (made.today.head, files_of(made.today.tree, "a.py")) == (one, {"a.py": "1"})
+    assert one != two

@@ -156,7 +156,9 @@ def _moved_on(repository: Repository, names: list[str], changed: frozenset[str],
         return "its commit"
     if _tree_files(now) != names or not changed.issuperset(now.changed()):
         return "its list of files"
-    return next((name for name in names if not same(repository.top / name, tree / name)), "")
+    moved = next((name for name in names if not same(repository.top / name, tree / name)), "")
+    # A checkout changes the files first, and HEAD last: what git has said may have been of either commit.
+    return moved or ("" if find_repository(repository.top).head == repository.head else "its commit")
 
 
 def _tree_files(repository: Repository) -> list[str]:
