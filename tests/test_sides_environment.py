@@ -122,13 +122,13 @@ def test_a_copy_from_elsewhere_is_known_by_its_name_or_its_content(tree: Path, p
     write(
         tree, {"pyproject.toml": "[project]\nname = 'My.Lib'\n", "libs/one/pyproject.toml": "[project]\nname = 'one'"}
     )
-    install(parent, "my-lib", {"mylib/__init__.py": ""})
+    install(parent, "my_lib", {"mylib/__init__.py": ""})
     install(parent, "one", {"one.py": ""}, file_url(tree, editable=True))
     write(tree, {"setup.py": "", "src/plain/__init__.py": "", "src/plain/core.py": "X = 1"})
     write(parent, {"plain/__init__.py": "", "plain/core.py": "X = 1", "plain/late.py": "Y = 1"})
     found = copies_of(tree / "libs/one", tree, [parent])
     assert [(copy.name, copy.how, copy.names, copy.project_dir) for copy in found] == [
-        ("my-lib", "installed", ("mylib",), tree),
+        ("my_lib", "installed", ("mylib",), tree),
         ("plain", "installed", ("plain",), tree),
     ]
 

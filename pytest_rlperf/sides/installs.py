@@ -6,6 +6,7 @@ and may change the imports of this process.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import re
@@ -93,20 +94,17 @@ def copies_of(directory: Path, top: Path, sites: Iterable[Path]) -> tuple[Instal
 
 
 def _copies_by_name(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[Install]:
-    projects = {}
+    from_tree = {normalized(install.name) for install in known}
     for place in (directory.resolve(), *directory.resolve().parents):
         project = _settings(place).get("project") if place.is_relative_to(top) else None
         name = project.get("name") if isinstance(project, dict) else None
-        if isinstance(name, str):
-            projects[normalized(name)] = place
-    from_tree = {normalized(install.name) for install in known}
-    for distribution in importlib.metadata.distributions():
-        name = normalized(distribution.metadata["Name"] or "")
-        is_editable = (_direct_url(distribution).get("dir_info") or {}).get("editable")
-        if name in projects and name not in from_tree and not is_editable:
-            copy = _read(distribution, projects[name], editable=False)
-            if copy.names:
-                yield copy
+        if not isinstance(name, str) or normalized(name) in from_tree:
+            continue
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+            distribution = importlib.metadata.distribution(name)
+            if not (_direct_url(distribution).get("dir_info") or {}).get("editable"):
+                copy = _read(distribution, place, editable=False)
+                yield from [copy] if copy.names else []
 
 
 def _copies_by_content(
