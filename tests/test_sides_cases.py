@@ -276,3 +276,14 @@ def test_only_the_run_itself_asks_version_control(tmp_path: Path) -> None:
     assert [line for line in asked.read_text("utf-8").splitlines() if line.startswith("describe")] == [
         "describe --dirty --always --long --abbrev=40"
     ]
+
+
+def test_modules_that_are_loaded_before_anything_else_count(tmp_path: Path) -> None:
+    """Python runs sitecustomize when it starts, before any process could note what it reads."""
+    test = "from sitecustomize import STEPS\n\ndef test_it(rlperf):\n    rlperf(lambda: sum(range(STEPS)))\n"
+    files = {"src/sitecustomize.py": "STEPS = 2000\n", "test_perf.py": test}
+    project = Project(tmp_path, files, PYTHONPATH=str(tmp_path / "project" / "src"))
+    project.write({"src/sitecustomize.py": "STEPS = 8000\n"})
+    run = project.against()
+    assert slowdown(run, "test_it") > LEAST
+    assert run.notes("is run when Python starts")

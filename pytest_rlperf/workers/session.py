@@ -166,8 +166,9 @@ class RemoteEngine:
             case m.Observe(limit_s):
                 assert self._observer is not None
                 _call_until_settled(meter.workload, limit_s, self._observer)
-                files = untouched(self._observer.files)()
-                return m.Observed(files, self._observer.has_children or _had_children(ended))
+                # Modules that the process had loaded before it could note anything are known by their files.
+                files = {*untouched(self._observer.files)(), *self.loaded().values()}
+                return m.Observed(sorted(files), self._observer.has_children or _had_children(ended))
             case m.Slow():
                 return meter.slow_down(order.share, order.steps)
             case m.Place():

@@ -372,10 +372,19 @@ class Stems:
 
     # ------------------------------------------------------------------ loaders
 
+    def _customized(self) -> str:
+        """Return the module of the tree that Python runs when it starts, as no copy of a loader can; else empty."""
+        entries = self._processes.variables.get("PYTHONPATH", "").split(os.pathsep)
+        places = [Path(entry).resolve() for entry in entries if entry]
+        found = [place / f"{name}.py" for place in places for name in ("sitecustomize", "usercustomize")]
+        return next((str(path) for path in found if path.is_relative_to(self._top) and path.is_file()), "")
+
     def _loader(self, number: int) -> Loader | None:
         """Return a loader that has imported what both sides load alike; None where that cannot be had."""
         with self._loading:
-            if self.fresh:  # another pair has found out while this one waited
+            if not self.fresh and (file := self._customized()):
+                self._be_fresh(f"{file} is run when Python starts")
+            if self.fresh:  # another pair may have found out while this one waited
                 return None
             if number not in self._loaders:
                 self._processes.check_running()
