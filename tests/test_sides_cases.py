@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sqlite3
 import textwrap
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +289,73 @@ def test_modules_that_are_loaded_before_anything_else_count(tmp_path: Path) -> N
     run = project.against()
     assert slowdown(run, "test_it") > LEAST
     assert run.notes("is run when Python starts")
+
+
+READERS = """
+import ctypes, os, pathlib, sqlite3
+import elsewhere
+
+HERE = pathlib.Path(__file__).parent
+
+def _times(text):
+    count = int(text)
+    return lambda: [None for _ in range(count)]
+
+def by_link(): return _times((HERE / "link.txt").read_text())
+def by_absolute_link(): return _times((HERE / "absolute.txt").read_text())
+def by_link_out(): return _times(len((HERE / "out.txt").read_text()) * int((HERE / "link.txt").read_text()))
+def by_listing(): return _times(2000 * len(os.listdir(HERE / "plugins")))
+def by_database():
+    return _times(sqlite3.connect(HERE / "data.db").execute("select count(*) * 100 from steps").fetchone()[0])
+def by_address(): return _times(pathlib.Path(os.environ["MYLIB_DB"].removeprefix("sqlite:///")).read_text())
+def by_import_from_elsewhere(): return _times(elsewhere.STEPS)
+"""
+ELSEWHERE = "import os\nSTEPS = open(os.environ['MYLIB_STEPS']).read()\n"
+KINDS = (*("link", "absolute_link", "link_out", "listing", "database", "address", "import_from_elsewhere"),)
+READER_TESTS = "import readers\n" + "".join(
+    f"\ndef test_{kind}(rlperf):\n    rlperf(readers.by_{kind}())\n" for kind in KINDS
+)
+
+
+def test_code_is_compared_however_it_is_read(tmp_path: Path) -> None:
+    """By links of all kinds, listings, databases, addresses in variables, and imports from outside of the tree."""
+    top = tmp_path / "project"
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "elsewhere.py").write_text(ELSEWHERE, encoding="utf-8")
+    (tmp_path / "outside" / "one.txt").write_text("1", encoding="utf-8")
+    variables = {
+        "PYTHONPATH": str(tmp_path / "outside"),
+        "MYLIB_DB": f"sqlite:///{top}/steps.txt",
+        "MYLIB_STEPS": f"{top}/steps.txt",
+    }
+    project = Project(tmp_path, {"readers.py": READERS, "test_perf.py": READER_TESTS}, **variables)
+
+    def version(times: int) -> None:
+        project.write({"steps.txt": f"{2000 * times}", **{f"plugins/{number}.txt": "" for number in range(times)}})
+        (top / "data.db").unlink(missing_ok=True)
+        with closing(sqlite3.connect(top / "data.db")) as database, database:
+            database.execute("create table steps (number)")
+            database.executemany("insert into steps values (?)", [(number,) for number in range(20 * times)])
+
+    version(1)
+    (top / "link.txt").symlink_to("steps.txt")
+    (top / "absolute.txt").symlink_to(top / "steps.txt")
+    (top / "out.txt").symlink_to("../outside/one.txt")
+    project.commit()
+    version(4)
+    run = project.against()
+    assert {kind: slowdown(run, f"test_{kind}") > LEAST for kind in KINDS} == dict.fromkeys(KINDS, True)
+
+    project.commit()
+    project.write({"notes/notes.md": "as fast as before"})
+    assert project.against(code=OK).codes == {f"test_{kind}": "code" for kind in KINDS}
+
+
+def test_what_stays_behind_is_noted(tmp_path: Path) -> None:
+    """Files that are too many to be copied unasked, with the setting that copies them."""
+    project = Project(
+        tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": TEST.format(module="mylib", name="it")}
+    )
+    project.write({".gitignore": "large/\n", **{f"large/{number}": "" for number in range(2001)}})
+    run = project.against()
+    assert run.notes("rlperf_also = large/*")

@@ -151,7 +151,9 @@ class FakeWorker(Fake):
 
 def processes_of(*, forks: bool) -> Processes:
     """Return the processes of a run that forks, or starts new interpreters."""
-    return Processes(dict(os.environ), (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0)
+    return Processes(
+        dict(os.environ), (), (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0
+    )
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ from pytest_rlperf.report.wording import note_lines, seen_from_here
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.reporting import EndOfRun, check_outputs
-from pytest_rlperf.run.state import RunState, save
+from pytest_rlperf.run.state import RunState, save, tree_top
+from pytest_rlperf.sides.observed import ImportWatch
 from pytest_rlperf.writing import OutputError
 
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
@@ -78,6 +79,7 @@ class MeasuredRun:
             raise usage_error(error) from None
         self._end = EndOfRun(config, settings, self._run)
         self._untouched = standard_and_own()
+        self._began = began._replace(readers=ImportWatch(tree_top(config.rootpath)).packages)
         _interrupt_once(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -66,11 +66,15 @@ _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one a
 
 
 class Beginning(NamedTuple):
-    """How the run's process started: its sys.path, its variables, and the modules that the run loaded for itself."""
+    """How the run's process started: its sys.path, its variables, and the modules that the run loaded for itself.
+
+    ``readers`` are the packages from elsewhere that have read files of the tree while they were imported.
+    """
 
     path: list[str]
     variables: dict[str, str]
     ours: frozenset[str]
+    readers: Collection[str] = ()
 
 
 class Judged(NamedTuple):
@@ -344,6 +348,7 @@ class TestLoop:
         return Processes(
             variables=self.began.variables,
             ours=self.began.ours,
+            readers=self.began.readers,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
             forks=sys.platform == "linux" and settings.workers == "auto" and loads_alike,
             top=tree_top(project.rootdir),

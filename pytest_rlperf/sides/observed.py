@@ -19,14 +19,19 @@ from types import ModuleType
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.trees import same
+from pytest_rlperf.sides.trees import SETTINGS, same
 
+_OF_TOOLS = {".git", "__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks"}
 _COMPILED = re.compile(r"\.(so|pyd|dylib|dll)(\.\d+)*$")
 
 # The events by which another process begins, or code of the tree that is no Python's may be run.
 _STARTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
 )
+
+_LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # what looks through directories for modules and for tests
+_OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
+"""What pytest-benchmark does when pytest starts: it has a program look at the interpreter."""
 
 # --------------------------------------------------------------------------- in a process of a side
 
@@ -62,7 +67,7 @@ class Observer:
 
     def files(self) -> list[str]:
         """Return the files that have been read by now."""
-        files = {_source_of(path) for path in tuple(self._paths)}
+        files = {_source_of(path) for path in (*tuple(self._paths), *_mapped_files())}
         return sorted(file for file in files if file.startswith(self._below) or resolved(file).startswith(self._below))
 
 
@@ -78,10 +83,14 @@ def _note_into(paths: set[str], children: list[str]) -> None:
                 name = arguments[0]
             elif event in ("import", "compile"):
                 name = arguments[1]
+            elif event in ("os.listdir", "os.scandir", "sqlite3.connect"):
+                name = arguments[0] or "."
+                if event != "sqlite3.connect" and _caller(2).startswith(_LISTS):
+                    return
             elif event == "exec":
                 name = arguments[0].co_filename  # type: ignore[attr-defined]
             else:
-                if event in starts:
+                if event in starts and not any(_caller(depth).startswith(_OF_BENCHMARK) for depth in range(2, 16)):
                     started(event)
                 return
             if isinstance(name, path_like):
@@ -96,8 +105,55 @@ def _note_into(paths: set[str], children: list[str]) -> None:
     sys.addaudithook(note)
 
 
+class ImportWatch:
+    """Notes, in the run's own process, which packages from elsewhere read files of the tree while they are imported.
+
+    Each side has to import these for itself: a process that imports them for both sides would read the user's tree.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self.packages: set[str] = set()
+        self._below = f"{top}{os.sep}"
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str):
+            return
+        try:
+            path = os.path.join(os.getcwd(), arguments[0])  # noqa: PTH109, PTH118 - at every file that is opened
+            if not path.startswith(self._below) or not os.path.exists(path):  # noqa: PTH110
+                return
+            frame = sys._getframe(1)
+            while frame.f_back is not None and frame.f_code.co_name != "<module>":
+                frame = frame.f_back
+            name = str(frame.f_globals.get("__name__", "__main__")).partition(".")[0]
+            if name != "__main__" and not frame.f_code.co_filename.startswith(self._below):
+                self.packages.add(name)
+        except Exception:  # noqa: S110 - an audit hook that raises would break off what it looks at
+            pass
+
+
+def _caller(depth: int) -> str:
+    """Return the name of the module that has called a function so many levels above, empty where there is none."""
+    try:
+        return str(sys._getframe(depth).f_globals.get("__name__", ""))
+    except ValueError:
+        return ""
+
+
+def _mapped_files() -> list[str]:
+    """Return the files that are mapped into this process: libraries that other libraries have loaded are among them."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
+            return sorted({line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/" in line})
+    except OSError:  # not on this system
+        return []
+
+
 def _source_of(path: str) -> str:
     """Return the module's file where ``path`` is that of its bytecode, which follows from it."""
+    if path.startswith("/proc/self/"):  # which is another process to whoever reads it later
+        path = os.path.realpath(path)
     directory, _, name = path.rpartition("/")
     above, _, last = directory.rpartition("/")
     return f"{above}/{name.partition('.')[0]}.py" if last == "__pycache__" else path
@@ -200,8 +256,9 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
     A file is one of both sides by its name: whichever side has read it, its contents are compared.
     """
     found: dict[str, set[str]] = {field.name: set() for field in fields(Reads)}
-    for side, paths in ((sides.base, base), (sides.head, head)):
-        for path in paths:
+    for side, named in ((sides.base, base), (sides.head, head)):
+        # A link and the file that it leads to are both read.
+        for path in {*named, *map(os.path.realpath, named)}:
             home = _home_of(side, path)
             if home is None:
                 _check_place(sides, side, path, path)
@@ -246,10 +303,18 @@ def _check_place(sides: Sides, side: Side, path: str, found: str) -> None:
 
 def _home_of(side: Side, path: str) -> int | None:
     """Return which of a side's homes a path lies in, None where it is in none."""
-    return next((index for index, home in enumerate(side.homes) if path.startswith(f"{home}{os.sep}")), None)
+    within = (f"{path}{os.sep}".startswith(f"{home}{os.sep}") for home in side.homes)
+    return next((index for index, is_there in enumerate(within) if is_there), None)
 
 
 @functools.cache
 def _is_same(one: str, other: str) -> bool:
     """Whether two files are equal, once a run: for the copies do not change but by its processes."""
-    return (os.path.isdir(one) and os.path.isdir(other)) or same(Path(one), Path(other))  # noqa: PTH112
+    if os.path.isdir(one) and os.path.isdir(other):  # noqa: PTH112
+        return _listed(one) == _listed(other)
+    return same(Path(one), Path(other))
+
+
+def _listed(directory: str) -> set[str]:
+    """Return the names in a directory, less those that runs and tools put there."""
+    return {name for name in os.listdir(directory) if name not in _OF_TOOLS and not name.startswith(SETTINGS)}  # noqa: PTH208

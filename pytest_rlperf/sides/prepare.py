@@ -179,6 +179,7 @@ class Preparation:
         notes = (
             *(["today's tree has uncommitted changes"] if self._is_dirty else []),
             *([] if build is None else [f"built on both sides: {build.reason}"]),
+            *self._left_behind(),
         )
         found = Sides(sides[0], sides[1], packages=(), changed=changed, notes=notes, commit=sha)
         source = next(_compiled_sources(changed), "") if build is None else ""
@@ -189,6 +190,17 @@ class Preparation:
             left_out=self.today.left_out,
             tests=self._tests.among(self.today.tree),
         )
+
+    def _left_behind(self) -> list[str]:
+        """Return a note on what git ignores and is too large to be copied, where there is any."""
+        places = self.today.left_out
+        if not places:
+            return []
+        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+        return [
+            f"git ignores {', '.join(places[:2])}{more}, too large to be copied unasked: neither side has it; "
+            f"rlperf_also = {places[0]}* in pytest's settings copies it"
+        ]
 
     def _mapped(self, version: _Version, trees: tuple[Path, ...], first: Path | None = None) -> Side:
         """Return a version in an environment like this process's, had it been started there."""

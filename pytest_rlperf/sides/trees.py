@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,11 +25,13 @@ _ATTEMPTS = 10  # to copy a tree that changes meanwhile
 _PAUSE_S = 0.2
 _LOCKED_S = 10.0  # for git to end what it writes in the user's tree
 _LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # of ignored files, which may be a data set
+_LEAST_SPACE = 1 << 20  # bytes
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
 _OF_PYTEST = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}
 _TESTS = {"test", "tests"}
+_ENDS = r":;,'\"\s"  # characters that end a path within a text
 _PIECE = 1 << 20  # bytes
-_SETTINGS = ".rlperf-"  # the beginning of the name of today's settings of pytest, beside the side's own file
+SETTINGS = ".rlperf-"  # the beginning of the name of today's settings of pytest, beside the side's own file
 
 
 def is_environment(directory: Path) -> bool:
@@ -57,20 +60,23 @@ class Relocation:
         return self.tree / name if any(os.path.lexists(tree / name) for tree in self.trees) else path
 
     def of_text(self, text: str) -> str:
-        """Return a variable's value or an argument with the absolute paths in it as they are on the side.
+        """Return a variable's value with the paths into the tree in it as they are on the side.
 
-        It may be a list of paths, or ``name=path``.
+        It may be a path, a list of them, an address, or any text that has one in it; the rest of it stays as it is.
         """
-        return os.pathsep.join(map(self._of_word, text.split(os.pathsep)))
-
-    def _of_word(self, word: str) -> str:
-        head, equals, path = ("", "", word) if word.startswith("/") else word.rpartition("=")
-        return f"{head}{equals}{self.of(Path(path))}" if self._may_move(path) else word
-
-    def _may_move(self, path: str) -> bool:
+        inside = rf"(?<![\w.-]){re.escape(str(self.top))}(?=[/{_ENDS}]|$)[^{_ENDS}]*"
+        moved = re.sub(inside, lambda found: self._of_word(found[0]), text)
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # a long name, a NUL, a circle of links
-            return path.startswith("/") and self.of(Path(path)) != Path(path)
-        return False
+            if moved == text and text.startswith("/"):  # perhaps through a link
+                return str(self.of(Path(text)))
+        return moved
+
+    def _of_word(self, path: str) -> str:
+        name = path[len(str(self.top)) :]
+        with contextlib.suppress(OSError, ValueError):
+            if any(os.path.lexists(f"{tree}{name}") for tree in self.trees):
+                return f"{self.tree}{name}"
+        return path
 
 
 # --------------------------------------------------------------------------- today's tree
@@ -107,18 +113,47 @@ def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -
             names, changed = _copy_working_tree(repository, tree)
             moved = _moved_on(repository, names, changed, tree)
             if not moved:
-                return Snapshot(top, tree, repository.head, changed, *_lay_ignored(repository, tree, also))
+                laid = _lay_ignored(repository, tree, also)
+                mend_links(top, tree, [tree])
+                return Snapshot(top, tree, repository.head, changed, *laid)
             error = SideError(
                 f"{top} kept changing while it was copied, {moved} at the last of {_ATTEMPTS} times: run this again "
                 "once nothing writes there"
             )
         except SideError as failed:
+            check_space(tree)
             error = failed
         if is_last:
             raise error
         _empty(tree)
         time.sleep(_PAUSE_S)
     raise AssertionError  # the last attempt has returned or raised
+
+
+def check_space(tree: Path) -> None:
+    """Raise SideError where there is no space left for the files of a tree."""
+    if shutil.disk_usage(tree).free < _LEAST_SPACE:
+        raise SideError(
+            f"there is no space left for copies of the tree in {tree.parent}: set TMPDIR to a directory with more"
+        )
+
+
+def mend_links(top: Path, tree: Path, trees: Iterable[Path]) -> None:
+    """Have links of a copy lead where they do in the user's tree: to the copy's own files, or out of the tree.
+
+    What belongs to the tree is in any of ``trees``; an environment below ``top`` does not.
+    """
+    for name in list(files_in(tree)):
+        link = tree / name
+        if not link.is_symlink():
+            continue
+        there = os.path.normpath(top / Path(name).parent / link.readlink())
+        below = there[len(str(top)) :]
+        is_own = there.startswith(f"{top}{os.sep}") and any(os.path.lexists(f"{each}{below}") for each in trees)
+        target = os.path.relpath(f"{tree}{below}", link.parent) if is_own else there
+        if target != str(link.readlink()):
+            link.unlink()
+            link.symlink_to(target)
 
 
 def _await_git(top: Path) -> None:
@@ -254,7 +289,11 @@ def _walk(top: Path, place: str) -> Iterator[str]:
 
 def lay_out_commit(repository: Repository, sha: str, today: Snapshot, tree: Path) -> None:
     """Check a commit out into an empty directory, with today's bytes of files that have not changed since."""
-    repository.check_out(sha, tree)
+    try:
+        repository.check_out(sha, tree)
+    except SideError:
+        check_space(tree)
+        raise
     differing = set(repository.between(sha, today.head)) | today.changed
     for name in files_in(tree):
         if name not in differing and is_file(today.tree / name) and not same(today.tree / name, tree / name):
@@ -288,7 +327,7 @@ class TestFiles:
         path = PurePosixPath(name)
         if name in self.measured or path.name == "conftest.py" or path.name in _OF_PYTEST:
             return True
-        if path.name.startswith(_SETTINGS):
+        if path.name.startswith(SETTINGS):
             return True
         if not _TESTS.isdisjoint(path.parts[:-1]):
             return True
@@ -317,6 +356,7 @@ def lay_todays(today: Snapshot, tree: Path, tests: TestFiles) -> None:
     for name in today.laid:
         if not os.path.lexists(tree / name):
             copy(today.tree, tree, name)
+    mend_links(today.top, tree, [tree, today.tree])
 
 
 def settings_file(today: Snapshot, settings: Path | None, rootdir: Path, place: Relocation) -> Path:
@@ -328,7 +368,7 @@ def settings_file(today: Snapshot, settings: Path | None, rootdir: Path, place: 
     if settings is not None and (settings.name in _OF_PYTEST or place.of(settings) == settings):
         return place.of(settings)
     name = ".ini" if settings is None else settings.name
-    found = place.of(rootdir if settings is None else settings.parent) / f"{_SETTINGS}{name}"
+    found = place.of(rootdir if settings is None else settings.parent) / f"{SETTINGS}{name}"
     content = b"" if settings is None else replace(place, tree=today.tree).of(settings).read_bytes()
     found.parent.mkdir(parents=True, exist_ok=True)
     found.write_bytes(content)
@@ -359,11 +399,13 @@ def is_file(path: Path) -> bool:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two paths are files of the same content, or links to the same place."""
+    """Whether two paths are files of the same content, of which both or none may be executed, or links to one place."""
     if one.is_symlink() or other.is_symlink():
         return one.is_symlink() and other.is_symlink() and one.readlink() == other.readlink()
     try:
         with one.open("rb") as first, other.open("rb") as second:  # by their contents: sizes and times can be equal
+            if (os.fstat(first.fileno()).st_mode ^ os.fstat(second.fileno()).st_mode) & 0o111:
+                return False
             while (piece := first.read(_PIECE)) == second.read(_PIECE):
                 if not piece:
                     return True

@@ -52,13 +52,15 @@ class Processes:
     """All processes of a run, and what they start with. Any thread may use any method.
 
     ``variables`` are those that the run's process began with, and ``ours`` the modules that the run has loaded for
-    itself; ``fixtures`` are those of its tests. ``forks`` is whether processes may be forked from a loader. ``top`` is
+    itself; ``readers`` are packages from elsewhere that have read the tree while they were imported. ``fixtures`` are
+    those of its tests. ``forks`` is whether processes may be forked from a loader. ``top`` is
     the top of today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take ``start_limit_s``
     to import and collect.
     """
 
     variables: Mapping[str, str]
     ours: Collection[str]
+    readers: Collection[str]
     fixtures: Collection[str]
     forks: bool
     top: Path
@@ -141,7 +143,7 @@ class Stems:
         self._lock = threading.Lock()
         self._locks: dict[tuple[int, int], threading.Lock] = {}
         self._loading = threading.Lock()
-        self._differing = sorted(sides.packages)
+        self._differing = sorted({*sides.packages, *processes.readers})
         self._top = sides.top or processes.top
         self._places = list(dict.fromkeys((*sides.base.homes, *sides.head.homes, self._top)))
         self._observing = threading.Lock()
