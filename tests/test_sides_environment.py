@@ -279,9 +279,10 @@ def read(home: Path, *names: str) -> list[str]:
         (["mylib/__init__.py", "mylib/core.py"], ["mylib/__init__.py"], {"mylib/core.py"}),
         (["mylib/other.py"], ["mylib/other.py", "settings.cfg"], set()),
         ([], ["mylib/new.py"], {"mylib/new.py"}),
-        (["mylib/missing.py"], ["mylib", "nothing"], set()),
+        (["mylib/missing.py"], ["nothing"], set()),
+        (["mylib"], [], {"mylib"}),
     ],
-    ids=["on one side", "equal files", "of one side alone", "no files"],
+    ids=["on one side", "equal files", "of one side alone", "no files", "a directory that was listed"],
 )
 def test_sides_differ_by_what_either_has_read(
     sides: Sides, base: Path, on_base: list[str], today: list[str], differing: set[str]

@@ -258,10 +258,11 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
     found: dict[str, set[str]] = {field.name: set() for field in fields(Reads)}
     for side, named in ((sides.base, base), (sides.head, head)):
         # A link and the file that it leads to are both read.
-        for path in {*named, *map(os.path.realpath, named)}:
+        places_read = {os.path.realpath(path): path for path in sorted(named)} | {path: path for path in named}
+        for path, found_as in places_read.items():
             home = _home_of(side, path)
             if home is None:
-                _check_place(sides, side, path, path)
+                _check_place(sides, side, path, found_as)
                 continue
             name = path[len(str(side.homes[home])) + 1 :]
             places = [f"{each.homes[home]}{os.sep}{name}" for each in (sides.base, sides.head)]
