@@ -115,23 +115,27 @@ def gate_rows(gates: Sequence[Gate], slowed: Sequence[Slowed], benchmarks: Seque
         failed = [[count(run.trials, "SLOWER") for run in runs] for runs in (gates, slowed)]
         left = [sum(count(run.trials, "UNDECIDED", "INVALID") for run in runs) for runs in (gates, slowed)]
         undecided = f"{left[0]} unchanged, {left[1]} at +{100 * SLOWDOWN:g} %"
-        yield gate_row("live pairs, `3 %`", len(gates[0].trials), failed, undecided, [run.wall_s for run in gates])
+        tests = len(gates[0].trials), len(slowed[0].trials)  # a gate has tests that are never slowed, too
+        yield gate_row("live pairs, `3 %`", tests, failed, undecided, [run.wall_s for run in gates])
     for gate in GATES if benchmarks else ():
         failed = [
             [sum(gate in over for over in compared.failed.values()) for compared in runs]
             for runs in ([each.unchanged for each in benchmarks], [each.slowed for each in benchmarks])
         ]
-        tests, seconds = len(benchmarks[0].unchanged.changes), [each.unchanged.seconds for each in benchmarks]
-        yield gate_row(f"pytest-benchmark `{gate}`", tests, failed, "–", seconds)
+        count_of_tests, seconds = len(benchmarks[0].unchanged.changes), [each.unchanged.seconds for each in benchmarks]
+        yield gate_row(f"pytest-benchmark `{gate}`", (count_of_tests, count_of_tests), failed, "–", seconds)
 
 
 def gate_row(
-    gate: str, tests: int, failed: Sequence[Sequence[int]], undecided: str, seconds: Sequence[float]
+    gate: str, tests: tuple[int, int], failed: Sequence[Sequence[int]], undecided: str, seconds: Sequence[float]
 ) -> list[str]:
-    """Return a gate's row: ``failed`` has the tests that failed in each unchanged run, and in each slowed one."""
-    alarms, found = (share(sum(counts), tests * len(counts)) for counts in failed)
+    """Return a gate's row: ``failed`` has the tests that failed in each unchanged run, and in each slowed one.
+
+    An unchanged run has so many ``tests``, and a slowed one.
+    """
+    alarms, found = (share(sum(counts), each * len(counts)) for each, counts in zip(tests, failed, strict=True))
     alarmed = f"{sum(map(bool, failed[0]))} of {len(failed[0])}"
-    return [gate, alarms, alarmed, found, undecided, f"{statistics.fmean(seconds) / tests:.1f}"]
+    return [gate, alarms, alarmed, found, undecided, f"{statistics.fmean(seconds) / tests[0]:.1f}"]
 
 
 def count(trials: Iterable[Trial], *statuses: str) -> int:
