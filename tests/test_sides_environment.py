@@ -126,7 +126,7 @@ def test_a_copy_from_elsewhere_is_known_by_its_name_or_its_content(tree: Path, p
     install(parent, "one", {"one.py": ""}, file_url(tree, editable=True))
     write(tree, {"setup.py": "", "src/plain/__init__.py": "", "src/plain/core.py": "X = 1"})
     write(parent, {"plain/__init__.py": "", "plain/core.py": "X = 1", "plain/late.py": "Y = 1"})
-    found = copies_of(tree / "libs/one", tree, [parent])
+    found = copies_of(tree / "libs/one", tree, [parent], installs_from(tree))
     assert [(copy.name, copy.how, copy.names, copy.project_dir) for copy in found] == [
         ("my_lib", "installed", ("mylib",), tree),
         ("plain", "installed", ("plain",), tree),

@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path, PurePosixPath
@@ -83,13 +83,12 @@ def installs_from(top: Path) -> tuple[Install, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def copies_of(directory: Path, top: Path, sites: Iterable[Path]) -> tuple[Install, ...]:
-    """Return the installed copies of code in a tree whose metadata does not say so, such as wheels.
+def copies_of(directory: Path, top: Path, sites: Iterable[Path], known: Sequence[Install]) -> tuple[Install, ...]:
+    """Return the installed copies of code in a tree whose metadata does not say so, such as wheels: none ``known``.
 
     A distribution is one that bears the name of a project around ``directory``. So is a package in ``sites`` of the
     same name as one of the tree's, with a file of the same content.
     """
-    known = installs_from(top)
     return (*_copies_by_name(directory, top, known), *_copies_by_content(directory, top, sites, known))
 
 

@@ -229,7 +229,8 @@ class Preparation:
     def _why_build(self, changed: tuple[str, ...]) -> _Build | None:
         """Return what must be built on both sides, None where the files of the trees suffice."""
         top = self.today.top
-        installs = [*installs_from(top), *copies_of(self._project.rootdir, top, parent_sites())]
+        known = installs_from(top)
+        installs = [*known, *copies_of(self._project.rootdir, top, parent_sites(), known)]
         for install in installs:
             if install.how == "hook":
                 reason = f"the import hook of its build tool loads {install.name} from that tool's build"
