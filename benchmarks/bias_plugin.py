@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_rlperf.measure import pairs
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.pair import turns as pairs
 from pytest_rlperf.run import loop
 from pytest_rlperf.sides import prepare
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.fixtures import ENGINE, run_once
-from pytest_rlperf.measure.rounds import slowed, steps_for
 from pytest_rlperf.model.measured import Result, Workload
+from pytest_rlperf.worker.slowdowns import slowed, steps_for
 
 SLOWDOWN = 0.05
 VARIABLE = "GATE_QUALITY_SLOW"

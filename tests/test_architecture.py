@@ -38,8 +38,10 @@ ROOMS = (
     # the engine: from a collected test to its evidence
     "fixtures",
     "pytest_benchmark",
-    "measure",
-    "workers",
+    "wire",
+    "spawn",
+    "worker",
+    "pair",
     "run",
     # what users start
     "cli",
@@ -51,7 +53,7 @@ HOSTS = (
     "options",
     "fixtures",
     "pytest_benchmark",
-    "workers.session",
+    "worker.session",
     "run",
     "plugin",
 )
@@ -60,11 +62,11 @@ LONGEST_FUNCTION = 40  # lines
 LONGER_FUNCTIONS = {"_bracket"}
 # What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts.
 PLACES = {
-    "msgspec": ("baseline", "workers.messages", "report", "timers.files"),
+    "msgspec": ("baseline", "wire", "report", "timers.files"),
     "pytest": (*HOSTS, "suite"),
     "_pytest": (*HOSTS, "suite"),
     "scipy": ("judge.stats",),
-    f"{PACKAGE}.judge": ("judge", "measure", "workers", "run", "cli", "plugin"),
+    f"{PACKAGE}.judge": ("judge", "run", "cli", "plugin"),
 }
 TORCH_PLACES = ("components", "probes", "devices", "counters", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)

@@ -12,7 +12,8 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.baseline.machine import accelerators, describe, differences, slug, this_machine
-from pytest_rlperf.measure.device_state import (
+from pytest_rlperf.model.device import Conditions
+from pytest_rlperf.worker.device_state import (
     NO_REASONS,
     NVML_MISSING,
     Torch,
@@ -22,7 +23,6 @@ from pytest_rlperf.measure.device_state import (
     used_between,
     worst,
 )
-from pytest_rlperf.model.device import Conditions
 
 UUID = "1a2b3c4d-0000-1111-2222-333344445555"
 

@@ -15,7 +15,6 @@ from wording import Wording
 from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
-from pytest_rlperf.measure.passes import CountingPass, count, counted_by, learn
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Count, CounterChange, Counting, PhaseCounts, Result, Tally, Workload
 from pytest_rlperf.model.notes import (
@@ -23,9 +22,11 @@ from pytest_rlperf.model.notes import (
 )
 from pytest_rlperf.model.stored import Baseline, Machine
 from pytest_rlperf.options import parse_findings
+from pytest_rlperf.pair.counting import CountingPass, counted_by, learn
 from pytest_rlperf.report.wording import obstacle_text, verdict_message
 from pytest_rlperf.run.state import OtherCounts, StoredCounts, live_counts
 from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.worker.counting import count
 
 EVERY = ("*",)
 WHOLE = ""

@@ -13,24 +13,24 @@ from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
 from pytest_rlperf import ComponentError
+from pytest_rlperf import wire as m
 from pytest_rlperf.components.calls import thunk_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule
-from pytest_rlperf.measure.one_side import measure_one_side
-from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
-from pytest_rlperf.measure.passes import CountingPass
-from pytest_rlperf.measure.rounds import Clocks
-from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Phase, Result, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.pair.counting import CountingPass
+from pytest_rlperf.pair.one_side import measure_one_side
+from pytest_rlperf.pair.turns import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.report.table import table_text
 from pytest_rlperf.report.tables import device_tables
 from pytest_rlperf.report.wording import verdict_message
 from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.workers import messages as m
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.rounds import Clocks
 
 pytestmark = pytest.mark.usefixtures("alone")
 

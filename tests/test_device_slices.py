@@ -10,20 +10,20 @@ import pytest
 from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure import rounds
-from pytest_rlperf.measure.device import RETAKES
-from pytest_rlperf.measure.device_state import NVML_MISSING, ConditionReader
-from pytest_rlperf.measure.figures import device_figures
-from pytest_rlperf.measure.rounds import Clocks, steady_shape
-from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, Pace
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.pair.figures import device_figures
 from pytest_rlperf.report.wording import disturbances_text
+from pytest_rlperf.spawn.process import connected
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import connected
+from pytest_rlperf.worker import rounds
+from pytest_rlperf.worker.device import RETAKES
+from pytest_rlperf.worker.device_state import NVML_MISSING, ConditionReader
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.rounds import Clocks, steady_shape
 
 LAUNCH_S = 5e-6
 KERNEL_S = 10e-6

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_rlperf import units
+from pytest_rlperf import wire as m
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
@@ -32,8 +33,7 @@ from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.run.state import Series
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import connected
+from pytest_rlperf.spawn.process import connected
 
 PAGE = (Path(__file__).parents[1] / "docs" / "counters.md").read_text(encoding="utf-8")
 OFF = """

@@ -14,12 +14,12 @@ from wording import Wording
 
 from pytest_rlperf.devices import clock_for, devices_of
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.device_state import Jax
-from pytest_rlperf.measure.rounds import Clocks
-from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
 from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.worker.device_state import Jax
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.rounds import Clocks
 
 WORK_S = 0.075
 

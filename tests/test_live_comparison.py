@@ -11,16 +11,16 @@ import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.measure.one_side import SideMeasurement
-from pytest_rlperf.measure.pairs import PairsMeasured
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Lever, LeverKind, Policy, Status
 from pytest_rlperf.model.live import OtherWork, PairRecord
 from pytest_rlperf.model.measured import OutputPart
+from pytest_rlperf.pair.one_side import SideMeasurement
+from pytest_rlperf.pair.turns import PairsMeasured
 from pytest_rlperf.run.live_comparison import Lanes, LiveComparison, Measuring
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.stems import DoubtfulError
+from pytest_rlperf.spawn.stems import DoubtfulError
 
 OTHER_WORK = OtherWork("python", 47, 0.5, 0.25, 0.0)
 

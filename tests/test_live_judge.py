@@ -30,8 +30,8 @@ from pytest_rlperf.judge.live import (
     slower_least,
 )
 from pytest_rlperf.judge.stats import SDS, Spread, binomial_tail, squared_deviations
-from pytest_rlperf.measure.figures import trimmed_mean
 from pytest_rlperf.model import reasons
+from pytest_rlperf.model.figures import trimmed_mean
 from pytest_rlperf.model.judged import Estimate, Lever, LeverKind, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, OtherWork, PairRecord
 from pytest_rlperf.model.stored import PairSpread

@@ -16,8 +16,8 @@ from builders import write
 from wording import Wording
 
 import pytest_rlperf
-from pytest_rlperf.workers.loader import load
-from pytest_rlperf.workers.stems import modules_alike
+from pytest_rlperf.spawn.preload import load
+from pytest_rlperf.spawn.stems import modules_alike
 
 NO_TREE: tuple[str, tuple[str, ...]] = ("/nowhere", ())  # the top of a tree, and what is apart from it
 
@@ -126,7 +126,7 @@ def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch:
     found = modules_alike(tmp_path, {"own"}, {"of_the_run"})
     known = {*places, "without_spec", "__main__", "pytest_rlperf.fixtures"}
     assert sorted(name for name in found if name in known) == sorted(kept)
-    assert "pytest_rlperf.workers.session" in found
+    assert "pytest_rlperf.worker.session" in found
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def made(name: str, file: Path) -> ModuleType:
     return module
 
 
-ASK = "from pytest_rlperf.workers.loader import fault_of_forks\nprint(fault_of_forks({}))"
+ASK = "from pytest_rlperf.spawn.preload import fault_of_forks\nprint(fault_of_forks({}))"
 
 
 def fault_in(text: str, limit_s: float) -> str:

@@ -179,7 +179,7 @@ EXEMPT = {
     "report/terminal.py: Screen.show": "its caller has made the text safe",
     "run/reporting.py: PlainRepr.toterminal": "made safe where the text was given",
     "run/reporting.py: ReportForwarder._warn": "a warning of the test's code, shown as pytest shows it without us",
-    "workers/loader.py: _run_site_lines": "a process of the run, whose output is a file of its scratch",
+    "spawn/preload.py: _run_site_lines": "a process of the run, whose output is a file of its scratch",
     "compat/torchrl.py: _show": "a program's own timers, printed by that program as with TorchRL",
 }
 

@@ -17,7 +17,7 @@ from wording import Wording
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.measure.one_side import WORKERS
+from pytest_rlperf.pair.one_side import WORKERS
 
 LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to record phases too, also of the slowed GAE
 SHORT = "--rlperf-max-time=0.8"  # for five workers to tell the unslowed GAE from one that takes three times as long

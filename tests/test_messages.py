@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wording import Wording
 
-from pytest_rlperf.measure.worker import WorkerStoppedError
+from pytest_rlperf import wire as m
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers import process
-from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.process import Process, Stem, WorkerLostError, connected, popen
+from pytest_rlperf.spawn import process
+from pytest_rlperf.spawn.contract import WorkerStoppedError
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.process import Process, Stem, WorkerLostError, connected, popen
 
 RECORD = SliceRecord(SliceKind.PLAIN, 1e-6, 0.01, 10_000, 10_000.0, 0.01, 0.01, 0, 0, 1, ())
 WARM = Warm(Shape(10, 10, long=False), 1e-6, 0.1, 1, single=True)

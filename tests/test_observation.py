@@ -14,6 +14,7 @@ import pytest
 from example import Example
 from fake_worker import FakeWorker, ShownSteps
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Policy
@@ -21,9 +22,8 @@ from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run.live_comparison import Lanes, Measuring, UnpairedError
 from pytest_rlperf.run.observation import ROUNDS, same_code
 from pytest_rlperf.sides.observed import Reads
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import WorkerLostError
-from pytest_rlperf.workers.stems import WorkerGroup
+from pytest_rlperf.spawn.process import WorkerLostError
+from pytest_rlperf.spawn.stems import WorkerGroup
 
 HEAD = builders.project(Path("/t")).side("HEAD", "python", (), (Path("/t"),))
 SIDES = Sides(base=replace(HEAD, label="commit 1"), head=HEAD, packages=(), changed=("a.py",), notes=())

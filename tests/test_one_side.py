@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
-from pytest_rlperf.measure.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, SideMeasurement, measure_one_side
-from pytest_rlperf.measure.passes import CountingPass
-from pytest_rlperf.measure.rounds import slice_shape
-from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_S
+from pytest_rlperf.model.durations import WARM_UP_AGAIN_S, WARM_UP_S
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.pair.counting import CountingPass
+from pytest_rlperf.pair.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, SideMeasurement, measure_one_side
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.worker.rounds import slice_shape
 
 KERNELS_S = {SliceKind.INTERPRETER: 50e-6, SliceKind.MEMORY: 80e-6}
 

@@ -12,13 +12,13 @@ from fake_worker import FakeWorker, ShownSteps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_rlperf.measure.figures import by_wall
-from pytest_rlperf.measure.pairs import Block, LogRatios, Pair, PairedMeasurement, PairsMeasured
-from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, slice_shape
-from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S
+from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S
+from pytest_rlperf.model.figures import by_wall
 from pytest_rlperf.model.live import log_ratios
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.pair.turns import Block, LogRatios, Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.worker.rounds import slice_shape
 
 Steps = list[tuple[str, str]]
 

@@ -15,16 +15,10 @@ import builders
 import pytest
 from builders import source
 
-from pytest_rlperf.measure.resources import (
-    Activity,
-    ActivityWatch,
-    OtherWorkWatch,
-    children_seen,
-    cpu_reader,
-    place,
-    usable_cpus,
-)
+from pytest_rlperf.pair.watches import OtherWorkWatch
+from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.worker.resources import Activity, ActivityWatch, children_seen, cpu_reader, place
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
 
@@ -113,7 +107,7 @@ def test_real_children_are_found() -> None:
     """A child that waits for its input is seen, and its own child with it."""
     script = """
 import subprocess, sys
-from pytest_rlperf.measure.resources import ActivityWatch
+from pytest_rlperf.worker.resources import ActivityWatch
 watch = ActivityWatch()
 print(watch.seen().children)
 code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"

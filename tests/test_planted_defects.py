@@ -24,12 +24,13 @@ from pytest_rlperf.components.reference.ppo import (  # noqa: E402
 from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402
 from pytest_rlperf.components.updates import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
-from pytest_rlperf.measure.passes import count, learn  # noqa: E402
 from pytest_rlperf.model.measured import (  # noqa: E402
     Counting,
     Workload,
 )
+from pytest_rlperf.pair.counting import learn  # noqa: E402
 from pytest_rlperf.report.wording import changes_text  # noqa: E402
+from pytest_rlperf.worker.counting import count  # noqa: E402
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.reference.sac import Batch

@@ -22,11 +22,11 @@ from builders import FIRST_CALLS, ONE_CALL, source, write
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
-from pytest_rlperf.measure.worker import wait_all
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers import process
-from pytest_rlperf.workers.guardian import VARIABLE, Guardian
-from pytest_rlperf.workers.process import Process, Stem, WorkerLostError, connected, popen, sender_of
+from pytest_rlperf import wire as m
+from pytest_rlperf.spawn import process
+from pytest_rlperf.spawn.contract import wait_all
+from pytest_rlperf.spawn.guardian import VARIABLE, Guardian
+from pytest_rlperf.spawn.process import Process, Stem, WorkerLostError, connected, popen, sender_of
 
 SOUND = "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n"
 
@@ -111,7 +111,7 @@ def test_a_guardian_that_is_stopped_does_not_hold_up_the_run(tmp_path: Path) -> 
             rlperf(lambda: sum(range(100)))
     """
     conftest = """
-        from pytest_rlperf.workers import guardian
+        from pytest_rlperf.spawn import guardian
 
         guardian._CLOSE_LIMIT_S = 0.5
     """

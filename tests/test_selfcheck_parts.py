@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.judge.live import judge_fitness
-from pytest_rlperf.measure import rounds
-from pytest_rlperf.measure.rounds import Clocks, steps_for
-from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial
 from pytest_rlperf.model.measured import SliceKind, Workload
 from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.terminal import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.worker import rounds
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.rounds import Clocks
+from pytest_rlperf.worker.slowdowns import steps_for
 
 
 class Extra:

@@ -20,8 +20,8 @@ from pytest_rlperf.counters.attribution import (
     shares,
 )
 from pytest_rlperf.devices import wait_for_all
-from pytest_rlperf.measure.passes import explain
 from pytest_rlperf.model.measured import Workload
+from pytest_rlperf.worker.attribution import explain
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, make_kernels, slice_figure_ns, slice_shape
-from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.model.durations import SLICE_S, TURN_S
 from pytest_rlperf.model.measured import Shape, SliceKind, Workload
 from pytest_rlperf.timers import FakeClock, hierarchical_timer
+from pytest_rlperf.worker.kernels import make_kernels
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.rounds import Clocks, slice_figure_ns, slice_shape
 
 
 def workload(call: Callable[[], object], **changes: object) -> Workload:

@@ -17,15 +17,15 @@ import pytest
 from builders import write
 from wording import Wording
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Sides
 from pytest_rlperf.sides.observed import Reads
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers import stems as module
-from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.loader import library_variables
-from pytest_rlperf.workers.process import WorkerLostError
-from pytest_rlperf.workers.stems import (
+from pytest_rlperf.spawn import stems as module
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.process import WorkerLostError
+from pytest_rlperf.spawn.stems import (
     OBSERVERS,
     PAIR_NAMES,
     DoubtfulError,

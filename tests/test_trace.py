@@ -14,11 +14,11 @@ from example import USAGE, Example
 from test_device_slices import KERNEL_S, Bench
 
 from pytest_rlperf.devices import driving
-from pytest_rlperf.measure import trace
-from pytest_rlperf.measure.trace import HOST, RUNNING, Span, Trace, chrome_trace, trace_call
 from pytest_rlperf.model.measured import Harvest
 from pytest_rlperf.probes.functions import probes_for
 from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.worker import trace
+from pytest_rlperf.worker.trace import HOST, RUNNING, Span, Trace, chrome_trace, trace_call
 
 
 def traced(call: Any, *probes: Any) -> Trace:

@@ -21,13 +21,13 @@ import pytest
 from _pytest.config import ConftestImportFailure
 from wording import Wording
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.process import connected
 from pytest_rlperf.timers import FakeClock
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers import session
-from pytest_rlperf.workers.loader import library_variables
-from pytest_rlperf.workers.process import connected
+from pytest_rlperf.worker import session
 
 HERE = Path(__file__).resolve()
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_rlperf.devices.clocks import Memory
-from pytest_rlperf.measure.device_state import ConditionReader, DeviceLibrary
 from pytest_rlperf.model.device import Conditions
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.worker.device_state import ConditionReader, DeviceLibrary
 
 _HOST_TO_DEVICE_BYTES_PER_S = 16e9
 _MALLOC_S = 100e-6  # the host's time to ask the device for memory

@@ -21,7 +21,7 @@ from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project
 from pytest_rlperf.run.one_test import essence
 from pytest_rlperf.sides.prepare import Candidate, Preparation
-from pytest_rlperf.workers.guardian import Guardian
+from pytest_rlperf.spawn.guardian import Guardian
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 

@@ -17,7 +17,6 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError, for_log, shown
 from pytest_rlperf.fixtures import asks_late, is_measured, result_key, unmet
-from pytest_rlperf.measure.untouched import standard_and_own
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
@@ -33,6 +32,7 @@ from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.reporting import EndOfRun, check_outputs
 from pytest_rlperf.run.state import RunState, save, tree_top
 from pytest_rlperf.sides.observed import ImportWatch
+from pytest_rlperf.spawn.untouched import standard_and_own
 from pytest_rlperf.writing import OutputError
 
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {

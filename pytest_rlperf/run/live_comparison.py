@@ -16,16 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.judge.findings import OF_READINGS, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import UNPLACED_LEAST, carriers, contributions, judge_records, slower_least
-from pytest_rlperf.measure.figures import device_notes
-from pytest_rlperf.measure.one_side import SideMeasurement
-from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, WarmPair
-from pytest_rlperf.measure.passes import CountingPass, learn
-from pytest_rlperf.measure.resources import CGROUP, cgroup_limits, read_system_file, usable_cpus
-from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Policy, Status, Verdict
@@ -35,9 +30,14 @@ from pytest_rlperf.model.notes import Progress
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.options import Config
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import Worker
-from pytest_rlperf.workers.stems import DoubtfulError, Stems, WorkerGroup, imports_more
+from pytest_rlperf.pair.counting import CountingPass, learn
+from pytest_rlperf.pair.figures import device_notes
+from pytest_rlperf.pair.one_side import SideMeasurement
+from pytest_rlperf.pair.turns import Pair, PairedMeasurement, PairsMeasured, WarmPair
+from pytest_rlperf.spawn.contract import check
+from pytest_rlperf.spawn.cpus import CGROUP, cgroup_limits, read_system_file, usable_cpus
+from pytest_rlperf.spawn.process import Worker
+from pytest_rlperf.spawn.stems import DoubtfulError, Stems, WorkerGroup, imports_more
 
 COUNTED_PAIRS = 3
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
@@ -43,9 +44,8 @@ from pytest_rlperf.run.one_test import OneTest, check_self, essence, explain, fa
 from pytest_rlperf.run.reporting import ReportForwarder
 from pytest_rlperf.run.state import RunState, Series, tree_top
 from pytest_rlperf.sides.prepare import Preparation
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
-from pytest_rlperf.workers.stems import (
+from pytest_rlperf.spawn.process import LeftEarlyError, Worker, WorkerLostError
+from pytest_rlperf.spawn.stems import (
     INTERRUPTED_LIMIT_S,
     PAIR_NAMES,
     BaseSides,

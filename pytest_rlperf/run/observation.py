@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import methodcaller
 
-from pytest_rlperf.measure.worker import WorkerStoppedError, check
+from pytest_rlperf import wire as m
 from pytest_rlperf.model import reasons
 from pytest_rlperf.run.live_comparison import Measuring, UnpairedError
 from pytest_rlperf.sides.observed import Reads
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import Worker
-from pytest_rlperf.workers.stems import Stems
+from pytest_rlperf.spawn.contract import WorkerStoppedError, check
+from pytest_rlperf.spawn.process import Worker
+from pytest_rlperf.spawn.stems import Stems
 
 ROUNDS = 3  # of processes with seeds of their own: what a test reads may differ from one to the next
 _SEED = 1000

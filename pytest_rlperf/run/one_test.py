@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
-from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
-from pytest_rlperf.measure.passes import CountingPass, counted_by
-from pytest_rlperf.measure.resources import usable_cpus
-from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Outcome, Selfcheck, Status, Trial, Verdict
@@ -31,6 +28,8 @@ from pytest_rlperf.model.notes import (
     UncomparedCounts,
 )
 from pytest_rlperf.options import ANCHOR, Config
+from pytest_rlperf.pair.counting import CountingPass, counted_by
+from pytest_rlperf.pair.one_side import WORKERS, measure_one_side, workers_needed
 from pytest_rlperf.report.summary import failure_text
 from pytest_rlperf.run.live_comparison import (
     COUNTED_PAIRS,
@@ -46,9 +45,10 @@ from pytest_rlperf.run.observation import same_code
 from pytest_rlperf.run.state import RunState, live_counts
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.sides.observed import NothingLoadedError, digests
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
-from pytest_rlperf.workers.stems import BaseSides, Stems, WorkerGroup
+from pytest_rlperf.spawn.contract import check
+from pytest_rlperf.spawn.cpus import usable_cpus
+from pytest_rlperf.spawn.process import LeftEarlyError, Worker, WorkerLostError
+from pytest_rlperf.spawn.stems import BaseSides, Stems, WorkerGroup
 from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_file
 
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_rlperf import units
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import for_log, shown
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Shard
@@ -33,7 +34,6 @@ from pytest_rlperf.options import usage_error
 from pytest_rlperf.report.run_json import MergeError, RunFile, check_shard, decoded, merge_shards, read_document
 from pytest_rlperf.run.reporting import ReportForwarder
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.workers import messages as m
 
 OPTION = "--rlperf-ray"
 _SHARDS_A_NODE = 2  # a node that is done early takes another one, and a lost node loses half of its tests

@@ -17,6 +17,7 @@ import pytest
 from _pytest._code.code import ExceptionRepr, ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import for_log
 from pytest_rlperf.fixtures import result_key
@@ -31,7 +32,6 @@ from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 from pytest_rlperf.report.wording import collision_text, note_lines
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.workers import messages as m
 from pytest_rlperf.writing import (
     CACHE,
     LATEST_RUN,

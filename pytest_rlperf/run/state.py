@@ -30,7 +30,6 @@ from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.stats import squared_deviations
 from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import notes, reasons
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import (
@@ -57,6 +56,7 @@ from pytest_rlperf.model.stored import (
     session_figures,
 )
 from pytest_rlperf.options import Config
+from pytest_rlperf.pair.one_side import WORKERS
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.report.wording import origin_text
 from pytest_rlperf.sides.git import git_user, read_allowances

@@ -38,7 +38,7 @@ sys.path[:] = [entry for entry in sys.path if entry]
 answer = {"name": platform.python_implementation(), "version": platform.python_version(), "prefix": sys.prefix}
 try:
     import pytest
-    import pytest_rlperf.workers.session
+    import pytest_rlperf.worker.session
     from pytest_rlperf.model import sides
     answer["protocol"] = getattr(sides, "PROTOCOL", 0)
 except Exception as error:

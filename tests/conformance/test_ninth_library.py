@@ -18,7 +18,7 @@ from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import libraries, libraries_known
 from pytest_rlperf.components.updates import replay_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
-from pytest_rlperf.measure.passes import count
+from pytest_rlperf.worker.counting import count
 
 NINTH = Path(__file__).parent / "ninth"
 SUITE = "pytest_rlperf.suite.libraries"

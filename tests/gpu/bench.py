@@ -19,11 +19,11 @@ from pytest_rlperf.counters import tally
 from pytest_rlperf.devices import clock_for, devices_of
 from pytest_rlperf.devices.clocks import EventClock
 from pytest_rlperf.devices.tape import Tape
-from pytest_rlperf.measure.rounds import Clocks
-from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.device import DeviceTimes
 from pytest_rlperf.model.measured import Count, Phase, Workload
 from pytest_rlperf.timers import recording_into
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.rounds import Clocks
 
 WITHIN = 0.02
 REPETITIONS = 7

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from virtual_gpu import VirtualGPU, VirtualLibrary
 
 from pytest_rlperf.devices.clocks import Driver
-from pytest_rlperf.measure.device_state import DeviceLibrary, Torch
+from pytest_rlperf.worker.device_state import DeviceLibrary, Torch
 
 COPY_BYTES = 1 << 20
 _COMPILE_S = 10e-3  # of the virtual one's host

@@ -1,7 +1,7 @@
 import sys
 import time
 
-from pytest_rlperf.measure.resources import OtherWorkWatch
+from pytest_rlperf.pair.watches import OtherWorkWatch
 
 end_s = time.monotonic() + 50
 while time.monotonic() < end_s:

@@ -2,7 +2,8 @@
 
 import os, threading
 from pathlib import Path
-from pytest_rlperf.measure.resources import cpu_reader, place, usable_cpus
+from pytest_rlperf.worker.resources import cpu_reader, place
+from pytest_rlperf.spawn.cpus import usable_cpus
 
 before = usable_cpus()
 last = before[-1]

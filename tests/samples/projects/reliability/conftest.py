@@ -1,6 +1,8 @@
 import pytest
 
-from pytest_rlperf.workers import process, stems
+from pytest_rlperf.spawn import process
+
+from pytest_rlperf.spawn import stems
 
 process._HALF_MESSAGE_S = 1  # of the run
 

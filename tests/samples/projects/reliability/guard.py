@@ -1,5 +1,5 @@
 import sys
-from pytest_rlperf.workers import guardian
+from pytest_rlperf.spawn import guardian
 
 guardian.GRACE_S, guardian._CHECK_MS = 0.3, 50
 if sys.argv[3] == "no /proc":

@@ -1,5 +1,5 @@
 import os, signal, subprocess, sys
-from pytest_rlperf.workers.guardian import Guardian
+from pytest_rlperf.spawn.guardian import Guardian
 
 guardian = Guardian()
 directory = guardian.new_directory()

@@ -35,7 +35,7 @@ def test_patched_clock(rlperf, monkeypatch):
 
 @pytest.mark.rlperf(max_time=0.05)
 def test_clock_back(rlperf, monkeypatch):
-    from pytest_rlperf.measure.rounds import Clocks
+    from pytest_rlperf.worker.rounds import Clocks
 
     now = iter(range(10**12, 0, -1000)).__next__
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: cls(now, now, 1000.0)))

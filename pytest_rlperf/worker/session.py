@@ -35,20 +35,21 @@ from _pytest import capture
 from _pytest.config import ConftestImportFailure, _prepareconfig
 from _pytest.outcomes import Failed
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.errors import ComponentError, MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import ENGINE, result_key
-from pytest_rlperf.measure.passes import count
-from pytest_rlperf.measure.resources import children_seen, place, usable_cpus
-from pytest_rlperf.measure.rounds import make_kernels
-from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.measure.untouched import untouched
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
 from pytest_rlperf.sides.observed import Observer, loaded_files
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.loader import fault_of_forks, fork, library_variables, receive_descriptor, vary_heap
+from pytest_rlperf.spawn.cpus import usable_cpus
+from pytest_rlperf.spawn.preload import fault_of_forks, fork, library_variables, receive_descriptor, vary_heap
+from pytest_rlperf.spawn.untouched import untouched
+from pytest_rlperf.worker.counting import count
+from pytest_rlperf.worker.kernels import make_kernels
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.resources import children_seen, place
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.

@@ -17,39 +17,8 @@ from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.device import Accelerator, find_accelerator
-from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
-from pytest_rlperf.measure.passes import (
-    TracedDeviceSlice,
-    TracedHostSlice,
-    TracedSlice,
-    call_plainly,
-    explain,
-    source_of_phases,
-)
-from pytest_rlperf.measure.resources import (
-    ActivityWatch,
-    children,
-    count_threads,
-    cpu_reader,
-    find_allocations,
-    read_usage,
-)
-from pytest_rlperf.measure.rounds import (
-    SLICE_S,
-    TURN_S,
-    Clocks,
-    Timed,
-    kernel_shape,
-    round_ns,
-    slice_figure_ns,
-    slice_shape,
-    steady_shape,
-    steps_for,
-    traced_shape,
-)
-from pytest_rlperf.measure.trace import chrome_trace, trace_call
 from pytest_rlperf.model.device import Pace
+from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.model.measured import (
     Harvest,
     OutputPart,
@@ -63,10 +32,31 @@ from pytest_rlperf.model.measured import (
 )
 from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
+from pytest_rlperf.worker.attribution import explain
+from pytest_rlperf.worker.device import Accelerator, find_accelerator
+from pytest_rlperf.worker.device_state import DeviceLibrary, Torch, used_between
+from pytest_rlperf.worker.resources import (
+    ActivityWatch,
+    children,
+    count_threads,
+    cpu_reader,
+    find_allocations,
+    read_usage,
+)
+from pytest_rlperf.worker.rounds import (
+    Clocks,
+    Timed,
+    kernel_shape,
+    round_ns,
+    slice_figure_ns,
+    slice_shape,
+    steady_shape,
+    traced_shape,
+)
+from pytest_rlperf.worker.slowdowns import steps_for
+from pytest_rlperf.worker.trace import chrome_trace, trace_call
+from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases
 
-WARM_UP_S = 0.25
-WARM_UP_MOST_S = 2.0
-WARM_UP_AGAIN_S = 0.1
 _BLOCK_S = 0.02
 _COPY_LIMIT_S = 0.2  # for a copy of this process to return from a call that this process has returned from
 

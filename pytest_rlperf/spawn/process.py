@@ -21,14 +21,14 @@ from typing import Any, TypeAlias
 
 import psutil
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.worker import WorkerStoppedError
 from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Tally, Usage, Warm
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.workers import loader as loader_program
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.locks import blocking_lock, own_lock
+from pytest_rlperf.spawn import preload as loader_program
+from pytest_rlperf.spawn.contract import WorkerStoppedError
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.locks import blocking_lock, own_lock
 
 _POLL_S = 0.2
 _POLL_END_S = 0.002
@@ -46,7 +46,7 @@ _CREDENTIALS = struct.Struct("3i")  # the number of a process, its user and its 
 _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
-_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.workers.session import main; main()"
+_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.worker.session import main; main()"
 
 # Runs a file's text in a process that has no file as its ``__main__``.
 _PROGRAM = """

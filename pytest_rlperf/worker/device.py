@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pytest_rlperf.devices import JaxDevice, clock_for, devices_of
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, SyncClock
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, Jax
-from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model.device import POWER_CAP, Conditions, DeviceSlice, Disturbance, Pace
 from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
+from pytest_rlperf.worker.device_state import CLOCK_STEADY, DeviceLibrary, Jax
+from pytest_rlperf.worker.rounds import ClockNs, Timed
 
 RETAKES = 3  # a device that disturbs a slice as often again cannot be measured on
 _WARM_UPS_MOST = 10  # of a tenth of a second each: compiling is over by then, or never

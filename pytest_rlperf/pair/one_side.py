@@ -16,25 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
-from pytest_rlperf.measure.figures import (
-    Clock,
-    by_cpu,
-    by_wall,
-    mean_log,
-    merge_phases,
-    traced_call_s,
-    trimmed_mean,
-    typical_call_s,
-    untraced,
-    worker_record,
-)
-from pytest_rlperf.measure.passes import CountingPass
-from pytest_rlperf.measure.resources import IdleWatch
-from pytest_rlperf.measure.rounds import SLICE_S
-from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.measure.worker import Worker, check
+from pytest_rlperf.model.durations import SLICE_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.model.figures import Clock, by_cpu, by_wall, mean_log, trimmed_mean, typical_call_s
 from pytest_rlperf.model.measured import Figures, Phase, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.notes import Progress
+from pytest_rlperf.pair.counting import CountingPass
+from pytest_rlperf.pair.figures import merge_phases, traced_call_s, untraced, worker_record
+from pytest_rlperf.pair.watches import IdleWatch
+from pytest_rlperf.spawn.contract import Worker, check
 
 WORKERS = 3  # the sample of a stored comparison
 WORKER_S = 0.3  # measuring time of one worker, after warming up

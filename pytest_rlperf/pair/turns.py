@@ -17,24 +17,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pytest_rlperf.measure.figures import (
-    Clock,
-    by_cpu,
-    by_wall,
-    merge_phases,
-    traced_call_s,
-    trimmed_mean,
-    typical_call_s,
-    untraced,
-    worker_record,
-)
-from pytest_rlperf.measure.one_side import BlockPace, SideMeasurement
-from pytest_rlperf.measure.resources import IdleWatch, OtherWorkWatch
-from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.measure.worker import Worker
+from pytest_rlperf.model.durations import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.model.figures import Clock, by_cpu, by_wall, trimmed_mean, typical_call_s
 from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Figures, Phase, Shape, SliceKind, SliceRecord, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.notes import Progress
+from pytest_rlperf.pair.figures import merge_phases, traced_call_s, untraced, worker_record
+from pytest_rlperf.pair.one_side import BlockPace, SideMeasurement
+from pytest_rlperf.pair.watches import IdleWatch, OtherWorkWatch
+from pytest_rlperf.spawn.contract import Worker
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.4  # likewise, where its own error is small already: what disturbs a machine lasts for longer

@@ -21,13 +21,13 @@ from typing import Any
 from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.devices.entries import EdgeLog, Entry, Moment, entries_of
 from pytest_rlperf.devices.tape import Tape
-from pytest_rlperf.measure.device import Accelerator
-from pytest_rlperf.measure.rounds import ClockNs
 from pytest_rlperf.model.measured import Harvest
 from pytest_rlperf.probes import attached
 from pytest_rlperf.timers import recording_into
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.tree import EdgeStack, EdgeTree
+from pytest_rlperf.worker.device import Accelerator
+from pytest_rlperf.worker.rounds import ClockNs
 
 HOST = "host"
 CALL = "call"

@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from pytest_rlperf import wire as m
 from pytest_rlperf.errors import MeasurementError, SideError, see
-from pytest_rlperf.measure.worker import wait_all
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.sides.observed import Reads, belongs_to, check_loaded, compare_reads, loaded_files
 from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.spawn.contract import wait_all
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.preload import LIBRARY_VARIABLES, differing_variables, library_variables
+from pytest_rlperf.spawn.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
 from pytest_rlperf.timers import VARIABLE
-from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.loader import LIBRARY_VARIABLES, differing_variables, library_variables
-from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
 
 PAIR_NAMES = ("base worker", "head worker")
 OBSERVERS = -1  # the number of the stems whose workers observe what a test reads
@@ -608,7 +608,7 @@ _USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo
 """Fixtures whose components load PyTorch, also where test files do not."""
 
 # The modules of a session that works on orders, beside pytest's own.
-_SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.workers.session")
+_SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.worker.session")
 
 
 def apart_from(top: Path) -> list[str]:

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from pytest_rlperf.measure.untouched import untouched
 from pytest_rlperf.model.device import POWER_CAP, Conditions
+from pytest_rlperf.spawn.untouched import untouched
 
 NVML_MISSING = (
     "NVML is not installed: clocks, throttling and other processes are unknown; pip install pytest-rlperf[gpu]"

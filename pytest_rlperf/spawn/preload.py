@@ -33,6 +33,7 @@ from typing import Any
 
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
 OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
+_SESSION = "pytest_rlperf.worker.session"
 _connection: Connection  # with the run
 _CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 _usual_threshold: tuple[int, int, int]  # of the garbage collector
@@ -169,9 +170,7 @@ def fork_pair(starts: list[dict[str, Any]], descriptors: list[int]) -> None:
                 if other != descriptor:
                     os.close(other)
             become_side(start)
-            from pytest_rlperf.workers.session import main
-
-            main(start, descriptor)
+            importlib.import_module(_SESSION).main(start, descriptor)
     for descriptor in descriptors:
         os.close(descriptor)
     while True:

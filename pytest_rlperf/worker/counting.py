@@ -1,0 +1,88 @@
+"""The counting pass: the exact counts of a call.
+
+It runs right after the check, when a test's state is the same in every process, and before anything is timed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from pytest_rlperf import units
+from pytest_rlperf.counters import tally
+from pytest_rlperf.counters.memory import quiet
+from pytest_rlperf.devices import JaxDevice, clock_for, devices_of, wait_for_all
+from pytest_rlperf.devices.clocks import Device, HostClock
+from pytest_rlperf.model.measured import Tally, Workload
+from pytest_rlperf.probes.torch import quieten_ranges
+from pytest_rlperf.worker.tracing import call_plainly, look_for_phases
+
+REPETITIONS = 2
+_ONCE = 4.0  # times the limit for a long call that is counted once: several workers show whether it is exact
+_COST_CALLS = 20  # plain calls that take as long as counting one call: every instrument has a pass, and slows it
+
+
+def count(
+    workload: Workload, repetitions: int, limit_s: float, clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> Tally:
+    """Count the workload's call ``repetitions`` times, in about ``limit_s``; a long one once, in up to four times that.
+
+    A call before that shows how long it takes and where its phases come from. Where it takes too long it is timed once
+    more: it may have been held up. Nothing is counted, with a note, where there is no time for one call.
+    """
+    __tracebackhide__ = True
+    quieten_ranges()
+    with quiet():
+        try:
+            call_s, traced = look_for_phases(workload, clock_ns)
+        except Exception as error:
+            call_plainly(workload)  # raises where looking for phases is not to blame
+            failed = f"the call fails while its phases are recorded: {type(error).__name__}: {error}"
+            return Tally((), (f"not counted: {failed}",), has_failed=True)
+        longest_s = limit_s / (repetitions * _COST_CALLS)
+        once_s = _ONCE * limit_s / _COST_CALLS
+        if longest_s < call_s <= limit_s:
+            call_s = min(call_s, look_for_phases(workload, clock_ns)[0])
+        if call_s > once_s:
+            reason = (
+                f"a call takes {units.seconds(call_s)}, so counting would take about "
+                f"{units.seconds(_COST_CALLS * call_s)} a worker, over the {units.seconds(_ONCE * limit_s)} that "
+                "--rlperf-max-time leaves for it"
+            )
+            found = Tally((), (f"not counted: {reason}",))
+        else:
+            found = tally(
+                traced.call,
+                setup=workload.setup,
+                probes=traced.probes,
+                repetitions=repetitions if call_s <= longest_s else 1,
+                devices=_devices(workload),
+                environments=_environments(),
+            )
+            wait_for_all()()  # or the calls would go on while other workers measure
+    workload.processed(0)  # items processed while counting belong to no slice
+    return found
+
+
+def _environments() -> tuple[str, ...]:
+    """Return the classes of environments whose steps are counted; none where NumPy, which all of them use, is missing.
+
+    The tables that name them load NumPy, which a test without it should neither wait for nor have among its packages.
+    """
+    if "numpy" not in sys.modules:
+        return ()
+    from pytest_rlperf.components.libraries import environments
+
+    return environments()
+
+
+def _devices(workload: Workload) -> tuple[Device, ...] | None:
+    """Return the device that the workload holds things on, as its clock drives it; None where it is the host.
+
+    JAX counts nothing on its devices.
+    """
+    clock = clock_for(devices_of((*workload.holds, workload.call)))
+    if isinstance(clock, HostClock):
+        return None
+    return () if isinstance(clock.driver, JaxDevice) else (clock.driver,)
