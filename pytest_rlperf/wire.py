@@ -1,10 +1,22 @@
-"""The messages between a run and its workers: tagged records as JSON over one connection, never pickle.
+"""Every message between processes: tagged records as JSON over one connection, never pickle.
 
 JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
 
-The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → any number
-of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → ``Done``. At any point
-``Done`` may come instead: the test skipped, failed or never called its fixture.
+A *run* has *drivers*, and a driver has the *workers* of one test. An order is answered by a value of its type
+``answer``:
+
+| from → to | messages |
+|---|---|
+| run → preload server | ``Load`` → ``Imported``; ``ForkDriver``, and the driver's connection |
+| run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Lost``, ``Left`` or ``Broken``; ``End`` |
+| driver → run | ``Collected`` once; reports of the test between answers, and ``Step`` |
+| driver → template | ``Import``; ``Fork``, and the worker's connection; ``Reap``; ``Quit`` |
+| driver → worker | ``Run``, orders each → ``Answer``, ``Leave``, ``Quit`` |
+| worker → driver | ``Started``, ``Ready``, reports, ``Called``, answers, ``Done`` |
+
+The messages of one test in a worker: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) →
+any number of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → ``Done``. At any point ``Done`` may
+come instead: the test skipped, failed or never called its fixture.
 """
 
 from __future__ import annotations
@@ -16,8 +28,10 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
+from pytest_rlperf.model.live import PairRecord, Reading
 from pytest_rlperf.model.measured import (
     OutputPart,
+    Phase,
     Result,
     Shape,
     Share,
@@ -26,11 +40,14 @@ from pytest_rlperf.model.measured import (
     Tally,
     Usage,
     Warm,
+    WorkerRecord,
     out_of_range,
 )
+from pytest_rlperf.model.phases import Block
 
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
 FRAME_MOST = 1 << 28  # bytes
+REPETITIONS = 2  # of each counted call
 
 
 class UnreadableError(Exception):
@@ -41,15 +58,16 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the tag on the wire is the class's name."""
 
 
-class Start(msgspec.Struct, frozen=True):
-    """The settings that a stem reads before all other messages, from its connection or from its loader.
+class TemplateSettings(msgspec.Struct, frozen=True):
+    """The settings that a template reads before all other messages, from its connection or from the preload server.
 
-    One stem of a run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output
-    goes to the file ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that
+    ``name`` is that of its workers, and ``is_base`` whether it is of the base side of a comparison. One template of a
+    run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output goes to the file
+    ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that
     ``observes`` notes what it reads. Texts name a file in ``tree`` by its place in ``top``. ``environment`` has all
-    variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter,
-    ``prefix`` is its place. ``probe`` has the stem find out whether a copy of it can work. A worker of another protocol
-    must be able to read this, so fields are only added.
+    variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter, ``prefix`` is
+    its place. ``probe`` has the template find out whether a copy of it can work. A worker of another protocol must be
+    able to read this, so fields are only added.
     """
 
     number: int
@@ -73,13 +91,32 @@ class Start(msgspec.Struct, frozen=True):
     observes: bool = False
     tree: str = ""
     top: str = ""
+    name: str = "worker"
+    is_base: bool = False
+
+
+class DriverSettings(msgspec.Struct, frozen=True):
+    """The settings of a driver: those of its ``templates``, in the order in which they are forked.
+
+    Each has a memory of its own where they stand ``apart``, as workers of one side do that are the sample. ``scratch``
+    is the run's directory and ``run`` its process; a template may take ``start_limit_s`` to import and collect. Where
+    all is ``alike``, no module of the preload server is a side's own.
+    """
+
+    name: str
+    templates: list[TemplateSettings]
+    apart: bool
+    scratch: str
+    start_limit_s: float
+    run: int
+    alike: bool = False
 
 
 # ------------------------------------------------------------------ worker → run
 
 
 class Ready(Message, frozen=True):
-    """The stem has collected tests with these keys; ``loaded`` is the code under test that this loaded.
+    """The template has collected tests with these keys; ``loaded`` is the code under test that this loaded.
 
     ``variables`` are those of native libraries as collecting has left them. ``fault`` is why its copies cannot work.
     ``import_s`` went by from the start of its work to the end of collecting.
@@ -99,7 +136,7 @@ class Started(Message, frozen=True):
 
 
 class Imported(Message, frozen=True):
-    """A loader has imported modules; ``dirty`` is the first that it should not have, with which it is of no more use.
+    """A preload server has imported modules; ``dirty`` is the first that it should not have: it is of no more use.
 
     ``changes`` are those that imports have made to the variables, None for one that is gone.
     """
@@ -175,15 +212,16 @@ FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called 
 class Checked(msgspec.Struct, frozen=True):
     """The component ran once and is correct, in ``first_call_s`` with the check, and processed ``items``.
 
-    ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded;
-    ``others`` is of the protocol alone. ``variables`` are those of native libraries. ``output`` is what it returned.
+    ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded.
+    ``imported`` are the modules that were imported since the process was copied. ``variables`` are those of native
+    libraries. ``output`` is what it returned.
     """
 
     first_call_s: float
     items: float
     loaded: dict[str, str]
     children: bool
-    others: list[str] = []
+    imported: list[str] = []
     variables: dict[str, str] = {}
     output: tuple[OutputPart, ...] = ()
 
@@ -217,7 +255,7 @@ class Order(Message, frozen=True, kw_only=True):
 
 
 class Load(Message, frozen=True):
-    """Have a loader import ``modules``, of which none may want one of ``packages``, or a file below ``top``.
+    """Have a preload server import ``modules``, of which none may want one of ``packages``, or a file below ``top``.
 
     Places below ``top`` that are no part of the tree, such as the environment, are ``apart``.
     """
@@ -228,14 +266,20 @@ class Load(Message, frozen=True):
     apart: list[str]
 
 
-class ForkPair(Message, frozen=True):
-    """Have a loader fork a pair's stems; the connections of these follow this message."""
+class ForkDriver(Message, frozen=True):
+    """Have a preload server fork a driver; its connection follows this message."""
 
-    starts: list[Start]
+    settings: DriverSettings
+
+
+class Import(Message, frozen=True):
+    """Have a template import what copies of it have imported for themselves, where that is there; → ``Imported``."""
+
+    modules: list[str]
 
 
 class Fork(Message, frozen=True):
-    """Have a copy of the stem run a test, with files in ``scratch``; the copy's connection follows this message."""
+    """Have a copy of the template run a test, with files in ``scratch``; the copy's connection follows this message."""
 
     scratch: str
 
@@ -256,11 +300,15 @@ class Check(Order, frozen=True):
 
 
 class Count(Order, frozen=True):
-    """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``."""
+    """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``.
+
+    Only instruments count that have one of these names, all where there are none.
+    """
 
     answer: ClassVar[Any] = Tally
     repetitions: int
     limit_s: float
+    instruments: list[str] = []
 
 
 class WarmUp(Order, frozen=True):
@@ -345,7 +393,7 @@ class Leave(Message, frozen=True):
 
 
 class Reap(Message, frozen=True):
-    """Wait for a copy of the stem, which has ended."""
+    """Wait for a copy of the template, which has ended."""
 
     pid: int
 
@@ -354,31 +402,293 @@ class Quit(Message, frozen=True):
     """End the session."""
 
 
-ToLoader: TypeAlias = Load | ForkPair
 Orders: TypeAlias = (
     Check | Count | WarmUp | Observe | Slow | Place | Take | ReadUsage | FindAllocations | Explain | Trace
 )
-ToWorker: TypeAlias = Fork | Run | Orders | Leave | Reap | Quit
+ToWorker: TypeAlias = Import | Fork | Run | Orders | Leave | Reap | Quit
 
 
-def send(connection: Connection, message: FromWorker | ToWorker | ToLoader) -> None:
+# ------------------------------------------------------------------ run → driver
+
+
+class Open(Order, frozen=True):
+    """Have the test at its call in all workers, which set up at the same time, the last one first where so ordered.
+
+    Each may take ``setup_s`` to get there and to leave, and ``patience_s`` for any answer in between. Head's first
+    worker ``reports`` the test.
+    """
+
+    answer: ClassVar[Any] = list[Called]
+    key: str
+    next_key: str | None
+    seeds: list[int]
+    last_first: bool
+    setup_s: float
+    patience_s: float
+    reports: bool
+
+
+class ImportAll(Order, frozen=True):
+    """Have templates import modules, each those of its place in the list; return those that they should not have."""
+
+    answer: ClassVar[Any] = list[str]
+    modules: list[list[str]]
+
+
+class CheckAll(Order, frozen=True):
+    """Have every worker run its component once and check it."""
+
+    answer: ClassVar[Any] = list[Checked]
+
+
+class CountAll(Order, frozen=True):
+    """Have workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
+
+    None does where the first call took over ``longest_first_s``. Only ``instruments`` count that have one of these
+    names, all where there are none.
+    """
+
+    answer: ClassVar[Any] = list[Tally | None]
+    limit_s: float
+    longest_first_s: float
+    instruments: list[str] = []
+    wanted: int = 2
+
+
+class Slowdown(msgspec.Struct, frozen=True):
+    """Extra work of head's calls: a ``share`` of them, or so many ``steps``."""
+
+    share: float
+    steps: int | None
+
+
+class Warmed(msgspec.Struct, frozen=True):
+    """Base and head are warm; calls may ``settle_soon``. Head does extra ``steps``."""
+
+    base: Warm
+    head: Warm
+    settle_soon: bool
+    steps: int = 0
+
+
+class WarmAll(Order, frozen=True):
+    """Warm up both workers in a part of ``share_s``; the last one sizes the slices unless ``shape`` is given.
+
+    For less where calls ``settle_soon``; ``call_s`` is about what one takes, where that is known. Head is ``slowed``.
+    """
+
+    answer: ClassVar[Any] = Warmed
+    share_s: float
+    shape: Shape | None = None
+    call_s: float = 0.0
+    settle_soon: bool = False
+    slowed: Slowdown | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A pair's figures, and its traced slices."""
+
+    pair: PairRecord
+    traced: list[Block]
+
+
+class TakePair(Order, frozen=True):
+    """Take slices in turns, on one CPU where ``cpu`` is given, until the pair's error is under ``enough_error``.
+
+    It has what is left of ``share_s``, in which it has warmed up. It ``reads`` from time to time what processes hold.
+    """
+
+    answer: ClassVar[Any] = Taken
+    cpu: int | None
+    share_s: float
+    enough_error: float
+    reads: bool
+
+
+class GoOn(Order, frozen=True):
+    """Take further slices for so long, and read what processes hold; watch whether they work while they wait."""
+
+    answer: ClassVar[Any] = list[Reading]
+    seconds: float
+
+
+class EndIdle(Order, frozen=True):
+    """Return the CPU time that base and head have used since their pair was measured, over the time since then."""
+
+    answer: ClassVar[Any] = list[float]
+
+
+class Alone(msgspec.Struct, frozen=True):
+    """The figures of one side by itself, what its workers held from time to time, and their counts."""
+
+    workers: list[WorkerRecord]
+    phases: list[Phase]
+    traced_call_s: float
+    notes: list[str]
+    usages: list[list[Usage]]
+    tallies: list[Tally]
+
+
+class MeasureAlone(Order, frozen=True):
+    """Measure one side by itself, in about ``max_time_s``; ``long`` as the baseline has it."""
+
+    answer: ClassVar[Any] = Alone
+    max_time_s: float
+    long: bool | None
+    count: CountAll | None
+
+
+class ObserveAll(Order, frozen=True):
+    """Have every worker call its component until that has read nothing new; list what was read."""
+
+    answer: ClassVar[Any] = list[Observed]
+    limit_s: float
+
+
+class Relay(Order, frozen=True):
+    """Give an order to head's first worker, or to base's, and return its answer."""
+
+    order: FindAllocations | Explain | Trace
+    to_base: bool = False
+
+    @property
+    def answer(self) -> Any:
+        """The type of the worker's answer."""
+        return self.order.answer
+
+
+class LeftAll(msgspec.Struct, frozen=True):
+    """All workers have left the test; how it ended in the one that reports it, or why one could not leave.
+
+    Then the one that reports it is still at its call, unless it ``is_reporter`` that could not.
+    """
+
+    done: Done | None
+    lost: str = ""
+    is_doubtful: bool = False
+    is_reporter: bool = False
+
+
+class LeaveAll(Order, frozen=True):
+    """Let every worker leave the test, the one that reports it last, with its result or failure."""
+
+    answer: ClassVar[Any] = LeftAll
+    leave: Leave = Leave()
+
+
+class End(Message, frozen=True):
+    """End every worker and template, with their teardowns within ``limit_s``."""
+
+    limit_s: float
+
+
+DriverOrders: TypeAlias = (
+    ImportAll
+    | Open
+    | CheckAll
+    | CountAll
+    | WarmAll
+    | TakePair
+    | GoOn
+    | EndIdle
+    | MeasureAlone
+    | ObserveAll
+    | Relay
+    | LeaveAll
+)
+ToDriver: TypeAlias = DriverOrders | End
+
+
+# ------------------------------------------------------------------ driver → run
+
+
+class Collected(Message, frozen=True):
+    """All templates have collected, base's before head's."""
+
+    templates: list[Ready]
+
+
+class Step(Message, frozen=True):
+    """What is done just now."""
+
+    text: str
+
+
+class Lost(Message, frozen=True):
+    """A worker or template is lost, so that the order of this number cannot be carried out.
+
+    A new interpreter may do better where this is ``is_doubtful``. ``is_reporter`` where it reported the test.
+    """
+
+    order: int
+    name: str
+    text: str
+    is_base: bool
+    is_doubtful: bool
+    is_reporter: bool
+
+
+class Left(Message, frozen=True):
+    """The test has ended in a worker before the order of this number was carried out; the fields are as in ``Lost``."""
+
+    order: int
+    name: str
+    done: Done
+    is_base: bool
+    is_doubtful: bool
+    is_reporter: bool
+
+
+class Broken(Message, frozen=True):
+    """The driver itself failed to carry out an order, and why."""
+
+    order: int
+    text: str
+
+
+FromDriver: TypeAlias = Collected | Reported | Warned | Step | Answer | Lost | Left | Broken
+ToLoader: TypeAlias = Load | ForkDriver
+
+
+def send(connection: Connection, message: Message) -> None:
     """Send one message; OSError where the other side is gone or does not read it."""
     connection.send_bytes(dumps(as_json(message)).encode())
 
 
-def as_json(message: Message | Start) -> dict[str, Any]:
+def as_json(message: Message | TemplateSettings | DriverSettings) -> dict[str, Any]:
     """Return a message or settings as JSON has them."""
     fields: dict[str, Any] = msgspec.to_builtins(message, str_keys=True, enc_hook=str)
     return fields
 
 
-def start_of(settings: dict[str, Any]) -> Start:
+def settings_of(settings: dict[str, Any]) -> TemplateSettings:
     """Return settings from what :func:`as_json` made of them."""
-    return msgspec.convert(settings, Start)
+    return msgspec.convert(settings, TemplateSettings)
+
+
+def driver_settings_of(settings: dict[str, Any]) -> DriverSettings:
+    """Return a driver's settings from what :func:`as_json` made of them."""
+    return msgspec.convert(settings, DriverSettings)
+
+
+def answer(order: int, value: object) -> Answer:
+    """Return the answer to the order of this number."""
+    return Answer(order, msgspec.to_builtins(value, str_keys=True, enc_hook=str))
 
 
 def receive_from_worker(connection: Connection) -> FromWorker:
     """Return a worker's next message; EOFError or OSError where it is gone, UnreadableError where it cannot be one."""
+    message: FromWorker = _received(connection, FromWorker)
+    return message
+
+
+def receive_from_driver(connection: Connection) -> FromDriver | Imported:
+    """Return the next message of a driver or a preload server; the errors are as with a worker's."""
+    message: FromDriver | Imported = _received(connection, FromDriver | Imported)
+    return message
+
+
+def _received(connection: Connection, kinds: Any) -> Any:
     try:
         data = connection.recv_bytes(FRAME_MOST)
     except OSError as error:
@@ -386,11 +696,9 @@ def receive_from_worker(connection: Connection) -> FromWorker:
             raise UnreadableError(f"it has over {FRAME_MOST >> 20} MiB, or is none") from None
         raise
     try:
-        read = loads(data, parse_constant=_refuse_constant)
-        message: FromWorker = msgspec.convert(read, FromWorker, str_keys=True)
+        return msgspec.convert(loads(data, parse_constant=_refuse_constant), kinds, str_keys=True)
     except Exception as error:  # a worker runs any code, so these are any bytes
         raise UnreadableError(f"{type(error).__name__}: {error}") from None
-    return message
 
 
 def answer_to(order: Order, answer: Answer) -> Any:
@@ -405,8 +713,14 @@ def answer_to(order: Order, answer: Answer) -> Any:
 
 
 def receive_order(connection: Connection) -> ToWorker:
-    """Wait for the run's next message; EOFError or OSError when the run is gone."""
+    """Wait for a worker's or a template's next message; EOFError or OSError when their driver is gone."""
     message: ToWorker = msgspec.convert(loads(connection.recv_bytes()), ToWorker, str_keys=True)
+    return message
+
+
+def receive_driver_order(connection: Connection) -> ToDriver:
+    """Wait for a driver's next message; EOFError or OSError when the run is gone."""
+    message: ToDriver = msgspec.convert(loads(connection.recv_bytes()), ToDriver, str_keys=True)
     return message
 
 

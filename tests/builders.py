@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_rlperf import wire
 from pytest_rlperf.model.judged import Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord
 from pytest_rlperf.model.measured import (
@@ -337,3 +338,11 @@ def preparation(project: Project) -> Preparation:
     made = project.rootdir.parent / "made"
     made.mkdir(exist_ok=True)
     return Preparation(project, lambda: Path(tempfile.mkdtemp(dir=made)), lambda step: None)
+
+
+def template_settings(**changes: Any) -> wire.TemplateSettings:
+    """Return the settings of a template that needs none but these."""
+    lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "sites")}
+    texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
+    others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
+    return wire.TemplateSettings(**(lists | texts | others | changes))

@@ -27,7 +27,8 @@ from pytest_rlperf.model.notes import UnmatchedAllowance
 from pytest_rlperf.model.stored import Anchor, StoredResult
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import note_lines, trailer, verdict_message
-from pytest_rlperf.run.state import RunState, save
+from pytest_rlperf.run.saving import save
+from pytest_rlperf.run.state import RunState
 from pytest_rlperf.sides.git import parse_allowance, read_allowances
 
 pytestmark = pytest.mark.usefixtures("alone")

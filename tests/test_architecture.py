@@ -53,10 +53,14 @@ HOSTS = (
     "options",
     "fixtures",
     "pytest_benchmark",
+    "worker.engine",
     "worker.session",
     "run",
     "plugin",
 )
+# Rooms of the engine by process: the coordinator, the driver of a pair, the process with the user's test.
+PROCESSES = {"run", "pair", "worker"}
+LOCKS = {"Lock", "RLock", "Condition", "Event", "Semaphore", "Barrier", "ThreadPoolExecutor", "ProcessPoolExecutor"}
 LONGEST_FUNCTION = 40  # lines
 # Entry and exit of a scope stand in one function: by calls of methods an entry takes twice as long.
 LONGER_FUNCTIONS = {"_bracket"}
@@ -238,6 +242,28 @@ def rooms_stand_on_lower_ones(modules: list[Module]) -> list[str]:
     return findings
 
 
+def a_path_says_in_which_process_a_line_runs(modules: list[Module]) -> list[str]:
+    """Engine: the coordinator, the driver and the worker share `wire`, `spawn` and `model`, and none of each other."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module in modules
+        for found in module.imports
+        if (own := module.name.partition(".")[0]) in PROCESSES
+        and (found.inside or "").partition(".")[0] in PROCESSES - {own}
+    ]
+
+
+def the_engine_has_no_locks(modules: list[Module]) -> list[str]:
+    """Engine: the run is one loop, and a pair is a process: nothing is locked, signalled or put into a pool."""
+    return [
+        module.at(node.lineno, f"has {node.attr if isinstance(node, ast.Attribute) else node.id}")
+        for module in modules
+        if module.within(*PROCESSES, "spawn", "wire")
+        for node in ast.walk(module.tree)
+        if (isinstance(node, ast.Attribute) and node.attr in LOCKS) or (isinstance(node, ast.Name) and node.id in LOCKS)
+    ]
+
+
 def torch_stays_in_its_places(modules: list[Module]) -> list[str]:
     """Rule 3: torch and gymnasium are imported only in their places, at the top only where nothing loads without."""
     return [
@@ -307,6 +333,8 @@ RULES: tuple[Rule, ...] = (
     model_and_units_stand_alone,
     every_module_has_a_room,
     rooms_stand_on_lower_ones,
+    a_path_says_in_which_process_a_line_runs,
+    the_engine_has_no_locks,
     libraries_stay_in_their_places,
     torch_stays_in_its_places,
     adapters_are_alone,

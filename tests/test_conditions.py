@@ -13,6 +13,7 @@ from wording import Wording
 
 from pytest_rlperf.baseline.machine import accelerators, describe, differences, slug, this_machine
 from pytest_rlperf.model.device import Conditions
+from pytest_rlperf.pair.records import worst
 from pytest_rlperf.worker.device_state import (
     NO_REASONS,
     NVML_MISSING,
@@ -21,7 +22,6 @@ from pytest_rlperf.worker.device_state import (
     nvml_reader,
     throttle_reasons,
     used_between,
-    worst,
 )
 
 UUID = "1a2b3c4d-0000-1111-2222-333344445555"

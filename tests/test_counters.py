@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +17,15 @@ from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Count, CounterChange, Counting, PhaseCounts, Result, Tally, Workload
-from pytest_rlperf.model.notes import (
-    OneWorkerCounted,
-)
+from pytest_rlperf.model.notes import OneWorkerCounted
 from pytest_rlperf.model.stored import Baseline, Machine
-from pytest_rlperf.options import parse_findings
-from pytest_rlperf.pair.counting import CountingPass, counted_by, learn
+from pytest_rlperf.options import OPTIONS, Config, parse_findings
+from pytest_rlperf.pair.counting import count_in
 from pytest_rlperf.report.wording import obstacle_text, verdict_message
-from pytest_rlperf.run.state import OtherCounts, StoredCounts, live_counts
+from pytest_rlperf.run.counting import CountingPairs, count_order, learn
+from pytest_rlperf.run.stored_counts import OtherCounts, StoredCounts, live_counts
 from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.wire import REPETITIONS, CountAll
 from pytest_rlperf.worker.counting import count
 
 EVERY = ("*",)
@@ -116,93 +116,162 @@ def test_what_a_repetition_does_not_have_is_zero_there() -> None:
     )
 
 
-def test_what_was_not_counted_everywhere_is_left_out() -> None:
-    """An instrument that could not run in one worker says nothing about the others' counts; its note stays."""
+def test_what_the_other_side_counted_too_is_exact() -> None:
+    """One worker of each side are two processes, where both have the same count; it tells nothing where they differ."""
+    seven, eight = (tally(*[{WHOLE: {"ops": ops, "syncs": 0}}] * 2) for ops in (7, 8))
+    assert learn([seven], [seven]) == Counting((PhaseCounts(WHOLE, {"ops": 7, "syncs": 0}, {}),), 2, 2, ())
+    assert learn([seven], [eight]) == Counting((PhaseCounts(WHOLE, {"syncs": 0}, {"ops": (7, 7)}),), 2, 2, ())
+    assert learn([seven, seven], [eight]) == Counting((PhaseCounts(WHOLE, {"ops": 7, "syncs": 0}, {}),), 3, 2, ())
+
+
+def test_what_one_worker_alone_counted_is_not_exact() -> None:
+    """An instrument that could not run in another worker of its side needs the other side's; its note stays."""
     banned = replace(tally({WHOLE: {"ops": 7}}), notes=("not counted: banned",))
-    learnt = learn([tally({WHOLE: {"ops": 7, "native_calls": 1, "native_calls:rlox": 1}}), banned])
-    assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {}),), 2, 1, ("not counted: banned",))
+    whole = tally({WHOLE: {"ops": 7, "native_calls": 1}})
+    learnt = learn([whole, banned])
+    assert learnt == Counting(
+        (PhaseCounts(WHOLE, {"ops": 7}, {"native_calls": (1, 1)}),), 2, 1, ("not counted: banned",)
+    )
+    learnt = learn([whole, banned], [whole])
+    assert learnt is not None
+    assert learnt.phases == (PhaseCounts(WHOLE, {"ops": 7, "native_calls": 1}, {}),)
 
 
 class Clerk(FakeWorker):
     def __init__(self, answer: Tally, checked_s: float = 0.001) -> None:
         self.checked_s = checked_s
-        self.limits_s: list[float] = []
+        self.asked: list[tuple[int, float, Sequence[str]]] = []
         self._answer = answer
 
-    def start_count(self, repetitions: int, limit_s: float) -> None:
-        self.limits_s.append(limit_s)
+    def start_count(self, repetitions: int, limit_s: float, instruments: Sequence[str] = ()) -> None:
+        self.asked.append((repetitions, limit_s, instruments))
 
     def wait_counted(self) -> Tally:
         return self._answer
 
 
-COUNTED = tally({WHOLE: {"ops": 7}}, {WHOLE: {"ops": 7}})
+COUNTED = tally(*[{WHOLE: {"ops": 7}}] * 2)
+FAILED = replace(COUNTED, notes=("not counted: ops: the call fails",), has_failed=True)
+LONG = Tally((), ("too long",))
+SETTINGS = Config(**{option.name: option.default for option in OPTIONS})
 
 
-def test_every_worker_counts_once_within_its_share_of_the_time() -> None:
-    """All workers together get about 10 % of the time; one that has counted is not asked again."""
-    clerks = [Clerk(COUNTED) for _ in range(5)]
-    counting_pass = CountingPass(60.0, 5, is_wanted=True, gates=False)
-    counting_pass.run(clerks[:1])
-    counting_pass.run(clerks)
-    counting_pass.run(clerks)
-    assert clerks[0].limits_s == [pytest.approx(1.2)]
-    assert [len(clerk.limits_s) for clerk in clerks] == [1] * 5
-    # All workers have the counts that one had time for: a stall in one worker must not make its counts miss.
-    assert all(clerk.limits_s > clerks[0].limits_s for clerk in clerks[1:])
-    learnt = counted_by(clerks)
-    assert learnt is not None
-    assert learnt.workers == 5
-    assert learnt.phases[0].exact == {"ops": 7}
+@pytest.mark.parametrize("repetitions", [1, REPETITIONS])
+def test_the_first_worker_decides_what_the_others_count(repetitions: int) -> None:
+    """As many calls, in four times its limit: a stall in one worker must not make its counts miss."""
+    answer = replace(COUNTED, repetitions=COUNTED.repetitions[:repetitions])
+    clerks = [Clerk(answer) for _ in range(3)]
+    assert count_in(clerks, CountAll(1.5, 6.0, ["ops"])) == [answer] * 3
+    assert clerks[0].asked == [(REPETITIONS, 1.5, ["ops"])]
+    assert clerks[1].asked == clerks[2].asked == [(repetitions, 6.0, ["ops"])]
 
 
 def test_a_gate_has_more_time_and_without_counters_there_is_none() -> None:
-    """Where counts decide, half of the time may go into them; off, no worker counts."""
-    clerk = Clerk(COUNTED)
-    CountingPass(60.0, 5, is_wanted=True, gates=True).run([clerk])
-    assert clerk.limits_s == [pytest.approx(6.0)]
-    clerk = Clerk(COUNTED)
-    CountingPass(60.0, 1, is_wanted=False, gates=False).run([clerk])
-    assert clerk.limits_s == []
-    assert counted_by([clerk]) is None
+    """All workers of a test have a tenth of its time, half where counts decide; off, no worker counts."""
+    for does, share in (("show", 0.1), ("gate", 0.5), (("ops",), 0.5)):
+        order = count_order(replace(SETTINGS, max_time_s=60.0, findings={"counts": does}))
+        assert order is not None
+        assert 6 * order.limit_s == pytest.approx(60 * share)
+        assert order.longest_first_s == pytest.approx(6.0)
+        assert order.instruments == []
+    assert count_order(replace(SETTINGS, findings={"counts": "off"})) is None
 
 
 def test_the_first_worker_declines_for_all() -> None:
-    """Where calls turn out to be too long, one worker has spent one call on it, and the reason is known."""
-    clerks = [Clerk(Tally((), ("too long",))) for _ in range(5)]
-    CountingPass(60.0, 5, is_wanted=True, gates=False).run(clerks)
-    assert [len(clerk.limits_s) for clerk in clerks] == [1, 0, 0, 0, 0]
-    assert counted_by(clerks) == Counting((), 0, 0, ("too long",))
+    """Where calls turn out to be too long, one worker has spent one call on it at most, and the reason is known."""
+    clerks = [Clerk(LONG) for _ in range(5)]
+    assert count_in(clerks, CountAll(1.0, 6.0)) == [LONG] * 5
+    assert [len(clerk.asked) for clerk in clerks] == [1, 0, 0, 0, 0]
+    clerks = [Clerk(COUNTED, checked_s=6.1), Clerk(COUNTED)]
+    found = count_in(clerks, CountAll(1.0, 6.0))
+    assert [clerk.asked for clerk in clerks] == [[], []]
+    assert found[0] == found[1] == Tally((), found[0].notes if found[0] else ())
+    assert found[0] is not None
+    assert "the first call took 6.10 s" in found[0].notes[0]
 
 
-FAILED = replace(COUNTED, notes=("not counted: ops: the call fails",), has_failed=True)
-
-
-@pytest.mark.parametrize("failed", [FAILED, Tally((), ("not counted: the call fails",), has_failed=True)])
-def test_after_a_call_that_failed_the_next_workers_count_nothing(failed: Tally) -> None:
-    """They find out whether counting is to blame; the workers after these count again, where the first one could."""
-    pairs = [[Clerk(failed), Clerk(COUNTED)], [Clerk(COUNTED), Clerk(COUNTED)], [Clerk(COUNTED), Clerk(COUNTED)]]
-    counting_pass = CountingPass(60.0, 6, is_wanted=True, gates=False)
-    counted = []
-    for pair in pairs:
-        counting_pass.run(pair)
-        counted.append([len(clerk.limits_s) for clerk in pair])
-    assert counted == [[1, 0], [0, 0], [1, 1] if failed.repetitions else [0, 0]]
-    assert [[clerk.tally is None for clerk in pair] for pair in pairs] == [[False, True], [True, True], [False, False]]
-    found = counted_by([clerk for pair in pairs for clerk in pair])
-    assert found is not None
-    assert found.notes == failed.notes
-
-
-@pytest.mark.parametrize("place", [1, 2])
-def test_a_later_worker_whose_call_failed_leaves_the_next_group_uncounted(place: int) -> None:
-    """The others of its own group count at the same time."""
+@pytest.mark.parametrize(("place", "counted"), [(0, [1, 0, 0]), (1, [1, 1, 1]), (2, [1, 1, 1])])
+def test_after_a_first_call_that_failed_no_other_worker_counts(place: int, counted: list[int]) -> None:
+    """The workers after the first count at the same time, so that one that fails leaves the others their counts."""
     clerks = [Clerk(FAILED if number == place else COUNTED) for number in range(3)]
-    others = [[Clerk(COUNTED)], [Clerk(COUNTED)]]
-    counting_pass = CountingPass(60.0, 5, is_wanted=True, gates=False)
-    for group in (clerks, *others):
-        counting_pass.run(group)
-    assert [len(clerk.limits_s) for group in (clerks, *others) for clerk in group] == [1, 1, 1, 0, 1]
+    found = count_in(clerks, CountAll(1.0, 6.0))
+    assert [len(clerk.asked) for clerk in clerks] == counted
+    assert found == [clerk.wait_counted() if number else None for clerk, number in zip(clerks, counted, strict=True)]
+
+
+def orders(*pairs: tuple[Tally | None, Tally | None], **findings: str) -> list[list[str] | None]:
+    """Return the instruments that one pair after the other is to count, of which base and head count these."""
+    return [order for order, _, _ in decisions(*pairs, **findings)]
+
+
+def decisions(
+    *pairs: tuple[Tally | None, Tally | None], **findings: str
+) -> list[tuple[list[str] | None, Counting | None, Counting | None]]:
+    """Return what each pair is to count, None where nothing, and what both sides have learned once it has."""
+    counting_pairs = CountingPairs(replace(SETTINGS, findings={"counts": "show", **findings}))
+    made: list[tuple[list[str] | None, Counting | None, Counting | None]] = []
+    for number, (base, head) in enumerate(pairs):
+        head_first = not number % 2
+        order = counting_pairs.order()
+        if order is not None:
+            counting_pairs.add([head, base] if head_first else [base, head], head_first=head_first)
+        made.append((None if order is None else order.instruments, *counting_pairs.learned()))
+    return made
+
+
+def both(ops: int, *calls: int, names: Sequence[str] = ("ops", "python_calls")) -> Tally:
+    """Return a tally of as many repetitions as ``calls``, of those of two counts that have one of ``names``."""
+    return tally(
+        *(
+            {WHOLE: {name: value for name, value in (("ops", ops), ("python_calls", each)) if name in names}}
+            for each in calls
+        )
+    )
+
+
+def test_one_pair_counts_where_both_sides_agree() -> None:
+    """Their counts are exact, and no later pair has to make more calls; off, none does."""
+    same = both(7, 3, 3)
+    made = decisions((same, same), (same, same), (same, same))
+    assert [order for order, _, _ in made] == [[], None, None]
+    expected = Counting((PhaseCounts(WHOLE, {"ops": 7, "python_calls": 3}, {}),), 2, 2, ())
+    assert made[-1][1:] == (expected, expected)
+    assert orders((same, same), counts="off") == [None]
+
+
+def test_two_more_pairs_count_what_differs() -> None:
+    """A change is exact once processes of each side agree; what merely varies is not counted again."""
+    calls = ("python_calls",)
+    changed = decisions((both(7, 3, 3), both(7, 4, 4)), *[(both(7, 3, 3, names=calls), both(7, 4, 4, names=calls))] * 3)
+    assert [order for order, _, _ in changed] == [[], ["python_calls"], ["python_calls"], None]
+    base, head = changed[-1][1:]
+    assert base is not None
+    assert head is not None
+    assert base.phases == (PhaseCounts(WHOLE, {"ops": 7, "python_calls": 3}, {}),)
+    assert head.phases == (PhaseCounts(WHOLE, {"ops": 7, "python_calls": 4}, {}),)
+    assert base.workers == head.workers == 6
+    varying = both(7, 3, 4, names=calls)
+    assert orders((both(7, 3, 4), both(7, 3, 4)), *[(varying, varying)] * 3) == [[], None, None, None]
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [(None, FAILED), (FAILED, COUNTED), (None, replace(LONG, has_failed=True))],
+    ids=["head", "base", "phases"],
+)
+def test_after_a_call_that_failed_the_next_pair_rests(failed: tuple[Tally | None, Tally]) -> None:
+    """It finds out whether counting is to blame; the pair after it counts again, and the note stays."""
+    made = decisions(failed, (COUNTED, COUNTED), (COUNTED, COUNTED), (COUNTED, COUNTED))
+    assert [order for order, _, _ in made] == [[], None, [], None]
+    notes = {note for _, *sides in made[-1:] for side in sides if side is not None for note in side.notes}
+    assert notes == {note for each in failed if each is not None for note in each.notes}
+
+
+def test_pairs_whose_calls_are_too_long_are_asked_once() -> None:
+    """Nothing is exact then, and the reason is known."""
+    made = decisions((LONG, LONG), (COUNTED, COUNTED))
+    assert [order for order, _, _ in made] == [[], None]
+    assert made[-1][1:] == (Counting((), 0, 0, LONG.notes),) * 2
 
 
 def test_a_call_that_fails_while_its_phases_are_recorded_is_not_counted() -> None:

@@ -53,7 +53,7 @@ def test_a_baseline_keeps_counts_and_nothing_that_says_nothing(project: Example)
     counts = {phase["path"]: phase["exact"] for phase in result["counting"]["phases"]}
     step_calls = 32  # the function, and its generator's every resumption
     assert counts["critic"]["python_calls"] >= 2 * counts["actor"]["python_calls"] >= 2 * step_calls
-    assert result["counting"]["workers"] == 3
+    assert result["counting"]["workers"] == 2
     assert "on_device" not in text
     assert '"shares"' not in text
 

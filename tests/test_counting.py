@@ -85,6 +85,23 @@ def test_calls_are_counted_by_phase() -> None:
     assert found["", "native_calls"] == 4  # entering and leaving phases is nobody's
 
 
+def test_only_instruments_that_are_asked_for_count() -> None:
+    """By the name of any of their counts: the call is made for these alone, and no note is about the others."""
+    made: list[int] = []
+
+    def call() -> None:
+        made.append(1)
+        branch()
+
+    every, some = exact(count(call)), count(call, names=["native_calls:math", "native_calls:other"])
+    wanted = {"python_calls", "native_calls", "graphs", "graph_breaks", "recompiles"}
+    assert exact(some) == {place: value for place, value in every.items() if place[1].partition(":")[0] in wanted}
+    assert some.notes == ()
+    made.clear()
+    count(call, names=["python_calls", "garbage"])
+    assert len(made) == 2 * (1 + 3)
+
+
 def test_what_probes_do_is_not_counted() -> None:
     """A function with a timer put around it is one call as before, a native one too."""
     holder = SimpleNamespace(run=leaf, root=math.sqrt)

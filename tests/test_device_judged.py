@@ -8,12 +8,11 @@ from typing import Any
 
 import builders
 import pytest
-from fake_worker import FakeWorker, ShownSteps
+from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
-from pytest_rlperf import ComponentError
-from pytest_rlperf import wire as m
+from pytest_rlperf import ComponentError, wire
 from pytest_rlperf.components.calls import thunk_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.stored import judge_stored
@@ -21,13 +20,12 @@ from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Phase, Result, Shape, SliceKind, SliceRecord, Warm
-from pytest_rlperf.pair.counting import CountingPass
 from pytest_rlperf.pair.one_side import measure_one_side
-from pytest_rlperf.pair.turns import Pair, PairedMeasurement, PairsMeasured
+from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.report.table import table_text
 from pytest_rlperf.report.tables import device_tables
 from pytest_rlperf.report.wording import verdict_message
-from pytest_rlperf.run.live_comparison import make_result
+from pytest_rlperf.run.results import PairsMeasured, SideMeasurement, make_result
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks
@@ -188,12 +186,12 @@ def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
     with driving(gpu):
         workers = [VirtualWorker(gpu, kernel_s) for _ in range(2)]
         try:
-            nothing = CountingPass(3.0, len(workers), is_wanted=False, gates=False)
-            measured = measure_one_side(workers, 3.0, ShownSteps(), nothing, clock=lambda: gpu.clock.now_ns / 1e9)
+            order = wire.MeasureAlone(3.0, None, None)
+            alone = measure_one_side(workers, order, lambda step: None, lambda: gpu.clock.now_ns / 1e9)
         finally:
             for worker in workers:
                 worker.meter.thaw()
-    return make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), measured)
+    return make_result("test_it.py::test_it", wire.Called("callable", "update", 1.0), SideMeasurement.alone(alone))
 
 
 def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
@@ -231,15 +229,10 @@ def compared(gpu: VirtualGPU) -> PairsMeasured:
         try:
             for worker in (base, head):
                 worker.start_check()
-            measurement = PairedMeasurement(
-                ShownSteps(),
-                least=1,
-                max_time_s=3.0,
-                clock=lambda: gpu.clock.now_ns / 1e9,
-                wait=gpu.clock.advance,
-            )
-            measurement.take(measurement.warm_up(Pair(0, base, head, 0.01, 0.0)))
-            return measurement.measured()
+            pair = Pair(base, head, head_first=True, clock=lambda: gpu.clock.now_ns / 1e9)
+            pair.warm_up(wire.WarmAll(3.0))
+            taken = pair.take(wire.TakePair(None, 3.0, 0.0, reads=True))
+            return PairsMeasured.of([taken.pair], taken.traced)
         finally:
             base.meter.thaw()
             head.meter.thaw()

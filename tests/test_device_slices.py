@@ -10,14 +10,14 @@ import pytest
 from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
-from pytest_rlperf import wire as m
+from pytest_rlperf import wire
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, Pace
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
-from pytest_rlperf.pair.figures import device_figures
+from pytest_rlperf.pair.records import device_figures
 from pytest_rlperf.report.wording import disturbances_text
-from pytest_rlperf.spawn.process import connected
+from pytest_rlperf.spawn.connections import connected
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.worker import rounds
 from pytest_rlperf.worker.device import RETAKES
@@ -302,7 +302,7 @@ def test_slices_cross_to_the_run_whole(bench: Bench) -> None:
     here, there = connected()
     for kind in (SliceKind.PLAIN, SliceKind.TRACED):
         record = bench.meter.take(kind)
-        m.send(there, m.Answer(1, record))
-        answer = m.receive_from_worker(here)
-        assert isinstance(answer, m.Answer)
-        assert m.answer_to(m.Take(kind), answer) == record
+        wire.send(there, wire.Answer(1, record))
+        answer = wire.receive_from_worker(here)
+        assert isinstance(answer, wire.Answer)
+        assert wire.answer_to(wire.Take(kind), answer) == record

@@ -32,8 +32,8 @@ from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.model.reasons import WrittenReason
-from pytest_rlperf.run.state import Series
-from pytest_rlperf.spawn.process import connected
+from pytest_rlperf.run.series import Series
+from pytest_rlperf.spawn.connections import connected
 
 PAGE = (Path(__file__).parents[1] / "docs" / "counters.md").read_text(encoding="utf-8")
 OFF = """

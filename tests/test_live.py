@@ -21,7 +21,7 @@ from wording import Wording, without_figures
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.model.measured import Start
-from pytest_rlperf.run.live_comparison import count_lanes
+from pytest_rlperf.run.lanes import count_lanes
 
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
 STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide
@@ -449,7 +449,7 @@ TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns
 @pytest.mark.slow
 def test_selfcheck_tells_what_the_machine_can(repository: Repository, wording: Wording) -> None:
     """Unchanged code is not called slower, nor slower code the same, and the machine is fit if all that was found."""
-    repository.write({"larger.py": "from pytest_rlperf.run import one_test\none_test.SLOWDOWNS = (2.0, 4.0)\n"})
+    repository.write({"larger.py": "from pytest_rlperf.run import selfcheck\nselfcheck.SLOWDOWNS = (2.0, 4.0)\n"})
     run = repository.pytest("--rlperf-selfcheck", *QUICK, *DECISIVE, "-p", "larger", "-k", "work", code=OK)
     assert run.document["kind"] == "selfcheck"
     trials = run.tests["test_work"]["trials"]

@@ -3,213 +3,270 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import builders
+import msgspec
 import pytest
-from fake_worker import FakeWorker, ShownSteps
+from fake_drivers import CALLED, FakeDriver, all_of, carried_out, checked, collected, fake_processes, on_test, usual
 
-from pytest_rlperf import wire as m
+from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.judge.findings import first_call
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Lever, LeverKind, Policy, Status
-from pytest_rlperf.model.live import OtherWork, PairRecord
-from pytest_rlperf.model.measured import OutputPart
-from pytest_rlperf.pair.one_side import SideMeasurement
-from pytest_rlperf.pair.turns import PairsMeasured
-from pytest_rlperf.run.live_comparison import Lanes, LiveComparison, Measuring
-from pytest_rlperf.spawn.stems import DoubtfulError
+from pytest_rlperf.model.judged import Policy, Remedy, RemedyKind, Status, Verdict
+from pytest_rlperf.model.live import Live, OtherWork
+from pytest_rlperf.model.measured import Count, Result, Tally
+from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.run.drivers import PAIR_NAMES
+from pytest_rlperf.run.live import LiveComparison, UnpairedError
+from pytest_rlperf.run.on_test import OnTest
+from pytest_rlperf.run.schedule import Held, Lanes, Steps
+from pytest_rlperf.run.stopped import DriverLostError, RetryFreshError
+from pytest_rlperf.spawn.preload import library_variables
 
+HEAD = builders.project(Path("/t")).side("HEAD", sys.executable, (), (Path("/head"),))
+SIDES = Sides(replace(HEAD, label="commit 1", homes=(Path("/base"),)), HEAD, (), ("a.py",), ())
 OTHER_WORK = OtherWork("python", 47, 0.5, 0.25, 0.0)
 
 
-class Worker(FakeWorker):
-    """A worker at its call; its name, such as ``head 0``, is in ``checked`` once it has been checked."""
+class Compared:
+    """A test that is compared, whose pairs find log-ratios by their numbers.
 
-    def __init__(self, name: str, stems: Stems) -> None:
-        self.name = name
-        self.called = m.Called("gae", "transition", 1.0)
-        self.set_variables = list(stems.variables)
-        self.stem = SimpleNamespace(forks=not stems.fresh, collected=m.Ready(0))
-        self.output: tuple[OutputPart, ...] = ()
-        self._checked = stems.checked
-
-    def start_check(self) -> None:
-        self._checked.append(self.name)
-
-    def wait_checked(self) -> tuple[float, float]:
-        self.checked_s = 0.0
-        return 0.0, 1.0
-
-
-class Stems:
-    """The stems of both sides; ``loaders`` are those that pairs came from, and ``variables`` what tests set.
-
-    The places of the code are looked at of workers in ``looked_at``, of which one ``strays``.
+    ``answer`` may answer an order to a driver before anyone else does.
     """
 
-    def __init__(self, *, fresh: bool = False, variables: dict[str, str] | None = None) -> None:
-        self.fresh = fresh
-        self.variables = variables or {}
-        self.checked: list[str] = []
-        self.looked_at: set[str] = set()
-        self.strays = ""
-        self.loaders: dict[int, int] = {}
-        self.claimed: set[int] = set()
+    def __init__(self, scratch: Path, patch: pytest.MonkeyPatch, lanes: Lanes | None = None) -> None:
+        self.processes, self.known = fake_processes(scratch, patch)
+        self.known.answer = self._answer
+        self.lanes = lanes or Lanes(1, ())
+        self.find: Callable[[int], float] = lambda number: 0.0
+        self.answer: Callable[[FakeDriver, wire.Order], object] = lambda driver, order: None
+        self.reported: list[object] = []
+        self.test: OnTest = on_test(self.lanes, self.reported.append)
+        self.pairs = self.processes.drivers(SIDES, *PAIR_NAMES)
+        self._taken = 0
 
-    def claim(self, index: int, avoid: Sequence[int]) -> int:
-        self.claimed.add(index)
-        return index
+    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+        found = self.answer(driver, order)
+        if found is None and isinstance(order, wire.TakePair):
+            self._taken += 1
+            return wire.Taken(builders.pair(self.find(self._taken - 1), other_work=OTHER_WORK), [])
+        return usual(driver, order) if found is None else found
 
-    def give_back(self, number: int) -> None:
-        self.claimed.remove(number)
+    def compare(self, *others: Steps[Any]) -> tuple[Result, Live, Verdict]:
+        """Return the comparison, beside other jobs."""
+        found: tuple[Result, Live, Verdict]
+        found, *_ = carried_out(self.processes, all_of(self.steps(), *others), self.lanes)
+        return found
 
-    def workers(self, number: int, loader: int) -> list[Worker]:
-        self.loaders[number] = loader
-        return [Worker(f"{side} {number}", self) for side in ("base", "head")]
+    def steps(self) -> Steps[tuple[Result, Live, Verdict]]:
+        return LiveComparison(self.test, self.pairs).compare()
 
-    def check_places(self, base: Worker, head: Worker) -> None:
-        self.looked_at |= {base.name, head.name}
-        if self.strays in self.looked_at:
-            raise SideError(f"{self.strays} has loaded code of the other side")
+    @property
+    def drivers(self) -> list[FakeDriver]:
+        return self.known.drivers
 
-    def let_go(self, worker: Worker) -> None:
-        """Let a worker end."""
-
-    def trim(self) -> None:
-        """End nothing."""
-
-
-class Group:
-    """A test that writes down who sets up, and who has left it."""
-
-    def __init__(self) -> None:
-        self.key = "test"
-        self.called = m.Called("gae", "transition", 1.0)
-        self.opened: list[str] = []
-        self.left: list[str] = []
-        self.reporter = ""
-        self.at_end = contextlib.ExitStack()
-
-    def reports_by(self, worker: Worker) -> None:
-        self.reporter = worker.name
-
-    def open(self, workers: Sequence[Worker]) -> None:
-        self.opened += [worker.name for worker in workers]
-
-    def leave(self, worker: Worker) -> None:
-        self.left.append(worker.name)
-
-    def release(self) -> None:
-        self.left.append("all")
+    def end(self) -> None:
+        """End the test; all drivers have left it then."""
+        self.test.close()
+        assert not any(driver.is_taken for driver in self.drivers)
+        assert all(isinstance(driver.orders[-1], wire.LeaveAll) for driver in self.drivers if driver.orders)
+        assert self.lanes.free == self.lanes.count
 
 
-class Measurement:
-    is_time_up = False
-
-    def __init__(self, find: Callable[[int], float]) -> None:
-        self._find = find
-        self._pairs: list[PairRecord] = []
-
-    def begin(self, most: int) -> int:
-        return 1
-
-    def warm_up(self, pair: Any) -> Any:
-        return SimpleNamespace(pair=pair, is_single=True, needs_machine=False)
-
-    def take(self, warm: Any) -> None:
-        found = self._find(warm.pair.number)
-        self._pairs.append(builders.pair(found, loader=warm.pair.loader, other_work=OTHER_WORK))
-
-    def records(self) -> list[PairRecord]:
-        return list(self._pairs)
-
-    def measured(self) -> PairsMeasured:
-        """Return the pairs: nobody looks at other figures here."""
-        side = SideMeasurement((), (), 0.0, ())
-        return PairsMeasured(tuple(self._pairs), side, side, ())
-
-
-def comparison(
-    stems: Stems, find: Callable[[int], float] = lambda _: 0.0, counted: list[str] | None = None
-) -> tuple[LiveComparison, Group]:
-    """Return the comparison of a test whose pairs find log-ratios, on one lane; who counts is in ``counted``."""
-    names: list[str] = [] if counted is None else counted
-    group: Any = Group()
-    parts: Any = SimpleNamespace(
-        stems=stems,
-        counting=SimpleNamespace(run=lambda workers: names.extend(worker.name for worker in workers)),
-        measurement=Measurement(find),
-    )
-    settings: Any = SimpleNamespace(pairs=(3, 10), max_time_s=60.0)
-    test = Measuring(group, settings, Policy(), Lanes(1, ()), ShownSteps())
-    live = LiveComparison(test, parts.stems, parts.counting)
-    live._measurement = parts.measurement
-    return live, group
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compared:
+    return Compared(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_sides_begin_in_turn(fresh: bool) -> None:
-    """Tests set up, are checked and counted on head first in every other pair; the first pair's head reports."""
-    stems, counted = Stems(fresh=fresh), list[str]()
-    live, group = comparison(stems, counted=counted)
-    live.run()
-    in_turn = ["head 0", "base 0", "base 1", "head 1", "head 2", "base 2"]
-    for order in (group.opened, stems.checked, counted):
-        assert order[:2] == in_turn[:2]
-        assert sorted(order, key=lambda name: name[-1]) == in_turn  # later pairs begin at once
-    assert stems.looked_at == {*in_turn}
-    assert group.reporter == "head 0"
-    assert sorted(group.left) == ["base 1", "base 2", "head 1", "head 2"]
-    assert stems.claimed == {0}  # until the end of the test
+def test_sides_begin_in_turn(compared: Compared, fresh: bool) -> None:
+    """Head is first in every other pair; pairs have seeds in twos, and head of the first pair reports the test."""
+    compared.test.fresh = fresh
+    compared.compare()
+    assert [driver.forks for driver in compared.drivers] == [not fresh] * 3
+    opened = [order for driver in compared.drivers for order in driver.orders if isinstance(order, wire.Open)]
+    assert [order.last_first for order in opened] == [True, False, True]
+    assert [order.seeds for order in opened] == [[1000, 1000], [1000, 1000], [1001, 1001]]
+    assert [order.reports for order in opened] == [True, False, False]
+    assert compared.test.reporter is compared.drivers[0]
+    assert compared.test.called == CALLED
+
+
+def test_the_first_pair_shows_what_the_others_need(compared: Compared) -> None:
+    """It sizes their slices; the others leave the test once they are measured, and it stays until the test is over."""
+    compared.compare()
+    steps = [[type(order) for order in driver.orders] for driver in compared.drivers]
+    measured = [wire.Open, wire.CheckAll, wire.WarmAll, wire.TakePair]
+    assert steps[0] == [*measured[:2], wire.CountAll, *measured[2:], wire.EndIdle]
+    assert steps[1:] == [[*measured, wire.LeaveAll]] * 2
+    shapes = [order.shape for driver in compared.drivers for order in driver.orders if isinstance(order, wire.WarmAll)]
+    assert shapes[0] is None
+    assert None not in shapes[1:]
+    assert [driver.is_taken for driver in compared.drivers] == [True, False, False]
+    compared.end()
+
+
+def test_a_second_pair_counts_what_differs(compared: Compared) -> None:
+    """Head is first in the first pair, and base in the second."""
+    one, two = (Tally(((Count("", "syncs", value),),) * 2, ()) for value in (1, 2))
+    compared.answer = lambda driver, order: [one, two] if isinstance(order, wire.CountAll) else None
+    result, live, _ = compared.compare()
+    counting = [[order for order in driver.orders if isinstance(order, wire.CountAll)] for driver in compared.drivers]
+    assert [[order.instruments for order in each] for each in counting[:2]] == [[[]], [["syncs"]]]
+    assert result.counting is not None
+    assert live.base.counting is not None
+    assert result.counting.phases == live.base.counting.phases
 
 
 @pytest.mark.parametrize(
-    ("log_ratio", "status", "loaders"),
-    [
-        (0.0, Status.SAME, [0, 0, 0]),
-        (0.2, Status.SLOWER, [0, 1, 1, 1]),
-        (-0.2, Status.FASTER, [0, 1, 1, 1]),
-    ],
+    ("log_ratio", "status", "servers"),
+    [(0.0, Status.SAME, [0, 0, 0]), (0.2, Status.SLOWER, [0, 1, 1, 1]), (-0.2, Status.FASTER, [0, 1, 1, 1])],
 )
-def test_a_change_is_confirmed_by_pairs_of_a_second_loader(
-    log_ratio: float, status: Status, loaders: list[int]
+def test_a_change_is_confirmed_by_pairs_of_a_second_server(
+    compared: Compared, log_ratio: float, status: Status, servers: list[int]
 ) -> None:
-    """Pairs come from it once those before look changed: all of one loader have something in common."""
-    stems = Stems()
-    verdict, measured = comparison(stems, lambda _: log_ratio)[0].run()
+    """Pairs come from it once those before look changed: all of one server have something in common."""
+    compared.find = lambda number: log_ratio
+    _, live, verdict = compared.compare()
     assert verdict.status is status
-    assert {pair.other_work for pair in measured.pairs} == {None}, "only an UNDECIDED is of interest"
-    assert [stems.loaders[number] for number in sorted(stems.loaders)] == loaders
+    assert {pair.other_work for pair in live.pairs} == {None}, "only an UNDECIDED is of interest"
+    assert [driver.preloaded for driver in compared.drivers] == [pair.loader for pair in live.pairs] == servers
 
 
-@pytest.mark.parametrize("strays", ["base 0", "head 2"])
-def test_a_worker_with_code_of_the_other_side_ends_the_comparison(strays: str) -> None:
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_worker_with_code_of_the_other_side_ends_the_comparison(compared: Compared, side: int, number: int) -> None:
     """Whichever pair it is of; all workers leave the test."""
-    stems = Stems()
-    stems.strays = strays
-    live, group = comparison(stems)
-    with pytest.raises(SideError, match=strays):
-        live.compare()
-    assert group.left[-1] == "all"
+    found = [checked(), checked()]
+    found[side] = checked(loaded={"own": ("/head", "/base")[side] + "/own.py"})
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        return found if isinstance(order, wire.CheckAll) and compared.drivers.index(driver) == number else None
+
+    compared.answer = answer
+    with pytest.raises(SideError, match=f"{('commit 1', 'HEAD')[side]} has read a file of"):
+        compared.compare()
+    compared.end()
 
 
-def test_pairs_that_decide_nothing_keep_what_else_worked() -> None:
+def test_pairs_that_decide_nothing_keep_what_else_worked(compared: Compared) -> None:
     """The verdict has its mean, and what helps."""
-    verdict, measured = comparison(Stems(), lambda number: 0.2 * (-1) ** number)[0].run()
+    compared.find = lambda number: 0.2 * (-1) ** number
+    _, live, verdict = compared.compare()
     assert isinstance(verdict.reason, reasons.PairsUndecided)
-    assert {pair.other_work for pair in measured.pairs} == {verdict.reason.other_work} == {OTHER_WORK}
-    assert verdict.lever == Lever(LeverKind.QUIET)
+    assert {pair.other_work for pair in live.pairs} == {verdict.reason.other_work} == {OTHER_WORK}
+    assert verdict.remedy == Remedy(RemedyKind.QUIET)
 
 
-def test_a_test_that_sets_variables_of_libraries_is_doubtful() -> None:
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_test_that_sets_variables_of_libraries_is_doubtful(compared: Compared, fresh: bool) -> None:
     """A forked process has read them before; a new interpreter has not."""
-    variables = {"OMP_NUM_THREADS": "3"}
-    live, group = comparison(Stems(variables=variables))
-    with pytest.raises(DoubtfulError, match="OMP_NUM_THREADS"):
-        live.compare()
-    assert group.left == ["all"]
-    fresh, _ = comparison(Stems(variables=variables, fresh=True))
-    assert fresh.run()[0].status is Status.SAME
+    changed = [checked(), checked(variables={**library_variables(), "OMP_NUM_THREADS": "none"})]
+    compared.answer = lambda driver, order: changed if isinstance(order, wire.CheckAll) else None
+    compared.test.fresh = fresh
+    if fresh:
+        assert compared.compare()[2].status is Status.SAME
+    else:
+        with pytest.raises(RetryFreshError, match="OMP_NUM_THREADS"):
+            compared.compare()
+    compared.end()
+
+
+@pytest.mark.parametrize("changes", [{"component": "sac_update"}, {"unit": "step"}, {"items": 2.0}])
+def test_calls_that_are_other_work_are_not_paired(compared: Compared, changes: dict[str, Any]) -> None:
+    """By the component, the unit, or how many of these."""
+    both = [CALLED, msgspec.structs.replace(CALLED, **changes)]
+    compared.answer = lambda driver, order: both if isinstance(order, wire.Open) else None
+    with pytest.raises(UnpairedError) as caught:
+        compared.compare()
+    assert isinstance(caught.value.reason, reasons.Incomparable)
+    compared.end()
+
+
+@pytest.mark.parametrize(("losses", "is_measured"), [(1, True), (2, True), (3, False)])
+@pytest.mark.parametrize("kind", [wire.Open, wire.WarmAll, wire.TakePair])
+def test_another_driver_takes_a_lost_ones_pair(
+    compared: Compared, kind: type[wire.Order], losses: int, is_measured: bool
+) -> None:
+    """By no fault of the test; but not for ever."""
+    lost: list[FakeDriver] = []
+
+    def answer(driver: FakeDriver, order: wire.Order) -> None:
+        if isinstance(order, kind) and driver is not compared.drivers[0] and len(lost) < losses:
+            lost.append(driver)
+            driver.die()
+
+    compared.answer = answer
+    with contextlib.nullcontext() if is_measured else pytest.raises(DriverLostError):
+        assert len(compared.compare()[1].pairs) == 3
+    assert len(compared.drivers) == (3 + losses if is_measured else 1 + losses)
+    assert {*map(id, lost)} == {id(driver) for driver in compared.drivers if not driver.alive}
+
+
+def test_a_pair_that_waits_is_broken_off(compared: Compared) -> None:
+    """Where another one of its test has an error: it leaves its place to other tests."""
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        if isinstance(order, wire.CheckAll) and len(compared.drivers) == 2:
+            return [checked(), checked(loaded={"own": "/base/own.py"})]
+        return None
+
+    def other_test() -> Steps[int]:
+        with contextlib.suppress(SideError):
+            yield from compared.steps()
+        compared.test.close()
+        held: Held = yield compared.test.lane(9)
+        with held:
+            return len(compared.drivers)
+
+    compared.answer = answer
+    compared.test.policy = Policy(pairs=(4, 10))
+    assert carried_out(compared.processes, other_test(), compared.lanes) == 2
+    compared.end()
+
+
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_a_verdict_needs_no_more_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int) -> None:
+    """Those that are on their way leave the test, whatever they are at, and give their lanes back."""
+    compared = Compared(tmp_path, monkeypatch, Lanes(lanes, tuple(range(lanes))))
+    compared.find = lambda number: 0.2
+    _, live, verdict = compared.compare()
+    assert verdict.status is Status.SLOWER
+    assert len(live.pairs) >= 3
+    compared.end()
+
+
+@pytest.mark.parametrize(("head_s", "pairs"), [(0.1, 0), (5.0, first_call.START_UPS), (0.5, 1)])
+def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, head_s: float, pairs: int) -> None:
+    """As many as have to agree, each of new processes; the first that is not slow is enough."""
+    slow, fast = checked(first_call_s=head_s), checked()
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        if isinstance(order, wire.TakePair):
+            return wire.Taken(builders.pair(0.0, first_call_s=(0.1, head_s)), [])
+        return [fast, slow] if isinstance(order, wire.CheckAll) else None
+
+    compared.answer = answer
+    _, live, _ = compared.compare()
+    assert [start.first_call_s for start in live.start_ups] == [(0.1, head_s)] * pairs
+    fresh = [driver for driver in compared.drivers if not driver.forks]
+    assert len(fresh) == pairs
+    assert all(driver.is_ended for driver in fresh)
+    compared.end()
+
+
+def test_what_importing_the_tests_took_is_the_first_tests(compared: Compared) -> None:
+    """It is the same for all tests of a run."""
+    compared.known.collected = lambda settings: msgspec.structs.replace(
+        collected(settings), import_s=1.0 + settings.is_base
+    )
+    assert [pair.import_s for pair in compared.compare()[1].pairs] == [(2.0, 1.0)] * 3
+    compared.end()
+    compared.test.order = 1
+    assert {pair.import_s for pair in compared.compare()[1].pairs} == {(0.0, 0.0)}

@@ -32,7 +32,7 @@ from pytest_rlperf.judge.live import (
 from pytest_rlperf.judge.stats import SDS, Spread, binomial_tail, squared_deviations
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.figures import trimmed_mean
-from pytest_rlperf.model.judged import Estimate, Lever, LeverKind, Policy, Status, Verdict
+from pytest_rlperf.model.judged import Estimate, Policy, Remedy, RemedyKind, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, OtherWork, PairRecord
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.report.wording import carriers_text, verdict_lines, verdict_message
@@ -339,24 +339,24 @@ NOISY = OtherWork("train", 47, 0.9, 0.4, 0.0)
 @pytest.mark.parametrize(
     ("percents", "changes", "expected"),
     [
-        ((0, 0), {"final": True}, Lever(LeverKind.TIME, 20)),
-        ((5, 6, 5, 6), {"final": True}, Lever(LeverKind.TIME, 20)),
-        ((5, 6, 5, 6), {"final": True, "blocks": 4}, Lever(LeverKind.TIME, 40)),
-        ((5, 6, 5, 6), {"final": True, "other_work": NOISY}, Lever(LeverKind.TIME, 20)),
-        (WIDE[:9], {"final": True}, Lever(LeverKind.TOLERANCE, 0.05)),
-        ((3, -2, 1, 4, -3, 5, -1, 0, 2, -2), {}, Lever(LeverKind.PAIRS, 27)),
-        ((3, -2, 1, 4, -3, 5, -1, 0, 2, -2), {"other_work": NOISY}, Lever(LeverKind.QUIET)),
-        ((10, -9, 10), {}, Lever(LeverKind.TOLERANCE, 0.28)),
-        ((10, -9, 10), {"counted": True}, Lever(LeverKind.COUNTS)),
-        ((10, -9, 10), {"counted": True, "gates": ("ops",)}, Lever(LeverKind.TOLERANCE, 0.28)),
-        ((5, 1, 4, 2, 7, 0, 3, 2, 4, 3), {"counted": True}, Lever(LeverKind.TOLERANCE, 0.06)),
-        ((20, 21, 20, 19, 20), {"tests": 100, "pairs": (3, 5)}, Lever(LeverKind.PAIRS, 6)),
-        ((90, -60, 90), {}, Lever(LeverKind.QUIET)),
-        ((2.0, 3.6, 2.6, 2.9, 2.2, 3.3, 2.7, 2.8), {}, Lever(LeverKind.TOLERANCE, 0.04)),  # too near the tolerance
+        ((0, 0), {"final": True}, Remedy(RemedyKind.TIME, 20)),
+        ((5, 6, 5, 6), {"final": True}, Remedy(RemedyKind.TIME, 20)),
+        ((5, 6, 5, 6), {"final": True, "blocks": 4}, Remedy(RemedyKind.TIME, 40)),
+        ((5, 6, 5, 6), {"final": True, "other_work": NOISY}, Remedy(RemedyKind.TIME, 20)),
+        (WIDE[:9], {"final": True}, Remedy(RemedyKind.TOLERANCE, 0.05)),
+        ((3, -2, 1, 4, -3, 5, -1, 0, 2, -2), {}, Remedy(RemedyKind.PAIRS, 27)),
+        ((3, -2, 1, 4, -3, 5, -1, 0, 2, -2), {"other_work": NOISY}, Remedy(RemedyKind.QUIET)),
+        ((10, -9, 10), {}, Remedy(RemedyKind.TOLERANCE, 0.28)),
+        ((10, -9, 10), {"counted": True}, Remedy(RemedyKind.COUNTS)),
+        ((10, -9, 10), {"counted": True, "gates": ("ops",)}, Remedy(RemedyKind.TOLERANCE, 0.28)),
+        ((5, 1, 4, 2, 7, 0, 3, 2, 4, 3), {"counted": True}, Remedy(RemedyKind.TOLERANCE, 0.06)),
+        ((20, 21, 20, 19, 20), {"tests": 100, "pairs": (3, 5)}, Remedy(RemedyKind.PAIRS, 6)),
+        ((90, -60, 90), {}, Remedy(RemedyKind.QUIET)),
+        ((2.0, 3.6, 2.6, 2.9, 2.2, 3.3, 2.7, 2.8), {}, Remedy(RemedyKind.TOLERANCE, 0.04)),  # too near the tolerance
     ],
 )
 def test_undecided_names_the_one_change_that_helps(
-    percents: tuple[float, ...], changes: dict[str, Any], expected: Lever
+    percents: tuple[float, ...], changes: dict[str, Any], expected: Remedy
 ) -> None:
     """Longer where that is enough, quieter where others disturb; else more pairs, a larger tolerance, or counts."""
     final, counted = (changes.get(name, False) for name in ("final", "counted"))
@@ -365,7 +365,7 @@ def test_undecided_names_the_one_change_that_helps(
     pairs = [builders.pair(math.log1p(percent / 100), **figures) for percent in percents]
     found = judge_records(pairs, rules, final=final, counted=counted)
     assert found is not None
-    assert (found.status, found.lever) == (Status.UNDECIDED, expected)
+    assert (found.status, found.remedy) == (Status.UNDECIDED, expected)
 
 
 def test_what_is_said_to_decide_does() -> None:

@@ -1,4 +1,4 @@
-"""A loader of processes: what it imports, which modules both sides have alike, and whether copies can work."""
+"""A preload server: what it imports, which modules both sides have alike, and whether copies can work."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from builders import write
 from wording import Wording
 
 import pytest_rlperf
+from pytest_rlperf.spawn.modules import modules_alike
 from pytest_rlperf.spawn.preload import load
-from pytest_rlperf.spawn.stems import modules_alike
 
 NO_TREE: tuple[str, tuple[str, ...]] = ("/nowhere", ())  # the top of a tree, and what is apart from it
 
@@ -44,7 +44,7 @@ def test_a_module_that_wants_a_package_under_test_is_named(place: Path, wanted: 
     assert "plain" in sys.modules
     assert not {"own", "own_ext", "late"} & set(sys.modules)
     assert load(["own_extra"], {"own"}, *NO_TREE)["dirty"] is None, "a name that only begins alike"
-    __import__("own_ext")  # which only a loader refuses
+    __import__("own_ext")  # which only a preload server refuses
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_module_that_wants_code_of_the_tree_is_named(
     assert answer["dirty"] == ("user" if is_refused else None)
     assert ("late" in sys.modules) is not is_refused
     assert is_refused or wanted in sys.modules
-    __import__(wanted)  # which only a loader refuses
+    __import__(wanted)  # which only a preload server refuses
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch:
     found = modules_alike(tmp_path, {"own"}, {"of_the_run"})
     known = {*places, "without_spec", "__main__", "pytest_rlperf.fixtures"}
     assert sorted(name for name in found if name in known) == sorted(kept)
-    assert "pytest_rlperf.worker.session" in found
+    assert {"pytest_rlperf.worker.session", "pytest_rlperf.pair.driver"} <= {*found}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_copy_of_a_plain_process_works(text: str) -> None:
     assert fault_in(text, 60) == ""
 
 
-@pytest.mark.slow  # what PyTorch does; test_a_stem_answers_whether_its_copies_work and its neighbours: what follows
+@pytest.mark.slow  # what PyTorch does; test_the_first_driver_finds_out_whether_copies_work: what follows
 @pytest.mark.torch
 def test_a_copy_of_a_process_where_torch_has_worked_hangs(wording: Wording) -> None:
     """After a parallel operation and a backward pass its threads are gone; with PyTorch only imported a copy works."""

@@ -177,8 +177,8 @@ def test_no_text_of_a_run_acts(tmp_path: Path) -> None:
 EXEMPT = {
     "report/terminal.py: Screen.write": "it stands for the file that pytest writes everything to",
     "report/terminal.py: Screen.show": "its caller has made the text safe",
-    "run/reporting.py: PlainRepr.toterminal": "made safe where the text was given",
-    "run/reporting.py: ReportForwarder._warn": "a warning of the test's code, shown as pytest shows it without us",
+    "run/forwarding.py: PlainRepr.toterminal": "made safe where the text was given",
+    "run/forwarding.py: ReportForwarder._warn": "a warning of the test's code, shown as pytest shows it without us",
     "spawn/preload.py: _run_site_lines": "a process of the run, whose output is a file of its scratch",
     "compat/torchrl.py: _show": "a program's own timers, printed by that program as with TorchRL",
 }

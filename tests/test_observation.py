@@ -2,251 +2,222 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import builders
+import msgspec
 import pytest
 from example import Example
-from fake_worker import FakeWorker, ShownSteps
+from fake_drivers import FakeDriver, carried_out, checked, collected, fake_processes, on_test, usual
 
-from pytest_rlperf import wire as m
+from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.run.live_comparison import Lanes, Measuring, UnpairedError
+from pytest_rlperf.run.drivers import PAIR_NAMES
+from pytest_rlperf.run.live import UnpairedError
 from pytest_rlperf.run.observation import ROUNDS, same_code
-from pytest_rlperf.sides.observed import Reads
-from pytest_rlperf.spawn.process import WorkerLostError
-from pytest_rlperf.spawn.stems import WorkerGroup
+from pytest_rlperf.run.schedule import Lanes
+from pytest_rlperf.run.stopped import RetryFreshError
 
-HEAD = builders.project(Path("/t")).side("HEAD", "python", (), (Path("/t"),))
-SIDES = Sides(base=replace(HEAD, label="commit 1"), head=HEAD, packages=(), changed=("a.py",), notes=())
-
-
-def read(*files: str, **found: str) -> Reads:
-    """Return what processes have read: ``files``, of which those named are differing, missing or compiled ones."""
-    return Reads(frozenset(files), **{kind: frozenset([name]) for kind, name in found.items()})
+REPORTED = wire.Reported("{}")
+LEAVING = wire.LeftAll(None, "lost as it leaves", is_doubtful=True)
 
 
-class Observer(FakeWorker):
-    """A worker that reports its test, and is lost in the step ``lost_in``."""
+class Observed:
+    """A test that is observed, whose processes read ``rounds`` of files, one after another; None stands for children.
 
-    def __init__(self, name: str, seed: int, lost_in: str, *, forks: bool = False) -> None:
-        self.name, self.seed = name, seed
-        self.did: list[str] = []
-        self.alive, self.running = True, False
-        self.called: m.Called | None = None
-        self.let_go = False
-        self.stem = SimpleNamespace(forks=forks)
-        self._lost_in = lost_in
-
-    def _do(self, step: str) -> None:
-        self.did.append(step)
-        if step == self._lost_in:
-            self.alive = self.running = False
-        if not self.alive:
-            raise WorkerLostError(self, f"lost in {self._lost_in}")  # type: ignore[arg-type]
-
-    def start_run(self, *arguments: object, forward: Callable[[m.FromWorker], None] | None, **limits: float) -> None:
-        self._do("run")
-        self.running = True
-        if forward is not None:
-            forward(m.Reported("{}"))
-
-    def wait_called(self) -> None:
-        self._do("call")
-        self.called = m.Called("gae", "transition", 1.0)
-
-    def start_check(self) -> None:
-        """Begin to check."""
-
-    def wait_checked(self) -> tuple[float, float]:
-        self._do("check")
-        self.checked_s = 0.1
-        return 0.1, 1.0
-
-    def observe(self) -> None:
-        self._do("observe")
-
-    def start_leaving(self) -> None:
-        """Begin to leave."""
-
-    def leave(self) -> None:
-        if self.running:
-            self._do("leave")
-        self.running = False
-
-    def end(self, limit_s: float) -> None:
-        self.alive = self.running = False
-
-
-class Stems:
-    """The stems of both sides, whose observers read ``rounds``, one after another; None stands for children.
-
-    One of the ``lost`` side is lost in a step of a round.
+    Trees differ in ``a.py``; others are equal, and the user's own has ``.npz`` files that no side has. Base reads the
+    first of a round's files, and head the others. One of the ``lost`` side is lost at an order of a round.
     """
 
-    def __init__(
-        self,
-        rounds: Sequence[Reads | SideError | None] = (),
-        sides: Sides = SIDES,
-        lost: tuple[str, str, int] = ("", "", 0),
-        *,
-        forks: bool = False,
-    ) -> None:
-        self._forks = forks
-        self.sides = sides
-        self.is_same_code = sides.changed == ()
-        self.observed: list[list[Observer]] = []
-        self.lanes: Lanes | None = None
-        self._rounds = rounds
-        self._lost = lost
+    def __init__(self, top: Path, patch: pytest.MonkeyPatch, *, fresh: bool = True) -> None:
+        self.top = top
+        for side in ("base", "head"):
+            equal = dict.fromkeys(("b.py", "c.py", "d.py", "own.so"), "")
+            builders.write(top / side, {"a.py": side, **equal})
+        builders.write(top / "own", dict.fromkeys(("data/large.npz", "z.npz", "b.npz"), ""))
+        head = builders.project(top / "own").side("HEAD", sys.executable, (), (top / "head",))
+        base = replace(head, label="commit 1", homes=(top / "base",))
+        self.sides = Sides(base, head, (), ("a.py",), (), top=top / "own", compiled="own.c")
+        self.processes, self.known = fake_processes(top, patch)
+        self.known.answer = self._answer
+        self.rounds: Sequence[Sequence[str] | None] = ()
+        self.lost: tuple[str, type[wire.Order] | None, int] = ("", None, 0)
+        self.checked: list[wire.Checked] = [checked(), checked()]
+        self.lanes = Lanes(1, ())
+        self.reported: list[object] = []
+        self.test = on_test(self.lanes, self.reported.append)
+        self.test.fresh = fresh
+        self.orders: list[wire.Order] = []
 
-    @contextlib.contextmanager
-    def observers(self, seed: int) -> Iterator[list[Observer]]:
-        assert self.lanes is not None
+    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
         assert self.lanes.free == 0, "observing takes a CPU"
-        side, step, number = self._lost
-        pair = [
-            Observer(name, seed, step if (name, len(self.observed)) == (side, number) else "", forks=self._forks)
-            for name in ("base", "head")
-        ]
-        self.observed.append(pair)
+        self.orders.append(order)
+        if isinstance(order, wire.Open) and order.reports:
+            driver.say(REPORTED)
+        number = len(self.opened) - 1
+        side, kind, when = self.lost
+        if kind is not None and isinstance(order, kind) and number == when:
+            if kind is wire.LeaveAll:
+                return replace_reporter(LEAVING, is_reporter=side == "head")
+            return wire.Lost(order.number, side, "lost", side == "base", True, is_reporter=side == "head")
+        match order:
+            case wire.CheckAll():
+                return self.checked
+            case wire.ObserveAll():
+                return self._seen(self.rounds[number])
+        return usual(driver, order)
+
+    def _seen(self, names: Sequence[str] | None) -> list[wire.Observed]:
+        if names is None:
+            return [wire.Observed([], children=False), wire.Observed([], children=True)]
+        base, head = ([str(self.top / side / name) for name in names] for side in ("base", "head"))
+        return [wire.Observed(base[:1], children=False), wire.Observed(head[1:], children=False)]
+
+    @property
+    def opened(self) -> list[wire.Open]:
+        return [order for order in self.orders if isinstance(order, wire.Open)]
+
+    def decide(self) -> reasons.SameCode | None:
+        """Return what is decided on the test."""
+        drivers = self.test.of(self.processes.drivers(self.sides, *PAIR_NAMES))
         try:
-            yield pair
+            return carried_out(self.processes, same_code(self.test, drivers), self.lanes)
         finally:
-            for worker in pair:
-                worker.let_go = True
+            assert self.lanes.free == 1
 
-    def reads(self, base: Observer, head: Observer, limit_s: float) -> Reads | None:
-        assert limit_s > 0
-        for worker in (base, head):
-            worker.observe()
-        found = self._rounds[len(self.observed) - 1]
-        if isinstance(found, SideError):
-            raise found
-        return found
-
-
-def decided(stems: Stems) -> reasons.SameCode | None:
-    """Return what is decided on a test; its group is as before, and all observers have left the test and are let go."""
-    reported: list[m.FromWorker] = []
-    group: Any = WorkerGroup("test", None, reported.append, setup_s=1.0, patience_s=1.0)
-    settings: Any = None
-    stems.lanes = Lanes(1, ())
-    test = Measuring(group, settings, Policy(), stems.lanes, ShownSteps())
-    try:
-        return same_code(test, stems)  # type: ignore[arg-type]
-    finally:
-        assert (group.workers, group.reporter, reported) == ([], None, [])
-        assert stems.lanes.free == 1
-        for worker in (worker for pair in stems.observed for worker in pair):
-            assert worker.let_go
-            assert not worker.running
+    def decided(self) -> reasons.SameCode | None:
+        """Return what is decided; all observers have left the test, and another process is to report it."""
+        try:
+            return self.decide()
+        finally:
+            assert (self.test.reporter, self.test.called, self.reported) == (None, None, [])
+            assert not any(driver.is_taken for driver in self.known.drivers)
+            assert not self.orders or isinstance(self.orders[-1], wire.LeaveAll)
 
 
-SAME = read("a.py", "b.py")
+def replace_reporter(left: wire.LeftAll, *, is_reporter: bool) -> wire.LeftAll:
+    return msgspec.structs.replace(left, is_reporter=is_reporter)
 
 
-def test_a_test_that_reads_nothing_that_differs_is_spared() -> None:
-    """After three rounds of new processes with a seed each, both of which run it and leave it."""
-    stems = Stems([SAME, read("b.py", "c.py"), read()])
-    assert decided(stems) == reasons.SameCode("commit 1", 3, 3)
-    assert len(stems.observed) == ROUNDS == 3
-    seeds = [[worker.seed for worker in pair] for pair in stems.observed]
+@pytest.fixture
+def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Observed:
+    return Observed(tmp_path, monkeypatch)
+
+
+SAME = ("b.py", "c.py")
+
+
+def test_a_test_that_reads_nothing_that_differs_is_spared(observed: Observed) -> None:
+    """After three rounds of processes with a seed each, both of which run it and leave it."""
+    observed.rounds = [SAME, ("c.py", "d.py"), ()]
+    assert observed.decided() == reasons.SameCode("commit 1", 3, 3)
+    assert [type(order) for order in observed.orders] == [
+        wire.Open,
+        wire.CheckAll,
+        wire.ObserveAll,
+        wire.ObserveAll,
+        wire.LeaveAll,
+    ] * ROUNDS
+    seeds = [order.seeds for order in observed.opened]
     assert all(base == head for base, head in seeds)
-    assert len({base for base, _ in seeds}) == ROUNDS
-    steps = ["run", "call", "check", "observe", "leave"]
-    assert [worker.did for pair in stems.observed for worker in pair] == [steps] * 2 * ROUNDS
+    assert len({base for base, _ in seeds}) == ROUNDS == 3
 
 
-def test_a_copy_that_has_observed_a_spared_test_reports_it() -> None:
+def test_a_copy_that_has_observed_a_spared_test_reports_it(observed: Observed) -> None:
     """No other process runs it: the last of head's stays at its call, with its reports, until the test is over."""
-    stems = Stems([SAME] * ROUNDS, forks=True)
-    reported: list[m.FromWorker] = []
-    group = WorkerGroup("test", None, reported.append, setup_s=1.0, patience_s=1.0)
-    settings: Any = None
-    stems.lanes = Lanes(1, ())
-    same_code(Measuring(group, settings, Policy(), stems.lanes, ShownSteps()), stems)  # type: ignore[arg-type]
-    base, head = stems.observed[-1]
-    reporter: Any = group.reporter
-    assert (reporter, reported) == (head, [m.Reported("{}")])
-    assert head.running
-    assert not any(worker.running for pair in stems.observed[:-1] for worker in pair)
-    group.at_end.close()
-    assert not any(worker.running for worker in (base, head))
-    assert base.let_go
-    assert head.let_go
+    observed.rounds = [SAME] * ROUNDS
+    observed.test.fresh = False
+    observed.decide()
+    (driver,) = observed.known.drivers
+    assert (observed.test.reporter, observed.reported) == (driver, [REPORTED])
+    assert isinstance(observed.orders[-1], wire.ObserveAll)
+    assert driver.is_taken
+    observed.lanes.want(observed.test.lane())
+    observed.lanes.grant()
+    observed.test.close()
+    assert isinstance(observed.orders[-1], wire.LeaveAll)
+    assert not driver.is_taken
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-@pytest.mark.parametrize("found", [read("a.py", differing="a.py"), None], ids=["a file differs", "children"])
-def test_one_round_is_enough_to_measure_a_test(number: int, found: Reads | None) -> None:
+@pytest.mark.parametrize("found", [("b.py", "a.py"), ("a.py",), None], ids=["head reads", "base reads", "children"])
+def test_one_round_is_enough_to_measure_a_test(observed: Observed, number: int, found: Sequence[str] | None) -> None:
     """In which a file that was read differs, or children ran, of whose files nothing is known."""
-    stems = Stems([*[SAME] * number, found, *[SAME] * ROUNDS])
-    assert decided(stems) is None
-    assert len(stems.observed) == number + 1
+    observed.rounds = [*[SAME] * number, found, *[SAME] * ROUNDS]
+    assert observed.decided() is None
+    assert len(observed.opened) == number + 1
 
 
-@pytest.mark.parametrize(
-    ("side", "step"),
-    [
-        ("base", "run"),
-        ("head", "run"),
-        *((side, step) for side in ("base", "head") for step in ("call", "check", "observe", "leave")),
-    ],
-)
+def test_children_of_the_checked_call_count(observed: Observed) -> None:
+    """Nobody knows what these have read, either."""
+    observed.rounds = [SAME] * ROUNDS
+    observed.checked[0] = checked(children=True)
+    assert observed.decided() is None
+    assert len(observed.opened) == 1
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.parametrize("kind", [wire.Open, wire.CheckAll, wire.ObserveAll, wire.LeaveAll])
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_test_whose_observer_is_lost_is_measured(side: str, step: str, number: int) -> None:
+def test_a_test_whose_observer_is_lost_is_measured(
+    observed: Observed, side: str, kind: type[wire.Order], number: int
+) -> None:
     """It fails again there, and is reported; an observer that is lost on its way out has read all it could."""
-    stems = Stems([SAME] * ROUNDS, lost=(side, step, number))
-    if step == "leave":
-        assert decided(stems) == reasons.SameCode("commit 1", 2, 2)
+    observed.rounds = [SAME] * ROUNDS
+    observed.lost = side, kind, number
+    if kind is wire.LeaveAll:
+        assert observed.decided() == reasons.SameCode("commit 1", 2, 2)
     else:
-        assert decided(stems) is None
-        assert len(stems.observed) == number + 1
+        assert observed.decided() is None
+        assert len(observed.opened) == number + 1
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (read("a.py", missing="data/large.npz"), reasons.NotCopied("data/large.npz")),
-        (read("own.so", compiled="own.so"), reasons.NotBuilt("own.so")),
-        (read("own.so", compiled="own.so", missing="data/large.npz"), reasons.NotCopied("data/large.npz")),
-        (read("a.py", differing="a.py", missing="data/large.npz"), reasons.NotCopied("data/large.npz")),
+        (("b.py", "data/large.npz"), reasons.NotCopied("data/large.npz")),
+        (("own.so",), reasons.NotBuilt("own.so")),
+        (("own.so", "data/large.npz"), reasons.NotCopied("data/large.npz")),
+        (("a.py", "data/large.npz"), reasons.NotCopied("data/large.npz")),
+        (("z.npz", "data/large.npz", "b.npz"), reasons.NotCopied("b.npz")),
     ],
 )
 def test_a_test_that_lacks_a_file_of_its_own_is_not_compared(
-    number: int, found: Reads, reason: reasons.NotCopied | reasons.NotBuilt
+    observed: Observed, number: int, found: Sequence[str], reason: reasons.NotCopied | reasons.NotBuilt
 ) -> None:
-    """In whichever round that is seen: pairs would measure something else."""
-    stems = Stems([*[SAME] * number, found])
+    """In whichever round that is seen: pairs would measure something else. The first by the alphabet is named."""
+    observed.rounds = [*[SAME] * number, found]
     with pytest.raises(UnpairedError) as caught:
-        decided(stems)
+        observed.decided()
     assert caught.value.reason == reason
 
 
-def test_the_first_of_several_files_is_named() -> None:
-    """By the alphabet, whichever side lacks it."""
-    found = replace(read(), missing=frozenset(["z.npz", "b.npz", "c.npz"]))
-    with pytest.raises(UnpairedError) as caught:
-        decided(Stems([found]))
-    assert caught.value.reason == reasons.NotCopied("b.npz")
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_code_of_the_other_side_is_an_error(observed: Observed, is_loaded: bool) -> None:
+    """It is not taken for a reason to measure: a module that was loaded from there, and any file that was read."""
+    stray = str(observed.top / "base" / "b.py")
+    observed.rounds = [SAME, ("c.py", "c.py" if is_loaded else stray)]
+    if is_loaded:
+        observed.checked[1] = checked(loaded={"b": stray})
+    with pytest.raises(SideError, match="HEAD has read a file of commit 1: b"):
+        observed.decided()
 
 
-def test_code_of_the_other_side_is_an_error() -> None:
-    """It is not taken for a reason to measure."""
-    error = SideError("HEAD has loaded code of commit 1")
-    with pytest.raises(SideError) as caught:
-        decided(Stems([SAME, error]))
-    assert caught.value is error
+def test_observers_that_cannot_be_forked_begin_the_test_anew(observed: Observed) -> None:
+    """All of its processes are to be new interpreters then, which observe by themselves where it has begun anew."""
+    observed.known.collected = lambda settings: msgspec.structs.replace(collected(settings), fault="it hung")
+    observed.rounds = [SAME] * ROUNDS
+    observed.test.fresh = False
+    with pytest.raises(RetryFreshError, match="it hung"):
+        observed.decided()
+    observed.test.fresh = True
+    assert observed.decided() == reasons.SameCode("commit 1", 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -290,9 +261,9 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
 
 @pytest.mark.parametrize(("changed", "expected"), [((), reasons.SameCode("commit 1", None)), (None, None)])
 def test_what_is_known_beforehand_is_not_observed(
-    changed: tuple[str, ...] | None, expected: reasons.SameCode | None
+    observed: Observed, changed: tuple[str, ...] | None, expected: reasons.SameCode | None
 ) -> None:
     """Equal trees are the same code; sides that differ by something else than files are measured."""
-    stems = Stems(sides=replace(SIDES, changed=changed))
-    assert decided(stems) == expected
-    assert stems.observed == []
+    observed.sides = replace(observed.sides, changed=changed)
+    assert observed.decided() == expected
+    assert observed.known.drivers == []

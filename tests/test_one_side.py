@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
-from fake_worker import FakeWorker, ShownSteps
+from fake_worker import FakeWorker
 
 from pytest_rlperf.model.durations import WARM_UP_AGAIN_S, WARM_UP_S
-from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
-from pytest_rlperf.pair.counting import CountingPass
-from pytest_rlperf.pair.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, SideMeasurement, measure_one_side
+from pytest_rlperf.model.measured import Count, Phase, Shape, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.pair.one_side import WORKER_S, measure_one_side
+from pytest_rlperf.pair.pace import BLOCKS_LEAST
+from pytest_rlperf.run.baselines import WORKERS
+from pytest_rlperf.run.results import SideMeasurement
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.wire import Alone, CountAll, MeasureAlone
 from pytest_rlperf.worker.rounds import slice_shape
 
 KERNELS_S = {SliceKind.INTERPRETER: 50e-6, SliceKind.MEMORY: 80e-6}
@@ -24,13 +27,14 @@ class Simulated(FakeWorker):
     def __init__(
         self, clock: FakeClock, call_s: float, pace: Callable[[float], float] = lambda _: 1.0, idle: float = 0.0
     ) -> None:
-        self.number = 0
         self.seed = 7
         self.waits = 0
         self.compiles_s = 0.0
         self.held_up = 1.0
         self.shapes: list[Shape | None] = []
         self.kinds: list[SliceKind] = []
+        self.tally = Tally(((Count("", "ops", 7),),), ())
+        self.counted = 0
         self._clock = clock
         self._call_s = call_s
         self._pace = pace
@@ -50,10 +54,10 @@ class Simulated(FakeWorker):
         return self._checked_s, 2.0
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        """Spend up to a quarter of a second, and a call at least; without time the checked call is the pace."""
+        """Spend as long as it takes, and a call at least; without time the checked call is the pace."""
         self.shapes.append(shape)
         self._shape = shape or slice_shape(self._call_s, 76.0, single=False, long=long)
-        warm_up_s = max(min(0.25, limit_s), self._call_s) if limit_s > 0 else 0.0
+        warm_up_s = max(min(WARM_UP_S, limit_s), self._call_s) if limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
         return Warm(self._shape, self._call_s if limit_s > 0 else self._checked_s, warm_up_s, threads=1, single=True)
 
@@ -78,13 +82,23 @@ class Simulated(FakeWorker):
             phases=phases,
         )
 
+    def start_count(self, repetitions: int, limit_s: float, instruments: Sequence[str] = ()) -> None:
+        self.counted += 1
+        self._clock.advance(30.0)
+
+    def wait_counted(self) -> Tally:
+        return self.tally
+
     def cpu_s(self) -> float:
         return self._idle * self._clock.now_ns / 1e9
 
 
 def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> SideMeasurement:
-    nothing = CountingPass(max_time_s, len(workers), is_wanted=False, gates=False)
-    return measure_one_side(workers, max_time_s, ShownSteps(), nothing, clock=lambda: clock.now_ns / 1e9)
+    return SideMeasurement.alone(order(MeasureAlone(max_time_s, None, None), workers, clock))
+
+
+def order(given: MeasureAlone, workers: list[Simulated], clock: FakeClock) -> Alone:
+    return measure_one_side(workers, given, lambda step: None, lambda: clock.now_ns / 1e9)
 
 
 def test_a_constant_pace_gives_exact_figures() -> None:
@@ -207,3 +221,23 @@ def test_cpu_time_used_while_waiting_is_recorded() -> None:
     clock = FakeClock()
     measured = measure([Simulated(clock, 1e-3), Simulated(clock, 1e-3, idle=0.4), Simulated(clock, 1e-3)], clock)
     assert [round(worker.idle_cpu_share, 3) for worker in measured.workers] == [0.0, 0.4, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "counted"),
+    [
+        (Tally(((Count("", "ops", 7),),), ()), [1, 1, 0]),
+        (Tally((), ("too long",)), [1, 0, 0]),
+        (Tally(((Count("", "ops", 7),),), (), has_failed=True), [1, 0, 0]),
+    ],
+    ids=["it counts", "it declines", "it fails"],
+)
+def test_two_workers_count_beside_the_time_to_measure(first: Tally, counted: list[int]) -> None:
+    """The second one only where the first one could; that takes nothing from what all of them measure."""
+    clock, quiet = FakeClock(), FakeClock()
+    workers = [Simulated(clock, 0.2) for _ in range(3)]
+    workers[0].tally = first
+    alone = order(MeasureAlone(6.0, None, CountAll(1.0, 6.0)), workers, clock)
+    assert [worker.counted for worker in workers] == counted
+    assert alone.tallies == [worker.tally for worker in workers if worker.counted]
+    assert measure([Simulated(quiet, 0.2) for _ in range(3)], quiet, 6.0).workers == tuple(alone.workers)

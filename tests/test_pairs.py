@@ -6,18 +6,25 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
-from fake_worker import FakeWorker, ShownSteps
+from fake_worker import FakeWorker
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S
 from pytest_rlperf.model.figures import by_wall
 from pytest_rlperf.model.live import log_ratios
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
-from pytest_rlperf.pair.turns import Block, LogRatios, Pair, PairedMeasurement, PairsMeasured
+from pytest_rlperf.model.phases import Block
+from pytest_rlperf.pair.turns import LogRatios, Pair
+from pytest_rlperf.run.pair_times import PairTimes
+from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.wire import TakePair, WarmAll
 from pytest_rlperf.worker.rounds import slice_shape
 
 Steps = list[tuple[str, str]]
@@ -27,7 +34,6 @@ class Simulated(FakeWorker):
     """A worker whose calls take ``call_s``; its calls are noted in ``steps``, which a world shares."""
 
     def __init__(self, name: str, clock: FakeClock, steps: Steps, call_s: float) -> None:
-        self.number = 0
         self.seed = 7
         self.name = name
         self.call_s = call_s
@@ -98,6 +104,13 @@ class Simulated(FakeWorker):
         return self.idle * self._clock.now_ns / 1e9
 
 
+class WarmPair(NamedTuple):
+    number: int
+    pair: Pair
+    share_s: float
+    is_single: bool
+
+
 class World:
     """Pairs of which ``wanted`` are enough, on CPUs from ``first_cpu`` on, and their clock; it notes what happened."""
 
@@ -111,32 +124,40 @@ class World:
         self.setup_s = 0.0
         self.tolerance = 0.0
         self.first_cpu = first_cpu
-        self.progress = ShownSteps()
         self.bases = [Simulated("B", self.clock, self.steps, base_s) for _ in range(60)]
         self.heads = [Simulated("H", self.clock, self.steps, head_s) for _ in range(60)]
+        self._like = WarmAll(0.0)  # the order to a pair that warms up like the first one
 
     def measure(self, *, least: int = 3, least_unplaced: int = 0, max_time_s: float = 60.0) -> PairsMeasured:
-        measurement = PairedMeasurement(
-            self.progress,
-            least=least,
-            least_unplaced=least_unplaced,
-            max_time_s=max_time_s,
-            tolerance=self.tolerance,
-            clock=lambda: self.clock.now_ns / 1e9,
-            wait=self.clock.advance,
-        )
-        while not measurement.count or (measurement.count < self.wanted and not measurement.is_time_up):
-            pair = measurement.warm_up(self.next_pair(measurement.count))
-            if pair.is_single and self.first_cpu is not None:
-                pair.place(self.first_cpu + measurement.count)
-            measurement.take(pair)
-        return measurement.measured()
+        """Take pairs one after the other, as a run without lanes does."""
+        times = PairTimes(least=least, least_unplaced=least_unplaced, max_time_s=max_time_s, tolerance=self.tolerance)
+        first = self.warm_up(times, 0)
+        self.take(times, first)
+        while times.count < self.wanted and not times.is_up:
+            self.take(times, self.warm_up(times, times.count))
+        return times.measured(first.pair.idle_shares())
 
-    def next_pair(self, index: int) -> Pair:
-        """Hand over a pair; starting it takes its time."""
+    def warm_up(self, times: PairTimes, index: int) -> WarmPair:
+        """Hand over a pair, which takes its time to start, and warm it up."""
         self.steps.append(("", "pair"))
         self.clock.advance(self.setup_s)
-        return Pair(index, self.bases[index], self.heads[index], self.check_s, self.setup_s)
+        base, head = self.bases[index], self.heads[index]
+        base.checked_s = head.checked_s = self.check_s
+        pair = Pair(
+            base, head, head_first=not index % 2, clock=lambda: self.clock.now_ns / 1e9, wait=self.clock.advance
+        )
+        share_s = times.share_s()
+        warmed = pair.warm_up(structs.replace(self._like, share_s=share_s))
+        if not index:
+            self._like = WarmAll(0.0, warmed.head.shape, warmed.head.call_s, warmed.settle_soon)
+        is_single = warmed.base.single and warmed.head.single
+        return WarmPair(index, pair, times.share_again_s(index, share_s, is_single=is_single), is_single)
+
+    def take(self, times: PairTimes, warm: WarmPair) -> None:
+        """Take the slices of a pair."""
+        cpu = None if self.first_cpu is None or not warm.is_single else self.first_cpu + warm.number
+        taken = warm.pair.take(TakePair(cpu, warm.share_s, times.enough_error, reads=True))
+        times.add(warm.number, warm.share_s, replace(taken.pair, setup_s=self.setup_s), taken.traced)
 
     def turns(self) -> list[str]:
         """Return each pair's slices in their order: ``HB`` for plain ones of head and base, ``hb`` for traced ones."""
@@ -204,7 +225,7 @@ def test_how_long_sides_warm_up() -> None:
 
 
 def test_traced_blocks_are_interleaved() -> None:
-    """A traced block of both sides, as long as a plain one, follows the first block and every fourth one after it."""
+    """A traced block of both sides, as long as a plain one, follows the first block and every eighth one after it."""
     world = World()
     measured = world.measure()
     for turns in world.turns():
@@ -216,7 +237,7 @@ def test_traced_blocks_are_interleaved() -> None:
             else:
                 assert block.isupper()
                 seen += 1
-        assert traced_after == list(range(1, seen + 1, 4))
+        assert traced_after == list(range(1, seen + 1, 8))
     assert len(measured.traced) == sum(turns.count("h") for turns in world.turns())
     assert all(slice_.kind is SliceKind.TRACED for block in measured.traced for slice_ in block)
 
@@ -421,14 +442,14 @@ def noisy_pace(seed: int, sd: float) -> Callable[[int], float]:
 
 
 def test_a_pair_ends_when_its_own_error_is_small() -> None:
-    """Slices that agree end a pair after 0.4 s; slices that differ take the planned 1.2 s."""
+    """Slices that agree end a pair after 0.3 s; slices that differ take the planned 1.2 s."""
     steady, noisy = World(), World()
     steady.tolerance = noisy.tolerance = 0.03
     for number, worker in enumerate((*noisy.bases, *noisy.heads)):
         worker.pace = noisy_pace(number, 0.3)
-    warm_up_s = [0.5, 0.2, 0.2]
+    warm_up_s = [0.5, 2 * WARM_UP_AGAIN_S, 2 * WARM_UP_AGAIN_S]
     for record, warm_s in zip(steady.measure().pairs, warm_up_s, strict=True):
-        assert 0.4 <= record.seconds - warm_s < 0.7
+        assert 0.29 < record.seconds - warm_s < 0.7
         assert record.blocks >= 5
     for record, warm_s in zip(noisy.measure().pairs, warm_up_s, strict=True):
         assert record.seconds - warm_s > 1.1
@@ -436,21 +457,31 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
 
 def test_pairs_that_begin_at_the_same_time_have_time_each() -> None:
     """They share what is left; where that is little, fewer begin, and in the end none."""
-    world = World()
-    measurement = PairedMeasurement(
-        world.progress, least=1, max_time_s=12.0, clock=lambda: world.clock.now_ns / 1e9, wait=world.clock.advance
-    )
-    measurement.take(measurement.warm_up(world.next_pair(0)))
-    assert measurement.begin(2) == 2
-    for pair in [measurement.warm_up(world.next_pair(index)) for index in (1, 2)]:
-        measurement.take(pair)
+    world, times = World(), PairTimes(least=1, max_time_s=12.0)
+    world.take(times, world.warm_up(times, 0))
+    assert times.begin(2) == 2
+    for pair in [world.warm_up(times, index) for index in (1, 2)]:
+        world.take(times, pair)
     begun = []
-    while not measurement.is_time_up:
-        begun.append(measurement.begin(9))
-        measurement.take(measurement.warm_up(world.next_pair(measurement.count)))
+    while not times.is_up:
+        begun.append(times.begin(9))
+        world.take(times, world.warm_up(times, times.count))
     assert begun == sorted(begun, reverse=True)
     assert begun[-1] == 1
-    assert min(record.blocks for record in measurement.records()) > 5
+    assert min(record.blocks for record in times.records()) > 5
+
+
+def test_a_pair_that_is_lost_leaves_its_time_to_the_next() -> None:
+    """The pair in its place has as much time, and a pair after it that was taken meanwhile does not count yet."""
+    world, times = World(), PairTimes(least=3, max_time_s=60.0)
+    lost_s = times.share_s()
+    world.take(times, world.warm_up(times, 1))
+    assert times.count == 0
+    times.give_back(lost_s)
+    again = world.warm_up(times, 0)
+    assert again.share_s > lost_s
+    world.take(times, again)
+    assert times.count == len(times.records()) == 2
 
 
 def test_a_pair_ends_when_its_own_error_is_small_beside_the_spread_between_pairs() -> None:

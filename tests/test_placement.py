@@ -163,7 +163,7 @@ def test_other_work_is_what_others_used(
     """
     clock = builders.Seconds()
     show(tmp_path, BEFORE, 1000)
-    watch = OtherWorkWatch(clock, tmp_path)
+    watch = OtherWorkWatch(OWN, clock, tmp_path)
     clock.sleep(100 * TICK_S)
     show(tmp_path, {pid: each for pid, each in (BEFORE | after).items() if each}, 1000 + used)
     seen = watch.seen()
@@ -175,7 +175,7 @@ def test_other_work_is_what_others_used(
 
 def test_a_system_that_shows_no_processes_is_no_error(tmp_path: Path) -> None:
     """There is no other work then."""
-    assert OtherWorkWatch(proc=tmp_path).seen() is None
+    assert OtherWorkWatch(OWN, proc=tmp_path).seen() is None
 
 
 @needs_affinity

@@ -28,8 +28,8 @@ from pytest_rlperf.model.measured import (  # noqa: E402
     Counting,
     Workload,
 )
-from pytest_rlperf.pair.counting import learn  # noqa: E402
 from pytest_rlperf.report.wording import changes_text  # noqa: E402
+from pytest_rlperf.run.counting import learn  # noqa: E402
 from pytest_rlperf.worker.counting import count  # noqa: E402
 
 if TYPE_CHECKING:

@@ -12,21 +12,25 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
-from builders import FIRST_CALLS, ONE_CALL, source, write
+from builders import FIRST_CALLS, ONE_CALL, source, template_settings, write
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
-from pytest_rlperf import wire as m
+from pytest_rlperf import wire
+from pytest_rlperf.pair import processes
+from pytest_rlperf.pair.processes import Template, wait_all
 from pytest_rlperf.spawn import process
-from pytest_rlperf.spawn.contract import wait_all
+from pytest_rlperf.spawn.connections import connected, popen, sender_of
 from pytest_rlperf.spawn.guardian import VARIABLE, Guardian
-from pytest_rlperf.spawn.process import Process, Stem, WorkerLostError, connected, popen, sender_of
+from pytest_rlperf.spawn.process import Process, ProcessLostError
 
 SOUND = "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n"
 
@@ -193,9 +197,9 @@ def test_a_message_in_time_is_read_late(tmp_path: Path) -> None:
     """One that came within its limit counts, also where the run looks for it after the limit."""
     here, there = connected()
     with here, there:
-        m.send(there, m.Answer(1))
+        wire.send(there, wire.Answer(1))
         worker = Process("worker", here, tmp_path, Guardian())
-        assert worker.receive(time.monotonic() - 1, 30, "") == m.Answer(1)
+        assert worker.receive(time.monotonic() - 1, 30, "") == wire.Answer(1)
 
 
 def begun_copy(connection: Connection) -> int:
@@ -204,7 +208,7 @@ def begun_copy(connection: Connection) -> int:
     if not pid:
         os.setsid()
         faulthandler.disable()  # what ends it is a signal for which that writes down the stack
-        m.send(connection, m.Started())
+        wire.send(connection, wire.Started())
         signal.pause()
         os._exit(0)
     return pid
@@ -311,52 +315,59 @@ def test_a_copy_of_another_run_is_refused(tmp_path: Path) -> None:
         subprocess.run(command, pass_fds=[descriptor], check=True)
         assert here.poll(60)
         stranger = sender_of(here)
-        with pytest.raises(WorkerLostError, match=f"is process {stranger}, which this run did not start"):
+        with pytest.raises(ProcessLostError, match=f"is process {stranger}, which this run did not start"):
             Process("worker", here, tmp_path, Guardian()).wait_begun()
         assert _is_running(stranger)
     os.kill(stranger, signal.SIGKILL)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """Have time pass only for who looks at it, half a second each time."""
+    now = itertools.count(step=0.5)
+    for module in (process, processes):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    monkeypatch.setattr(process, "_POLL_S", 0.001)
+    return now
+
+
+def template_at(connection: Connection, scratch: Path, **changes: Any) -> Template:
+    """Return a template at the other end of a connection, whose number is not yet known."""
+    settings = template_settings(scratch=str(scratch), **changes)
+    return Template(settings, Guardian(), 300, copy=(0, connection))
+
+
 def test_a_copy_that_hangs_at_its_fork_is_waited_for_shortly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+    tmp_path: Path, clock: Iterator[float], wording: Wording
 ) -> None:
     """However long the setup of tests may take; one that has begun may take as long as that."""
-    now = itertools.count(step=0.5)
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
-    monkeypatch.setattr(process, "_POLL_S", 0.001)
-    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], "", False, "", {}, "", "", [], forks=True)
     lost = []
     for has_begun in (False, True):
         here, there = connected()
-        stem = Stem("stem", start, Guardian(), 300, here)
-        begun_s = next(now)
+        template = template_at(here, tmp_path, forks=True, name="stem")
+        begun_s = next(clock)
         copy = begun_copy(there) if has_begun else 0
         assert not has_begun or here.poll(60)
-        with there, pytest.raises(WorkerLostError) as caught:
-            stem.wait_ready()
-        lost.append((str(caught.value), (next(now) - begun_s) // 100 * 100))
-        if copy:
-            assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == -signal.SIGABRT
+        with there, pytest.raises(ProcessLostError) as caught:
+            template.wait_ready()
+        lost.append((str(caught.value), (next(clock) - begun_s) // 100 * 100))
+        assert not (copy and psutil.pid_exists(copy))
     assert [waited_s for _, waited_s in lost] == [0, 300]
     assert [text for text, _ in lost] == wording
 
 
-def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_hang_together_take_one_limit(tmp_path: Path, clock: Iterator[float]) -> None:
     """Three first calls that hang are waited for as long as one, and all of the workers are ended."""
-    now = itertools.count(step=0.5)
-    clock = SimpleNamespace(monotonic=lambda: float(next(now)))  # time passes only for who looks at it
-    monkeypatch.setattr(process, "time", clock)
-    monkeypatch.setattr(process, "_POLL_S", 0.001)
-    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], "", False, "", {}, "", "", [])
     ends = [connected() for _ in range(3)]
-    workers = [Stem("worker", start, Guardian(), 300, here).worker() for here, _ in ends]
+    workers = [template_at(here, tmp_path).lease() for here, _ in ends]
+    order = wire.Open("test", None, [0], last_first=False, setup_s=300, patience_s=300, reports=False)
     for worker in workers:
-        worker.start_run("test", None, setup_s=300, patience_s=300)
+        worker.start_run(order)
         worker.start_check()
-    begun_s = clock.monotonic()
-    with pytest.raises(WorkerLostError):
+    begun_s = next(clock)
+    with pytest.raises(ProcessLostError):
         wait_all(workers, lambda worker: worker.wait_checked())
-    assert clock.monotonic() - begun_s < 2 * 300
+    assert next(clock) - begun_s < 2 * 300
     assert not any(worker.alive for worker in workers)
     for _, there in ends:
         there.close()

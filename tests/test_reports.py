@@ -20,7 +20,7 @@ from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import parse
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
-from pytest_rlperf.model.judged import Allowance, Creep, Lever, LeverKind, Outcome, Status
+from pytest_rlperf.model.judged import Allowance, Creep, Outcome, Remedy, RemedyKind, Status
 from pytest_rlperf.model.live import OtherWork
 from pytest_rlperf.model.measured import CounterChange, Counting, PhaseCounts, Result, Share
 from pytest_rlperf.model.stored import Provenance
@@ -34,7 +34,7 @@ from pytest_rlperf.report.html import render_html
 from pytest_rlperf.report.run_json import RunFile, written
 from pytest_rlperf.report.summary import Summary, failure_text, next_steps
 from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.run.one_test import error_of
+from pytest_rlperf.run.conclusion import error_of
 
 HOSTILE = (
     "tests/a b.py::Test<b>::test_x[</script><img src=x onerror=alert(1)>|`@everyone`\"'&::set-output name=x::y%0A"
@@ -225,7 +225,7 @@ def every_status() -> list[Outcome]:
         because(
             spread,
             reasons.PairsUndecided(reasons.Code.SPREAD, 1.05, 0.12, pair_sd=0.04, other_work=OTHER_WORK),
-            lever=Lever(LeverKind.QUIET),
+            remedy=Remedy(RemedyKind.QUIET),
         ),
         because(builders.compared("test_new", Status.NEW, None), reasons.NoBaseline(stores=False)),
         because(

@@ -20,7 +20,8 @@ from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.stored import Acceptance, Link, PairSpread
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import message, saved_lines, verdict_message
-from pytest_rlperf.run.state import RunState, save
+from pytest_rlperf.run.saving import save
+from pytest_rlperf.run.state import RunState
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -3,26 +3,61 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import builders
 import pytest
+from fake_drivers import FakeDriver, carried_out, fake_processes, on_test, usual
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from wording import Wording
 
+from pytest_rlperf import wire
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial
 from pytest_rlperf.model.measured import SliceKind, Workload
+from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.terminal import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
+from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.timers import FakeClock
-from pytest_rlperf.worker import rounds
+from pytest_rlperf.worker import rounds, slowdowns
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks
 from pytest_rlperf.worker.slowdowns import steps_for
+
+
+class Trials:
+    """A test that is compared with itself: pairs find the slowdown that they were warmed up with."""
+
+    def __init__(self, scratch: Path, patch: pytest.MonkeyPatch) -> None:
+        self.processes, self.known = fake_processes(scratch, patch)
+        self.known.answer = self._answer
+        self.slowed: list[tuple[int, wire.Slowdown]] = []
+        self.lost_at = -1
+        self._share = 0.0
+        self._test = on_test()
+
+    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+        if isinstance(order, wire.WarmAll):
+            assert order.slowed is not None
+            self.slowed.append((self.known.drivers.index(driver), order.slowed))
+            self._share = order.slowed.share
+            if len(self.slowed) == self.lost_at:
+                driver.die()
+        if isinstance(order, wire.TakePair):
+            return wire.Taken(builders.pair(math.log1p(self._share)), [])
+        return usual(driver, order)
+
+    def run(self) -> Selfcheck:
+        head = builders.project(Path("/t")).side("HEAD", sys.executable, (), (Path("/t"),))
+        drivers = self.processes.drivers(Sides(head, head, (), (), ()), "other worker", "head worker")
+        return carried_out(self.processes, check_self(self._test, drivers))
 
 
 class Extra:
@@ -47,8 +82,9 @@ class Extra:
 
 def replace_work(patch: pytest.MonkeyPatch, by_itself: Callable[[], object], beside: Callable[[int], object]) -> None:
     """Have extra work be what ``by_itself`` does of a thousand steps, and ``beside`` of so many after calls."""
-    patch.setattr(rounds, "_thousand", by_itself)
-    patch.setattr(rounds, "work", beside)
+    patch.setattr(slowdowns, "_thousand", by_itself)
+    for module in (rounds, slowdowns):
+        patch.setattr(module, "work", beside)
 
 
 def sized(
@@ -95,6 +131,30 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
                 assert record.items == 4.0 * record.calls
     finally:
         meter.thaw()
+
+
+def test_the_trials_of_a_test_share_their_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unchanged, and with slowdowns whose first pair finds the steps that the others do."""
+    trials = Trials(tmp_path, monkeypatch)
+    found = trials.run()
+    assert [each.slowdown for each in found.trials] == list(SHARES)
+    assert [each.verdict.status for each in found.trials] == [SAME, SAME, UNDECIDED, SLOWER, SLOWER]
+    assert {order.steps for _, order in trials.slowed if not order.share} == {0}
+    for share in SHARES[1:]:
+        first, *others = [order.steps for _, order in trials.slowed if order.share == share]
+        assert first is None
+        assert {*others} == {7}
+    assert len(trials.known.drivers) == len({number for number, _ in trials.slowed}) < len(trials.slowed)
+    opened = [sum(isinstance(order, wire.Open) for order in driver.orders) for driver in trials.known.drivers]
+    assert {*opened} == {1}
+
+
+def test_a_lost_pair_of_a_self_check_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one that the trials from then on share."""
+    trials = Trials(tmp_path, monkeypatch)
+    trials.lost_at = 5
+    assert len(trials.run().trials) == len(SHARES)
+    assert sum(not driver.alive for driver in trials.known.drivers) == 1
 
 
 def trial(share: float, status: Status, ratio: float | None = None) -> Trial:

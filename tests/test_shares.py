@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from wording import Wording
 
-from pytest_rlperf.counters.attribution import (
+from pytest_rlperf.devices import wait_for_all
+from pytest_rlperf.model.measured import Workload
+from pytest_rlperf.worker.attribution import explain
+from pytest_rlperf.worker.shares import (
     ProfilerBusyError,
     is_environment,
     owner_of_native,
     refuse_company,
     shares,
 )
-from pytest_rlperf.devices import wait_for_all
-from pytest_rlperf.model.measured import Workload
-from pytest_rlperf.worker.attribution import explain
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,9 @@ from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import environment, programs, versions
 from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
 from pytest_rlperf.sides.installs import copies_of, installs_from, not_installed
-from pytest_rlperf.sides.observed import Reads, check_loaded, compare_reads, loaded_files
+from pytest_rlperf.sides.observer import LoadedFiles
 from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 from pytest_rlperf.sides.trees import Relocation
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -238,7 +239,7 @@ def test_state_of_the_parent_shows_changes(parent: Path) -> None:
 
 
 def test_loaded_files_are_watched_ones_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are named without links; other modules, and those that have no file, are left out."""
+    """Files are named without links; other modules are left out, and those that have no file or are known alike."""
     real = write(tmp_path / "real", {"watched_module.py": ""})
     elsewhere = write(tmp_path / "elsewhere", {"named_package/__init__.py": "", "unnamed_module.py": ""})
     (tmp_path / "link").symlink_to(real)
@@ -247,10 +248,22 @@ def test_loaded_files_are_watched_ones_and_packages(tmp_path: Path, monkeypatch:
     for name in ("watched_module", "named_package", "unnamed_module"):
         monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.import_module(name)
-    assert loaded_files([str(real)], ["named_package", "named"]) == {
-        "watched_module": str(real / "watched_module.py"),
-        "named_package": str(elsewhere / "named_package/__init__.py"),
-    }
+    watched = {"watched_module": str(real / "watched_module.py")}
+    named = {"named_package": str(elsewhere / "named_package/__init__.py")}
+    loaded = LoadedFiles([str(real)], ["named_package", "named"])
+    assert loaded.now() == {**watched, **named}
+    alike = frozenset(sys.modules)
+    later = LoadedFiles([str(real)], ["named_package", "named"], alike)
+    assert later.now() == {}
+    monkeypatch.delitem(sys.modules, "watched_module")
+    assert loaded.now() == named
+    importlib.import_module("watched_module")
+    assert loaded.now() == {**watched, **named}
+    monkeypatch.delitem(sys.modules, "watched_module")
+    write(real, {"new_module.py": ""})
+    importlib.invalidate_caches()
+    monkeypatch.setitem(sys.modules, "new_module", importlib.import_module("new_module"))
+    assert loaded.now() == {**named, "new_module": str(real / "new_module.py")}
 
 
 def make_side(label: str, home: Path) -> Side:

@@ -22,8 +22,8 @@ from packaging.requirements import Requirement
 import pytest_rlperf
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.environment import make_environment, site_packages
-from pytest_rlperf.sides.observed import Reads, compare_reads
 from pytest_rlperf.sides.programs import run_pip
+from pytest_rlperf.sides.reads import Reads, compare_reads
 
 CONFTEST = """
 import pytest
@@ -78,7 +78,7 @@ RUN = """
 import json, sys
 start = json.loads(sys.argv[1])
 sys.path[:] = start["path"]
-from pytest_rlperf.sides.observed import Observer
+from pytest_rlperf.sides.observer import Observer
 observer = Observer(start["homes"])
 import pytest
 quiet = ["-q", "-s", "-p", "no:cacheprovider"]

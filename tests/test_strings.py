@@ -22,7 +22,7 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
-from pytest_rlperf.run.state import Baselines
+from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import Preparation
 

@@ -23,7 +23,7 @@ from pytest_rlperf.report.table import folded
 from pytest_rlperf.report.tables import phase_table
 from pytest_rlperf.report.terminal import LiveLine, LogLine, Screen, render_summary
 from pytest_rlperf.report.wording import origin_text, phases_note
-from pytest_rlperf.run.loop import TimeLeft
+from pytest_rlperf.run.budget import TimeLeft
 
 PACKAGE = Path(pytest_rlperf.__file__).parent
 SUMMARY = Summary(

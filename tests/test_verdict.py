@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import builders
 import pytest
 from wording import Wording
 
+from pytest_rlperf.judge.live import judge_records
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
@@ -29,6 +31,12 @@ def live(*percents: float) -> Live:
     """Return a live comparison whose pairs differ by so many percent."""
     pairs = tuple(builders.pair(math.log1p(percent / 100)) for percent in percents)
     return Live("main", "HEAD", HEAD, pairs, ())
+
+
+def paired(*percents: float) -> dict[str, Any]:
+    """Return the fields of evidence by such pairs, with the verdict that these ended with."""
+    found = live(*percents)
+    return {"live": found, "timed": judge_records(found.pairs, POLICY, final=True)}
 
 
 def counting(syncs: int) -> Counting:
@@ -65,11 +73,11 @@ def test_no_reason_is_needed_where_nothing_is_in_doubt() -> None:
 
 def test_live_pairs_decide_whatever_is_stored() -> None:
     """The pairs are the verdict; the stored figures explain a SAME that looks like a mistake beside them."""
-    evidence = Evidence(HEAD, STORED, live=live(0, 0, 0), by_itself=TWICE, versions=NUMPY)
+    evidence = Evidence(HEAD, STORED, **paired(0, 0, 0), by_itself=TWICE, versions=NUMPY)
     found = judge(evidence, POLICY)
     assert (found.status, found.reason) == (Status.SAME, reasons.OtherEnvironment(2.0, NUMPY, None))
     assert judge(replace(evidence, by_itself=HEAD), POLICY).reason == reasons.PairsSame(3, 0.03)
-    slower = judge(replace(evidence, live=live(5, 6, 5, 4)), POLICY)
+    slower = judge(replace(evidence, **paired(5, 6, 5, 4)), POLICY)
     assert (slower.status, slower.reason.code) == (Status.SLOWER, Code.LIVE)
 
 
@@ -77,7 +85,7 @@ def test_pairs_on_different_devices_are_incomparable() -> None:
     """However clear the pairs are, times of a device and of none are not compared; the base is named."""
     figures = DeviceFigures("cuda:0 Made Up", Pace.LATENCY, 1e-3, 1e-3, None, 0, 0.0, {}, None, 0, ())
     head = builders.result(workers=(builders.worker(device=figures),) * 5)
-    found = judge(Evidence(head, live=live(5, 6, 5, 4)), POLICY)
+    found = judge(Evidence(head, **paired(5, 6, 5, 4)), POLICY)
     device = reasons.Incomparable(Code.DEVICE, "the device", "the host", "cuda:0 Made Up", "main", stores=False)
     assert (found.status, found.reason) == (Status.INCOMPARABLE, device)
 
@@ -85,7 +93,7 @@ def test_pairs_on_different_devices_are_incomparable() -> None:
 def test_pairs_that_were_cut_short_are_undecided() -> None:
     """A comparison that ended before its least number of pairs has a verdict, with what would help."""
     for pairs in ((1.0,), (1.0, -1.0)):
-        found = judge(Evidence(HEAD, live=live(*pairs)), POLICY)
+        found = judge(Evidence(HEAD, **paired(*pairs)), POLICY)
         assert found.status is Status.UNDECIDED
         assert isinstance(found.reason, reasons.PairsUndecided)
         assert (found.reason.code, found.reason.time_is_short) == (Code.PAIRS, True)
@@ -95,8 +103,8 @@ def test_a_side_that_broke_the_rules_is_no_side() -> None:
     """Either side's background work makes pairs INVALID, however clear they are."""
     busy = builders.result(workers=(builders.worker(idle_cpu_share=0.2),) * 5)
     for evidence in (
-        Evidence(busy, live=live(5, 6, 5, 4)),
-        Evidence(HEAD, live=replace(live(5, 6, 5, 4), base=busy)),
+        Evidence(busy, **paired(5, 6, 5, 4)),
+        replace(Evidence(HEAD, **paired(5, 6, 5, 4)), live=replace(live(5, 6, 5, 4), base=busy)),
     ):
         found = judge(evidence, POLICY)
         assert (found.status, found.reason) == (Status.INVALID, reasons.BackgroundWork(0.2))

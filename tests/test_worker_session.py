@@ -19,24 +19,19 @@ import msgspec
 import numpy as np
 import pytest
 from _pytest.config import ConftestImportFailure
+from builders import template_settings
 from wording import Wording
 
-from pytest_rlperf import wire as m
+from pytest_rlperf import wire
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.spawn.connections import connected
 from pytest_rlperf.spawn.preload import library_variables
-from pytest_rlperf.spawn.process import connected
 from pytest_rlperf.timers import FakeClock
 from pytest_rlperf.worker import session
+from pytest_rlperf.worker.engine import Engine, Unwound
 
 HERE = Path(__file__).resolve()
-
-
-def start(**changes: Any) -> m.Start:
-    lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "sites")}
-    texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
-    others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
-    return m.Start(**(lists | texts | others | changes))
 
 
 @pytest.fixture
@@ -50,9 +45,10 @@ def ends() -> Iterator[tuple[Connection, Connection]]:
 def test_own_modules_that_the_first_call_loads_are_listed(
     ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    """With their files; others are not."""
+    """With their files; others are not, but that they were imported since the process could be copied is known."""
     here, there = ends
-    engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there)
+    engine = Engine(template_settings(watched=[str(HERE.parent)]), there)
+    engine.note_modules()
 
     def call() -> None:
         for name, file in (("rlperf_library", "/usr/lib/rlperf_library.py"), ("rlperf_own", str(HERE))):
@@ -60,24 +56,25 @@ def test_own_modules_that_the_first_call_loads_are_listed(
             module.__spec__, module.__file__ = ModuleSpec(name, None), file
             monkeypatch.setitem(sys.modules, name, module)
 
-    m.send(here, m.Check(number=5))
-    m.send(here, m.Leave())
-    with pytest.raises(session.Unwound):
+    wire.send(here, wire.Check(number=5))
+    wire.send(here, wire.Leave())
+    with pytest.raises(Unwound):
         engine.measure(Workload("callable", call, 1.0, "call", call), SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
-    m.receive_from_worker(here)
-    answer = m.receive_from_worker(here)
-    assert isinstance(answer, m.Answer)
-    checked = m.answer_to(m.Check(), answer)
+    wire.receive_from_worker(here)
+    answer = wire.receive_from_worker(here)
+    assert isinstance(answer, wire.Answer)
+    checked = wire.answer_to(wire.Check(), answer)
     assert checked.loaded["rlperf_own"] == str(HERE)
     assert "rlperf_library" not in checked.loaded
+    assert {"rlperf_own", "rlperf_library"} <= {*checked.imported} < {*sys.modules}
     assert checked.variables == library_variables()
 
 
 def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connection]) -> None:
     """A copy of the worker ends where it would answer in the worker's place, or take its order."""
     here, there = ends
-    engine = session.RemoteEngine(start(), there)
-    for speak in (partial(engine.send, m.Started()), engine.receive):
+    engine = Engine(template_settings(), there)
+    for speak in (partial(engine.send, wire.Started()), engine.receive):
         pid = os.fork()
         if not pid:
             try:
@@ -86,8 +83,8 @@ def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connectio
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert not here.poll()
-    engine.send(m.Started())
-    assert m.receive_from_worker(here) == m.Started()
+    engine.send(wire.Started())
+    assert wire.receive_from_worker(here) == wire.Started()
 
 
 def test_generators_are_seeded_once_a_test(
@@ -97,7 +94,7 @@ def test_generators_are_seeded_once_a_test(
     seeds: list[int] = []
     drawn: list[float] = []
     here, there = ends
-    engine = session.RemoteEngine(start(), there)
+    engine = Engine(template_settings(), there)
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with monkeypatch.context() as patch:
@@ -108,10 +105,10 @@ def test_generators_are_seeded_once_a_test(
         assert seeds == [1001]
         assert random.random() == random.Random(1001).random()
         monkeypatch.delitem(sys.modules, "torch", raising=False)
-        for order in (m.Check(), m.Check(), m.Leave()):
-            m.send(here, order)
+        for order in (wire.Check(), wire.Check(), wire.Leave()):
+            wire.send(here, order)
         workload = Workload("callable", lambda: None, 1.0, "call", lambda: drawn.append(np.random.random()))
-        with pytest.raises(session.Unwound):
+        with pytest.raises(Unwound):
             engine.measure(workload, SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
         assert drawn == list(np.random.RandomState(1001).random_sample(2))
     finally:
@@ -153,27 +150,27 @@ def test_calls_are_observed_until_they_read_nothing_new(
         made.append("processed")
         return 1.0
 
-    monkeypatch.setattr(session, "monotonic", lambda: clock.now_ns / 1e9)
+    monkeypatch.setattr("pytest_rlperf.worker.engine.monotonic", lambda: clock.now_ns / 1e9)
     here, there = ends
-    engine = session.RemoteEngine(start(observes=True), there, observer)  # type: ignore[arg-type]
-    for order in (m.Observe(2.0, number=1), m.Leave()):
-        m.send(here, order)
+    engine = Engine(template_settings(observes=True), there, observer)  # type: ignore[arg-type]
+    for order in (wire.Observe(2.0, number=1), wire.Leave()):
+        wire.send(here, order)
     workload = Workload("callable", call, 1.0, "call", call, setup=lambda: made.append("setup"), count=processed)
-    with pytest.raises(session.Unwound):
+    with pytest.raises(Unwound):
         engine.measure(workload, SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
     assert made == [*["setup", "call"] * calls, "processed"]
-    assert isinstance(m.receive_from_worker(here), m.Called)
-    answer = m.receive_from_worker(here)
-    assert isinstance(answer, m.Answer)
-    assert m.answer_to(m.Observe(2.0), answer).files == ["/t/own.py"]
+    assert isinstance(wire.receive_from_worker(here), wire.Called)
+    answer = wire.receive_from_worker(here)
+    assert isinstance(answer, wire.Answer)
+    assert wire.answer_to(wire.Observe(2.0), answer).files == ["/t/own.py"]
 
 
 def test_a_text_for_the_user_names_files_by_their_own_places(ends: tuple[Connection, Connection]) -> None:
     """Those of a side's copy by the user's tree, others and those of a side without a copy as they are."""
     text = "/copies/1/own.py:3: in call, of /usr/lib/own.py and /copies/2/own.py"
-    copied = session.RemoteEngine(start(tree="/copies/1", top="/t"), ends[1])
+    copied = Engine(template_settings(tree="/copies/1", top="/t"), ends[1])
     assert copied.shown(text) == "/t/own.py:3: in call, of /usr/lib/own.py and /copies/2/own.py"
-    assert session.RemoteEngine(start(top="/t"), ends[1]).shown(text) == text
+    assert Engine(template_settings(top="/t"), ends[1]).shown(text) == text
 
 
 @pytest.mark.parametrize(
@@ -190,37 +187,37 @@ def test_a_report_can_be_read_whatever_the_users_directory_is_called(
 ) -> None:
     """And names the files of a side's copy by their places there."""
     here, there = ends
-    begun = start(tree="/copies/1", top=top, reports=True)
-    found = session.Session(begun, session.RemoteEngine(begun, there))
+    begun = template_settings(tree="/copies/1", top=top, reports=True)
+    found = session.Session(begun, Engine(begun, there))
     found._config, found._reporting = pytestconfig, True
     found.pytest_runtest_logreport(
         pytest.TestReport(
             "test_it.py::test_it", ("test_it.py", 3, "test_it"), {}, "failed", "/copies/1/own.py:3", "call"
         )
     )
-    message = m.receive_from_worker(here)
-    assert isinstance(message, m.Reported)
+    message = wire.receive_from_worker(here)
+    assert isinstance(message, wire.Reported)
     assert json.loads(message.report)["longrepr"] == f"{top}/own.py:3"
 
 
-def new_session(*orders: m.ToWorker) -> tuple[session.Session, list[m.FromWorker]]:
+def new_session(*orders: wire.ToWorker) -> tuple[session.Session, list[wire.FromWorker]]:
     """Return a session that gets these orders and then the one to quit, and the list of what it sends.
 
     What it sends for the user names ``/copy`` as ``/t``.
     """
-    sent: list[m.FromWorker] = []
+    sent: list[wire.FromWorker] = []
     engine: Any = SimpleNamespace(
         own_fork=contextlib.nullcontext,
-        receive=iter((*orders, m.Quit())).__next__,
+        receive=iter((*orders, wire.Quit())).__next__,
         send=sent.append,
         loaded=dict,
         dropped=0,
         shown=lambda text: text.replace("/copy/", "/t/"),
     )
-    return session.Session(start(), engine), sent
+    return session.Session(template_settings(), engine), sent
 
 
-def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromWorker]:
+def answers(*orders: wire.ToWorker, error: Exception | None = None) -> list[wire.FromWorker]:
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
     found, sent = new_session(*orders)
     if error is not None:
@@ -235,12 +232,12 @@ def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromW
     return list(map(timeless, sent))
 
 
-def timeless(message: m.FromWorker) -> m.FromWorker:
-    return msgspec.structs.replace(message, import_s=0.0) if isinstance(message, m.Ready) else message
+def timeless(message: wire.FromWorker) -> wire.FromWorker:
+    return msgspec.structs.replace(message, import_s=0.0) if isinstance(message, wire.Ready) else message
 
 
-def ready(errors: str = "") -> m.Ready:
-    return m.Ready(PROTOCOL, errors=errors, variables=library_variables())
+def ready(errors: str = "") -> wire.Ready:
+    return wire.Ready(PROTOCOL, errors=errors, variables=library_variables())
 
 
 @pytest.fixture(autouse=True)
@@ -254,9 +251,9 @@ def _no_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_test_that_is_missing_has_the_reason(error: Exception | None, name_missing: bool, wording: Wording) -> None:
     """A file that could not be imported for want of a name is older code's; one with another error is broken."""
-    first, done = answers(m.Run("test_it.py::test_new", None, 1000, reporter=False), error=error)
+    first, done = answers(wire.Run("test_it.py::test_new", None, 1000, reporter=False), error=error)
     assert first == ready("" if error is None else str(error))
-    assert isinstance(done, m.Done)
+    assert isinstance(done, wire.Done)
     assert (done.outcome, done.name_missing) == ("missing", name_missing)
     assert done.text == wording
 
@@ -267,27 +264,27 @@ def test_a_test_that_is_missing_has_the_reason(error: Exception | None, name_mis
 )
 def test_a_session_whose_conftest_fails_has_no_tests(error: Exception, name_missing: bool) -> None:
     """It answers all orders, each test being missing for the reason; a name that is missing is older code's."""
-    found, sent = new_session(*(m.Run(f"test_it.py::{name}", None, 1000, reporter=False) for name in "ab"))
+    found, sent = new_session(*(wire.Run(f"test_it.py::{name}", None, 1000, reporter=False) for name in "ab"))
     try:
         raise error
     except Exception as raised:  # with its trace
         found.serve_without_tests(ConftestImportFailure(Path("/copy/conftest.py"), cause=raised))
     first, *done = map(timeless, sent)
-    assert isinstance(first, m.Ready)
+    assert isinstance(first, wire.Ready)
     assert first == ready(first.errors)
     headline, *trace = first.errors.splitlines()
     assert headline == f"/t/conftest.py: {type(error).__name__}: {error}"
     assert any(f"{HERE.name}" in line for line in trace)
-    assert done == [m.Done("missing", first.errors, each.modules, name_missing=name_missing) for each in done]  # type: ignore[union-attr]
+    assert done == [wire.Done("missing", first.errors, each.modules, name_missing=name_missing) for each in done]  # type: ignore[union-attr]
     assert len(done) == 2
 
 
-def test_a_stem_waits_for_a_copy_that_has_ended() -> None:
+def test_a_template_waits_for_a_copy_that_has_ended() -> None:
     """Its number is in use until then; a process that is no copy of this one is left alone."""
     pid = os.fork()
     if not pid:
         os._exit(3)
-    assert answers(m.Reap(pid), m.Reap(os.getppid())) == [ready()]
+    assert answers(wire.Reap(pid), wire.Reap(os.getppid())) == [ready()]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -303,7 +300,7 @@ def test_settings_of_the_run_alone_are_dropped(tmp_path: Path, monkeypatch: pyte
     for name in ("rerunfailures", "kept"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     args = ["-s", "--assert=plain", "--maxfail=1", "-p", "rerunfailures", "-p", "kept"]
-    config = session._prepare(start(args=args, files=["test_it.py"], scratch=str(tmp_path)))
+    config = session._prepare(template_settings(args=args, files=["test_it.py"], scratch=str(tmp_path)))
     try:
         assert config.pluginmanager.has_plugin("kept")
         assert not config.pluginmanager.has_plugin("rerunfailures")

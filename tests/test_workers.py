@@ -224,7 +224,8 @@ def test_death_at_the_start(tmp_path: Path, workers: str, statuses: dict[str, st
         def test_one(rlperf): rlperf(work)
         def test_two(rlperf): rlperf(work)
     """
-    run = project(tmp_path, tests, conftest).pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}")
+    options = ("--rlperf-lanes=1", "-o", f"rlperf_workers={workers}")  # or two tests would begin at once
+    run = project(tmp_path, tests, conftest).pytest(*ONE_CALL, *options)
     assert run.statuses == statuses, run.text
     assert errors(run.failure("test_one")) == wording
 
@@ -233,9 +234,9 @@ PATIENCE = """
 
 def pytest_configure(config):
     if worker_of(config) is None:
-        from pytest_rlperf.run import loop
+        from pytest_rlperf.run import on_test
 
-        loop._PATIENCE_LEAST_S = 4.0  # of 10 s
+        on_test._PATIENCE_LEAST_S = 4.0  # of 10 s
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
@@ -24,15 +24,16 @@ def tally(
     repetitions: int,
     devices: Sequence[Device] | None = None,
     environments: Sequence[str] = (),
+    names: Collection[str] = (),
 ) -> Tally:
     """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
 
     Each instrument has one more call, uncounted, for whatever a first call makes; ``setup`` runs before every call.
     ``devices`` are the devices to count; None stands for PyTorch's, if it uses one already. ``environments`` names the
-    classes of environments whose steps are counted (see ``Steps``). A counter that cannot be counted is left out, with
-    a note.
+    classes of environments whose steps are counted (see ``Steps``). Only instruments count that have one of ``names``,
+    all where there are none. A counter that cannot be counted is left out, with a note.
     """
-    passes = _Passes(call, setup, probes, repetitions)
+    passes = _Passes(call, setup, probes, repetitions, names)
     with quiet(), undisturbed():
         calls = MonitoredCalls() if sys.version_info >= (3, 12) else Calls()
         is_counted = passes.run(calls)
@@ -58,17 +59,30 @@ class _Passes:
     """The passes of all instruments over one call, and what they have counted so far."""
 
     def __init__(
-        self, call: Callable[[], object], setup: Callable[[], None] | None, probes: Sequence[Probe], repetitions: int
+        self,
+        call: Callable[[], object],
+        setup: Callable[[], None] | None,
+        probes: Sequence[Probe],
+        repetitions: int,
+        wanted: Collection[str],
     ) -> None:
         self._call = call
         self._setup = setup
         self._probes = probes
+        self._wanted = {name.partition(":")[0] for name in wanted}
+        if not self._wanted.isdisjoint(Operations.names):  # whose pass depends on what that of calls has seen
+            self._wanted.update(Calls.names)
         self._counts: list[list[Count]] = [[] for _ in range(repetitions)]
         self._notes: list[str] = []
         self.has_failed = False
 
     def run(self, instrument: Instrument) -> bool:
-        """Make an instrument's pass, and return whether it could count; where not, a note has the reason."""
+        """Make an instrument's pass, and return whether it could count; where not, a note has the reason.
+
+        One that is not wanted makes none.
+        """
+        if self._wanted and self._wanted.isdisjoint(instrument.names):
+            return False
         instrument.recorder.probes = self._probes
         try:
             # In this order: a probe goes on with the method that it finds.
@@ -96,7 +110,9 @@ class _Passes:
             self._call()
 
     def leave_out(self, names: Sequence[str], reason: str) -> None:
-        """Note that something is not counted, and why."""
+        """Note that something is not counted that is wanted, and why."""
+        if self._wanted and self._wanted.isdisjoint(names):
+            return
         self._notes.append(f"not counted: {', '.join(names)}: {reason}")
 
     def tally(self) -> Tally:

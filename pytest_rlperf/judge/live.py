@@ -22,9 +22,9 @@ from pytest_rlperf.model.judged import (
     CONFIDENCE,
     Estimate,
     Fitness,
-    Lever,
-    LeverKind,
     Policy,
+    Remedy,
+    RemedyKind,
     Selfcheck,
     Status,
     Verdict,
@@ -91,7 +91,7 @@ def judge_records(
     pair_s = statistics.fmean(record.seconds * max(1.0, PAIR_BLOCKS / record.blocks) for record in records)
     judge = _LiveJudge(policy, base_call_s, placed=placed, history=history)
     return replace(
-        found, reason=reason, lever=judge.lever(reason, ratios, pair_s, can_count=counted and not policy.gates)
+        found, reason=reason, remedy=judge.remedy(reason, ratios, pair_s, can_count=counted and not policy.gates)
     )
 
 
@@ -111,7 +111,7 @@ def judge_pairs(
     deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``; ``final`` where no
     more pairs can be had. ``placed`` where one CPU ran both sides of every pair; ``history`` is how much earlier pairs
     of this test differed. ``confirms`` is which pairs can confirm a change, all where it is left out: what the pairs of
-    one loader have in common is no chance of theirs.
+    one preload server have in common is no chance of theirs.
     """
     judge = _LiveJudge(policy, base_call_s, placed=placed, history=history)
     for count in range(judge.least, len(log_ratios) + 1):
@@ -290,7 +290,7 @@ class _LiveJudge:
 
         return spread.average(decided)
 
-    def lever(self, undecided: PairsUndecided, seen: Sequence[float], pair_s: float, *, can_count: bool) -> Lever:
+    def remedy(self, undecided: PairsUndecided, seen: Sequence[float], pair_s: float, *, can_count: bool) -> Remedy:
         """Return the one change that would most likely decide, given the pairs seen, which took ``pair_s`` each.
 
         ``can_count`` where exact counts of both sides are there and gate nothing yet.
@@ -306,18 +306,18 @@ class _LiveJudge:
             more = range(count + 1, _PAIRS_MOST * most + 1)
             pairs = next((pairs for pairs in more if self._chance(seen, spread, pairs) >= _LIKELY), None)
         if undecided.time_is_short and pairs is not None and (pairs <= most or not is_spread):
-            return Lever(LeverKind.TIME, _SECONDS_STEP * math.ceil(pairs * pair_s / _SECONDS_STEP))
+            return Remedy(RemedyKind.TIME, _SECONDS_STEP * math.ceil(pairs * pair_s / _SECONDS_STEP))
         if is_spread and undecided.other_work is not None:
-            return Lever(LeverKind.QUIET)
+            return Remedy(RemedyKind.QUIET)
         if pairs is not None and not undecided.time_is_short:
-            return Lever(LeverKind.PAIRS, pairs)
+            return Remedy(RemedyKind.PAIRS, pairs)
         wider = (percent / 100 for percent in range(1, 101) if percent / 100 > self._policy.tolerance)
         judges = ((tolerance, self._with_tolerance(tolerance)) for tolerance in wider)
         decide = (tolerance for tolerance, judge in judges if judge._chance(seen, spread, max(count, most)) >= _LIKELY)
         tolerance = next(decide, None)
         if can_count and (tolerance is None or tolerance > _TOLERABLE):
-            return Lever(LeverKind.COUNTS)
-        return Lever(LeverKind.QUIET) if tolerance is None else Lever(LeverKind.TOLERANCE, tolerance)
+            return Remedy(RemedyKind.COUNTS)
+        return Remedy(RemedyKind.QUIET) if tolerance is None else Remedy(RemedyKind.TOLERANCE, tolerance)
 
     def _with_tolerance(self, tolerance: float) -> _LiveJudge:
         policy = replace(self._policy, tolerance=tolerance)

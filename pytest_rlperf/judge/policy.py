@@ -33,7 +33,7 @@ def overruled(policy: Policy, verdict: Verdict, status: Status, reason: Reason) 
     """Return a verdict that something else than times decides, with what the times show by themselves beside it."""
     alone = TimeAlone(verdict.status.value, verdict.reason)
     also = (alone, *verdict.also)
-    return replace(verdict, status=status, reason=reason, also=also, lever=None, gated=policy.gated)
+    return replace(verdict, status=status, reason=reason, also=also, remedy=None, gated=policy.gated)
 
 
 def finding(policy: Policy, kind: str, line: str, figures: Mapping[str, float]) -> Finding:

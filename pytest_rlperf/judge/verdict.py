@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pytest_rlperf.errors import closest
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.findings import find_all
-from pytest_rlperf.judge.live import judge_records
 from pytest_rlperf.judge.policy import overruled, verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
@@ -40,7 +39,7 @@ class Evidence:
     ``by_itself`` are head's figures by itself where live pairs were to settle what they show beside the stored ones;
     ``versions`` are the packages that have changed since those were stored. ``law`` is what the test's series, of which
     it is the last one measured, shows of growth with size. ``edited`` is a file of the user's own tree that was changed
-    meanwhile.
+    meanwhile. ``timed`` is the verdict by the times of live pairs, with which these ended.
     """
 
     head: Result
@@ -48,6 +47,7 @@ class Evidence:
     others: tuple[tuple[MachineDifference, ...], ...] = ()
     unsettled: reasons.NotSettledLive | None = None
     live: Live | None = None
+    timed: Verdict | None = None
     unpaired: reasons.Unpaired | None = None
     by_itself: Result | None = None
     versions: tuple[VersionChange, ...] = ()
@@ -105,16 +105,14 @@ def _by_stored(evidence: Evidence, policy: Policy) -> Verdict:
 
 def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
     """Return the verdict of live pairs, where both sides' measurements are valid and can be compared."""
-    history = None if evidence.stored is None else evidence.stored.pairs
-    counted = evidence.counts is not None
-    found = judge_records(live.pairs, policy, final=True, history=history, counted=counted)
+    found = evidence.timed
     assert found is not None
     broken = broken_rule(evidence.head) or broken_rule(live.base)
     if broken is not None:
-        return replace(found, status=Status.INVALID, reason=broken, lever=None)
+        return replace(found, status=Status.INVALID, reason=broken, remedy=None)
     elsewhere = other_device(live.base, evidence.head, live.base_label)
     if elsewhere is not None:
-        return replace(found, status=Status.INCOMPARABLE, reason=elsewhere, lever=None)
+        return replace(found, status=Status.INCOMPARABLE, reason=elsewhere, remedy=None)
     environment = _environment(evidence, policy, None) if found.status is Status.SAME else None
     return found if environment is None else replace(found, reason=environment)
 

@@ -2,6 +2,6 @@
 
 SLICE_S = 0.015
 TURN_S = 0.0075  # a slice in turn with another process: the machine's pace changes within tens of milliseconds
-WARM_UP_S = 0.25
+WARM_UP_S = 0.15
 WARM_UP_MOST_S = 2.0
-WARM_UP_AGAIN_S = 0.1
+WARM_UP_AGAIN_S = 0.06

@@ -95,7 +95,7 @@ class Finding:
     gates: bool
 
 
-class LeverKind(str, enum.Enum):
+class RemedyKind(str, enum.Enum):
     """What a user can change so that live pairs decide."""
 
     TIME = "time"
@@ -106,13 +106,13 @@ class LeverKind(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Lever:
+class Remedy:
     """The one change that would most likely decide an UNDECIDED of live pairs.
 
     ``amount`` is enough: seconds of TIME, the most PAIRS, a TOLERANCE (0.05 is 5 %); None for the other kinds.
     """
 
-    kind: LeverKind
+    kind: RemedyKind
     amount: float | None = None
 
 
@@ -123,7 +123,7 @@ class Verdict:
     ``smallest_seen`` is the slowdown (0.2 is 20 %) that this comparison would have found: live pairs 95 times of 100.
     ``suspect`` marks an estimate over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a
     commit of the change does. ``counters`` are the exact counts that changed, ``findings`` what else is worse. ``also``
-    are further reasons beside the one that decides. ``lever`` is what helps where live pairs decide nothing.
+    are further reasons beside the one that decides. ``remedy`` is what helps where live pairs decide nothing.
     """
 
     status: Status
@@ -137,7 +137,7 @@ class Verdict:
     allowance: Allowance | None = None
     also: tuple[Reason, ...] = ()
     findings: tuple[Finding, ...] = ()
-    lever: Lever | None = None
+    remedy: Remedy | None = None
 
     @property
     def by_counts(self) -> bool:

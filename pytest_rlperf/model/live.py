@@ -58,9 +58,9 @@ class PairRecord:
     ``wall_log_ratio`` is the logarithm of head's time over base's, ``cpu_log_ratio`` the same of CPU times, which may
     stand in where both sides were ``alone``. ``placed`` is the one CPU both sides were kept on, None where the kernel
     placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what starting workers and setting up took,
-    ``seconds`` what warming up and taking slices did. ``loader`` is the number of the loader that both sides were
-    forked from, None where they were new interpreters. ``readings`` were taken before the first slice, after the last
-    one and at growing distances between; ``phases`` are those that both sides have. ``first_call_s`` is what the
+    ``seconds`` what warming up and taking slices did. ``loader`` is the number of the preload server that both sides
+    were forked from, None where they were new interpreters. ``readings`` were taken before the first slice, after the
+    last one and at growing distances between; ``phases`` are those that both sides have. ``first_call_s`` is what the
     checked call took on base and on head, ``import_s`` what importing and collecting the tests did. ``other_work`` is
     kept where the test is UNDECIDED, on Linux.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf.model.live import OtherWork
-from pytest_rlperf.spawn.contract import Worker
+from pytest_rlperf.pair.processes import Worker
 from pytest_rlperf.spawn.cpus import read_system_file, usable_cpus
 
 _IDLE_LEAST_S = 0.5  # a watch for idle workers: one tick is 2 % of it
@@ -70,9 +70,10 @@ class _CpuTimes(NamedTuple):
 
 
 class OtherWorkWatch:
-    """Watches from now on what processes use CPUs, but for this one and those that it has started."""
+    """Watches from now on what processes use CPUs, but for the run ``own`` and those that it has started."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = Path("/proc")) -> None:
+    def __init__(self, own: int, clock: Callable[[], float] = time.monotonic, proc: Path = Path("/proc")) -> None:
+        self._own = own
         self._clock = clock
         self._proc = proc
         self._started_s = clock()
@@ -84,7 +85,7 @@ class OtherWorkWatch:
         ticks = (self._clock() - self._started_s) * os.sysconf("SC_CLK_TCK") if after.cpus else 0.0
         if not ticks:
             return None
-        used, own = after.since(self._before), os.getpid()
+        used, own = after.since(self._before), self._own
         others = {pid: each for pid, each in used.items() if each and own not in after.lineage(pid)}
         by_name: Counter[str] = Counter()
         for pid, each in others.items():

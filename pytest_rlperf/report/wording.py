@@ -16,9 +16,9 @@ from pytest_rlperf.model.judged import (
     Allowance,
     Estimate,
     Fitness,
-    Lever,
-    LeverKind,
     Outcome,
+    Remedy,
+    RemedyKind,
     Selfcheck,
     Status,
     Verdict,
@@ -86,8 +86,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     if isinstance(verdict.reason, reasons.FullReason):
         return reason_lines(verdict.reason)
     found = reason_lines(verdict.reason)
-    if verdict.lever is not None:
-        found.append(_lever_text(verdict.lever, verdict.reason))
+    if verdict.remedy is not None:
+        found.append(_remedy_text(verdict.remedy, verdict.reason))
     found += [line for reason in verdict.also for line in reason_lines(reason)]
     return found if verdict.allowance is None else [*found, accepted_text(verdict.allowance)]
 
@@ -267,19 +267,19 @@ def _other_work(work: OtherWork) -> str:
     return f"other processes used {everything} of the CPUs, {name} {named} of one"
 
 
-def _lever_text(lever: Lever, reason: Reason) -> str:
+def _remedy_text(remedy: Remedy, reason: Reason) -> str:
     """Write the one change that would most likely decide."""
-    amount = lever.amount or 0.0
-    match lever.kind:
-        case LeverKind.TIME:
+    amount = remedy.amount or 0.0
+    match remedy.kind:
+        case RemedyKind.TIME:
             return f"raise --rlperf-max-time to {amount:g}"
-        case LeverKind.PAIRS:
+        case RemedyKind.PAIRS:
             return f"raise --rlperf-pairs to 3..{amount:g}"
-        case LeverKind.TOLERANCE:
+        case RemedyKind.TOLERANCE:
             return f"raise --rlperf-tolerance to {100 * amount:g}%"
-        case LeverKind.COUNTS:
+        case RemedyKind.COUNTS:
             return "let counts gate, which are exact: --rlperf-findings=counts=gate"
-        case LeverKind.QUIET:
+        case RemedyKind.QUIET:
             work = reason.other_work if isinstance(reason, reasons.PairsUndecided) else None
             if work is None or not work.process:
                 return "measure again on a quieter machine"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -17,9 +16,12 @@ from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
+from pytest_rlperf.run.conclusion import essence
+from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.hooks import MeasuredRun
-from pytest_rlperf.run.loop import Beginning, TestInLane, TestLoop, make_lanes, make_project
-from pytest_rlperf.run.one_test import essence
+from pytest_rlperf.run.in_lane import TestInLane
+from pytest_rlperf.run.lanes import make_lanes
+from pytest_rlperf.run.loop import Beginning, TestLoop, make_project
 from pytest_rlperf.sides.prepare import Candidate, Preparation
 from pytest_rlperf.spawn.guardian import Guardian
 
@@ -180,6 +182,8 @@ class ProbeLoop(TestLoop):
         except SideError as error:
             raise usage_error(error) from None
 
-    def _report(self, test: TestInLane, measured: Future[None], count: Callable[[], None]) -> None:
-        self._await(test, measured, count)
-        self._reasons[test.measuring.group.key] = essence(test.failure)
+    def _begin_report(self, test: TestInLane) -> None:
+        """Report nothing."""
+
+    def _report(self, test: TestInLane, reports: ReportForwarder | None) -> None:
+        self._reasons[test.key] = essence(test.failure)

@@ -27,11 +27,14 @@ from pytest_rlperf.report.table import shortened
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLine, Screen
 from pytest_rlperf.report.wording import note_lines, seen_from_here
-from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
-from pytest_rlperf.run.one_test import error_of, essence, failure_of
-from pytest_rlperf.run.reporting import EndOfRun, check_outputs
-from pytest_rlperf.run.state import RunState, save, tree_top
-from pytest_rlperf.sides.observed import ImportWatch
+from pytest_rlperf.run.conclusion import error_of, essence, failure_of
+from pytest_rlperf.run.end_of_run import EndOfRun, check_outputs
+from pytest_rlperf.run.lanes import make_lanes
+from pytest_rlperf.run.loop import Beginning, TestLoop
+from pytest_rlperf.run.saving import save
+from pytest_rlperf.run.state import RunState
+from pytest_rlperf.sides.git import tree_top
+from pytest_rlperf.sides.import_watch import ImportWatch
 from pytest_rlperf.spawn.untouched import standard_and_own
 from pytest_rlperf.writing import OutputError
 

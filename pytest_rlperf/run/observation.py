@@ -2,105 +2,106 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from dataclasses import replace
-from operator import methodcaller
-
-from pytest_rlperf import wire as m
+from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
-from pytest_rlperf.run.live_comparison import Measuring, UnpairedError
-from pytest_rlperf.sides.observed import Reads
-from pytest_rlperf.spawn.contract import WorkerStoppedError, check
-from pytest_rlperf.spawn.process import Worker
-from pytest_rlperf.spawn.stems import Stems
+from pytest_rlperf.run.drivers import Drivers
+from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.live import UnpairedError
+from pytest_rlperf.run.on_test import OnTest
+from pytest_rlperf.run.schedule import Held, Steps
+from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
+from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 
 ROUNDS = 3  # of processes with seeds of their own: what a test reads may differ from one to the next
 _SEED = 1000
 _LONGEST_S = 2.0  # of one side's calls
 
 
-def same_code(test: Measuring, stems: Stems) -> reasons.SameCode | None:
+def same_code(test: OnTest, drivers: Drivers) -> Steps[reasons.SameCode | None]:
     """Return the reason why a test need not be measured, None where it must be.
 
     It need not where no file differs, or none that any process of either side has read; the last of head's processes
     then reports the test, where it can. A test that fails here fails again where it is reported. UnpairedError where
     measuring it would compare nothing, SideError where a side has read another one's file.
     """
-    base = stems.sides.base.label
-    if stems.is_same_code:
+    base = drivers.sides.base.label
+    if drivers.is_same_code:
         return reasons.SameCode(base)
-    if stems.sides.changed is None:
+    if drivers.sides.changed is None:
         return None
-    test.progress.show("looking what it reads")
-    read = Reads()
-    with test.lanes.lane(test.order), contextlib.ExitStack() as at_end:
+    test.show("looking what it reads")
+    held: Held = yield test.lane()
+    with held:
+        was_forked = not drivers.fresh
+        driver = yield from drivers.lease(observes=True)
+        if was_forked and drivers.fresh and not test.fresh:  # what was to be forked no longer is
+            drivers.give_back(driver)
+            raise RetryFreshError(drivers.fresh)
+        return (yield from _observed(test, drivers, driver))
+
+
+def _observed(test: OnTest, drivers: Drivers, driver: Driver) -> Steps[reasons.SameCode | None]:
+    read, reports = Reads(), list[wire.Reported | wire.Warned]()
+    try:
         for number in range(ROUNDS):
-            at_end.close()
-            last = _Observation(test, stems, _SEED + number)
-            at_end.callback(last.close)
-            found = last.reads()
+            if number:
+                yield from _leave(test, driver)
+            reports.clear()
+            found = yield from _round(test, drivers, driver, _SEED + number, reports)
             if found is None:
-                return None
+                break
             read |= found
             _refuse(read)
             if read.differing:
-                return None
-        if last.is_forked:
-            at_end.pop_all()
-            last.report()
-    return reasons.SameCode(base, len(read.files), len(read.files - stems.sides.tests))
+                break
+        else:
+            if driver.forks:  # no other process needs to run the test: this one reports it
+                driver.forward = test.forward
+                for message in reports:
+                    test.forward(message)
+            else:
+                yield from _leave(test, driver)
+            return reasons.SameCode(drivers.sides.base.label, len(read.files), len(read.files - drivers.sides.tests))
+    except BaseException:
+        test.let_go(driver)
+        test.forget_reporter()
+        raise
+    yield from _leave(test, driver)
+    return None
 
 
-class _Observation:
-    """A test at its call in new processes of both sides."""
-
-    def __init__(self, test: Measuring, stems: Stems, seed: int) -> None:
-        self._test = test
-        self._stems = stems
-        self._at_end = contextlib.ExitStack()
-        self._reports: list[m.Reported | m.Warned] = []
-        base, head = self._at_end.enter_context(stems.observers(seed))
-        self._base, self._head = base, head
-        self._group = replace(
-            test.group, forward=self._reports.append, workers=[], reporter=head, at_end=contextlib.ExitStack()
-        )
-        self._at_end.callback(_leave, [base, head])
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether no other test waits for these processes."""
-        return self._head.stem.forks
-
-    def reads(self) -> Reads | None:
-        """Return what both processes read in the test; None where that is not known."""
-        try:
-            self._group.open([self._base, self._head])
-            check([self._base, self._head])
-            return self._stems.reads(self._base, self._head, _LONGEST_S)
-        except WorkerStoppedError:
-            return None
-
-    def report(self) -> None:
-        """Have head's process report the test, which ends the others with it."""
-        group = self._test.group
-        for message in self._reports:
-            group.forward(message)
-        self._head.forward = group.forward
-        group.reports_by(self._head)
-        group.at_end.callback(self.close)
-
-    def close(self) -> None:
-        """Have both processes leave the test, and let them go."""
-        self._at_end.close()
+def _round(
+    test: OnTest, drivers: Drivers, driver: Driver, seed: int, reports: list[wire.Reported | wire.Warned]
+) -> Steps[Reads | None]:
+    """Return what processes of both sides read in the test; None where that is not known."""
+    sides = drivers.sides
+    try:
+        yield from test.open(driver, drivers, [seed] * 2, forward=reports.append)
+        checked: list[wire.Checked] = yield from test.ask(driver, wire.CheckAll())
+        base, head = ({**ready.loaded, **each.loaded} for ready, each in zip(driver.collected, checked, strict=True))
+        check_loaded(sides, base, head)
+        drivers.learn(*checked)
+        test.first_calls_s = checked[0].first_call_s, checked[1].first_call_s
+        found = Reads()
+        # What the first call has read mostly settles it; else calls go on until they read nothing new.
+        for limit_s in (0.0, _LONGEST_S):
+            seen: list[wire.Observed] = yield from test.ask(driver, wire.ObserveAll(limit_s))
+            found = compare_reads(sides, *(each.files for each in seen))
+            has_children = any(each.children for each in checked) or any(each.children for each in seen)
+            if has_children or found.differing:
+                break
+    except StoppedError:
+        return None
+    return None if has_children else found
 
 
-def _leave(workers: Sequence[Worker]) -> None:
-    """Let workers leave the test, those that still can."""
-    for leave in (methodcaller("start_leaving"), methodcaller("leave")):
-        for worker in workers:
-            with contextlib.suppress(WorkerStoppedError):
-                leave(worker)
+def _leave(test: OnTest, driver: Driver) -> Steps[None]:
+    """Let the observers leave the test, which another process is to report."""
+    try:
+        yield from test.leave(driver)
+    except StoppedError:
+        test.let_go(driver)
+    test.forget_reporter()
 
 
 def _refuse(read: Reads) -> None:

@@ -24,15 +24,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_rlperf import units
-from pytest_rlperf import wire as m
+from pytest_rlperf import units, wire
 from pytest_rlperf.errors import for_log, shown
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Shard
 from pytest_rlperf.model.notes import RunProgress, TextNote
 from pytest_rlperf.options import usage_error
 from pytest_rlperf.report.run_json import MergeError, RunFile, check_shard, decoded, merge_shards, read_document
-from pytest_rlperf.run.reporting import ReportForwarder
+from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.state import RunState
 
 OPTION = "--rlperf-ray"
@@ -254,7 +253,7 @@ class ClusterLoop:
             self.run_state.outcomes.add(outcome)
         reports = ReportForwarder(self.config, item)
         found = answer.reports.get(item.nodeid, [])
-        reports.forward_all(map(m.Reported, found))
+        reports.forward_all(map(wire.Reported, found))
         if not found:
             reports.fabricate(answer.fault)
         reports.finish([])

@@ -381,6 +381,11 @@ def repository_around(directory: Path) -> Repository | None:
         return None
 
 
+def tree_top(directory: Path) -> Path:
+    """Return the directory of the repository that ``directory`` lies in, else itself."""
+    return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), directory)
+
+
 def git_user(directory: Path) -> str:
     """Return the name and address in the git settings that apply to a directory, empty without them."""
     try:

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ GRACE_S = 5.0  # for teardowns after the end of the run's process
 _CLOSE_LIMIT_S = 6 * GRACE_S  # for the guardian, which gives up after GRACE_S, but may wait for a CPU or a disk
 _FINISHED = "finished"
 _POLL_S = 0.05
+_OTHERS = {0, 1}  # sessions of no process of a run: in a container 0 is that of whatever was started from outside
 _CHECK_MS = 1000
 _HAS_PROC = Path("/proc/self/environ").exists()
 
@@ -31,14 +31,26 @@ _HAS_PROC = Path("/proc/self/environ").exists()
 class Guardian:
     """The scratch directory of a run, and the process that guards it; both begin with the first directory used.
 
-    Any thread may use any method.
+    Processes of the run that start others tell it of these by ``pipe``, its descriptor.
     """
 
     def __init__(self) -> None:
+        self.run = os.getpid()
         self.scratch: Path | None = None
-        self._beginning = threading.Lock()
+        self.pipe = -1
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
+
+    @classmethod
+    def joined(cls, run: int, scratch: str, pipe: int) -> Guardian:
+        """Return the guardian of the run, by its process, that has started this one."""
+        guardian = cls()
+        guardian.run, guardian.scratch, guardian.pipe = run, Path(scratch), pipe
+        return guardian
+
+    @property
+    def pipes(self) -> tuple[int, ...]:
+        """The descriptors that a process needs to tell the guardian of others."""
+        return () if self.pipe < 0 else (self.pipe,)
 
     def new_directory(self) -> Path:
         """Return a new directory for files of this run."""
@@ -97,8 +109,8 @@ class Guardian:
         if self._process is None or self.scratch is None:
             return True
         self._tell(_FINISHED)
-        os.close(self._pipe)
-        self._pipe = -1
+        os.close(self.pipe)
+        self.pipe = -1
         answers = True
         try:
             self._process.wait(_CLOSE_LIMIT_S)
@@ -112,9 +124,8 @@ class Guardian:
         return answers
 
     def _ensure_begun(self) -> None:
-        with self._beginning:
-            if self.scratch is None:
-                self.scratch = self._begin()
+        if self.scratch is None:
+            self.scratch = self._begin()
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""
@@ -126,8 +137,8 @@ class Guardian:
             raise SideError(
                 f"cannot make temporary files: {error}; set TMPDIR to a directory with space that you can write to"
             ) from None
-        reading, self._pipe = os.pipe()
-        os.set_blocking(self._pipe, False)  # a guardian that was stopped reads nothing
+        reading, self.pipe = os.pipe()
+        os.set_blocking(self.pipe, False)  # a guardian that was stopped reads nothing
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(scratch), str(os.getpid())],
             stdin=reading,
@@ -141,11 +152,11 @@ class Guardian:
         return scratch
 
     def _tell(self, line: str) -> None:
-        if self._pipe >= 0:
+        if self.pipe >= 0:
             with contextlib.suppress(
                 BrokenPipeError, BlockingIOError
             ):  # it was killed; the workers' own connections end them
-                os.write(self._pipe, f"{line}\n".encode())
+                os.write(self.pipe, f"{line}\n".encode())
 
 
 # --------------------------------------------------------------------------- the guardian's process
@@ -187,9 +198,9 @@ def _wait_for_end(run: int) -> tuple[set[int], bool]:
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             if line == _FINISHED.encode():
-                return workers, True
+                return workers - _OTHERS, True
             (workers.add if line.startswith(b"+") else workers.discard)(int(line[1:]))
-    return workers, False
+    return workers - _OTHERS, False
 
 
 def _members(workers: set[int], marker: bytes) -> Iterator[int]:

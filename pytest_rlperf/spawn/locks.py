@@ -19,22 +19,23 @@ class _Lock(NamedTuple):
     file: str
 
 
-def blocking_lock(pid: int) -> str:
-    """Return the lock that a process waits for, and who has it; empty where it waits for none."""
+def blocking_lock(pid: int, run: int) -> str:
+    """Return the lock that a process waits for, and who has it: ``run`` is the run's; empty where it waits for none."""
     locks = list(_locks())
     waited = {lock.number for lock in locks if lock.waits and lock.pid == pid}
-    return next((_named(lock) for lock in locks if lock.number in waited and not lock.waits), "")
+    return next((_named(lock, run) for lock in locks if lock.number in waited and not lock.waits), "")
 
 
-def own_lock() -> str:
-    """Return a lock that this process has for itself, which others may ask for again and again; empty without one."""
-    own = os.getpid()
-    return next((_named(lock) for lock in _locks() if lock.pid == own and lock.is_exclusive and not lock.waits), "")
+def lock_of(run: int) -> str:
+    """Return a lock that the run's process has, which others may ask for again and again; empty without one."""
+    return next(
+        (_named(lock, run) for lock in _locks() if lock.pid == run and lock.is_exclusive and not lock.waits), ""
+    )
 
 
-def _named(lock: _Lock) -> str:
+def _named(lock: _Lock, run: int) -> str:
     own = "the run's own process has since it imported the tests"
-    return f"the lock on {_path(lock)}, which {own if lock.pid == os.getpid() else f'process {lock.pid} has'}"
+    return f"the lock on {_path(lock)}, which {own if lock.pid == run else f'process {lock.pid} has'}"
 
 
 def _locks() -> Iterator[_Lock]:

@@ -1,10 +1,10 @@
-"""The program of a loader: a process that imports what both sides load alike, and from then on only forks.
+"""The program of a preload server: a process that imports what both sides load alike, and from then on only forks.
 
-For each pair it forks a child that stirs its heap and forks the pair's two stems; so both sides of a pair share their
-memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a device
-that had begun to work would not survive the forks.
+For each pair it forks a driver, which stirs its heap and forks the pair's two templates; so both sides of a pair share
+their memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a
+device that had begun to work would not survive the forks.
 
-A stem, which imports this file, finds out with :func:`fault_of_forks` whether copies of it can work.
+A template, which imports this file, finds out with :func:`fault_of_forks` whether copies of it can work.
 
 This file's text is run by ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
 import; it imports the standard library only, and is of neither side.
@@ -28,16 +28,18 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection
-from socket import recv_fds, socket
+from socket import recv_fds, socket, socketpair
 from typing import Any
 
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
 OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
-_SESSION = "pytest_rlperf.worker.session"
+_SESSION, _DRIVER = "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver"
+GUARDIAN = "PYTEST_RLPERF_GUARDIAN"  # holds the number of the descriptor on which the run's guardian listens
+_pipe: int  # to the guardian
 _connection: Connection  # with the run
 _CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 _usual_threshold: tuple[int, int, int]  # of the garbage collector
-_terminal: tuple[int, int]  # the descriptors of the run's own output, for the stem that writes there
+_terminal: tuple[int, int]  # the descriptors of the run's own output, for the template that writes there
 LIBRARY_VARIABLES = (
     "BLIS_", "CUDA_", "GOTO_", "JAX_", "KMP_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_", "NUMEXPR_", "OMP_",
     "OPENBLAS_", "PYTORCH_", "TF_", "TORCH_", "VECLIB_", "XLA_",
@@ -121,7 +123,7 @@ class Refusal:
 
 
 def settings() -> list[object]:
-    """Return what a module's import may have begun or set for the process, and must not have in a loader.
+    """Return what a module's import may have begun or set for the process, and must not have in a preload server.
 
     Copies lack its threads. Where pytest imports, the log has handlers, and ``logging.basicConfig`` does nothing.
     """
@@ -151,33 +153,58 @@ def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterabl
     for stream in (sys.stdout, sys.stderr):  # or each copy would write it, too
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
-    gc.collect()
+    sys.path_importer_cache.clear()  # each copy would, and would copy the memory that this gives back
     gc.freeze()
     return {"dirty": None, "changes": changes}
 
 
-def fork_pair(starts: list[dict[str, Any]], descriptors: list[int]) -> None:
-    """Fork a child that stirs its heap and forks a stem for each of ``starts``; it lives as long as they do."""
+def import_more(names: Iterable[str]) -> str | None:
+    """Import modules that copies of this process have imported; return the first that leaves more behind than itself.
+
+    That is a thread, a handler of the log or a variable of native libraries, of which copies are not to be made.
+    """
+    for name in names:
+        if name in sys.modules:
+            continue
+        found = settings(), library_variables()
+        with warnings.catch_warnings(), contextlib.suppress(Exception, SystemExit):
+            warnings.simplefilter("ignore")  # a test that imports it has seen them
+            importlib.import_module(name)
+        if (settings(), library_variables()) != found:
+            return name
+    gc.freeze()
+    return None
+
+
+def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
+    """Fork a driver: it stirs its heap, forks its templates, and then has their workers take turns.
+
+    The templates come first: in none of them anything of this package is loaded that the side may have for itself.
+    """
     if fork():
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(descriptor)
         return
     _connection.close()
+    alike = frozenset(sys.modules) if settings["alike"] else frozenset()
     _kept = vary_heap()
-    for start, descriptor in zip(starts, descriptors, strict=True):
-        if not fork():
-            for other in descriptors:
-                if other != descriptor:
-                    os.close(other)
+    begun: list[tuple[int, socket]] = []
+    for start in settings["templates"]:
+        here, there = socketpair()
+        pid = fork()
+        if not pid:
+            for other in (here, *(end for _, end in begun)):
+                other.close()
+            os.close(descriptor)
+            if _pipe >= 0:
+                os.close(_pipe)
+            _kept += vary_heap() if settings["apart"] else []
             become_side(start)
-            importlib.import_module(_SESSION).main(start, descriptor)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            os._exit(0)
+            importlib.import_module(_SESSION).main(start, there.detach(), alike)
+        there.close()
+        begun.append((pid, here))
+    os.setsid()
+    gc.set_threshold(*_usual_threshold)
+    importlib.import_module(_DRIVER).main(settings, descriptor, begun, _pipe)
 
 
 @contextlib.contextmanager
@@ -208,7 +235,7 @@ def fork() -> int:
 
 
 def become_side(start: dict[str, Any]) -> None:
-    """Make this copy of the loader a process like one that the side's own interpreter has started."""
+    """Make this copy of the server a process like one that the side's own interpreter has started."""
     os.setsid()
     log = _open_log(start["output"])
     out, err = _terminal
@@ -272,9 +299,8 @@ def serve() -> None:
                 pass
         except ChildProcessError:
             pass
-        if "starts" in order:
-            descriptors = [receive_descriptor(_connection) for _ in order["starts"]]
-            fork_pair(order["starts"], descriptors)
+        if "settings" in order:
+            fork_driver(order["settings"], receive_descriptor(_connection))
         else:
             answer = load(order["modules"], order["packages"], order["top"], order["apart"])
             _connection.send_bytes(json.dumps({"type": "Imported", **answer}).encode())
@@ -348,7 +374,8 @@ def _try() -> None:
 if __name__ == "__main__":
     sys.path[:] = [entry for entry in sys.path if entry]
     _connection = Connection(int(os.environ.pop(KEY)))
+    _pipe = int(os.environ.pop(GUARDIAN, "-1"))
     _terminal = print_to(os.environ.pop(OUTPUT))
     _usual_threshold = gc.get_threshold()
-    gc.set_threshold(50_000, 10, 10)  # each collection walks all that was imported
+    gc.set_threshold(0)  # each collection would walk all that was imported, and hardly any of it is garbage
     serve()

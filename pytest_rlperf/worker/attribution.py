@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from pytest_rlperf import units
-from pytest_rlperf.counters.attribution import ProfilerBusyError, shares
 from pytest_rlperf.model.measured import Share, Workload
+from pytest_rlperf.worker.shares import ProfilerBusyError, shares
 from pytest_rlperf.worker.tracing import call_plainly
 
 _PLAIN_S = 0.1  # of plain calls; profiled ones take several times as long

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
@@ -18,13 +18,16 @@ from pytest_rlperf.model.measured import Tally, Workload
 from pytest_rlperf.probes.torch import quieten_ranges
 from pytest_rlperf.worker.tracing import call_plainly, look_for_phases
 
-REPETITIONS = 2
 _ONCE = 4.0  # times the limit for a long call that is counted once: several workers show whether it is exact
 _COST_CALLS = 20  # plain calls that take as long as counting one call: every instrument has a pass, and slows it
 
 
 def count(
-    workload: Workload, repetitions: int, limit_s: float, clock_ns: Callable[[], int] = time.perf_counter_ns
+    workload: Workload,
+    repetitions: int,
+    limit_s: float,
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+    instruments: Collection[str] = (),
 ) -> Tally:
     """Count the workload's call ``repetitions`` times, in about ``limit_s``; a long one once, in up to four times that.
 
@@ -45,12 +48,7 @@ def count(
         if longest_s < call_s <= limit_s:
             call_s = min(call_s, look_for_phases(workload, clock_ns)[0])
         if call_s > once_s:
-            reason = (
-                f"a call takes {units.seconds(call_s)}, so counting would take about "
-                f"{units.seconds(_COST_CALLS * call_s)} a worker, over the {units.seconds(_ONCE * limit_s)} that "
-                "--rlperf-max-time leaves for it"
-            )
-            found = Tally((), (f"not counted: {reason}",))
+            found = _declined(call_s, limit_s)
         else:
             found = tally(
                 traced.call,
@@ -59,10 +57,19 @@ def count(
                 repetitions=repetitions if call_s <= longest_s else 1,
                 devices=_devices(workload),
                 environments=_environments(),
+                names=instruments,
             )
             wait_for_all()()  # or the calls would go on while other workers measure
     workload.processed(0)  # items processed while counting belong to no slice
     return found
+
+
+def _declined(call_s: float, limit_s: float) -> Tally:
+    reason = (
+        f"a call takes {units.seconds(call_s)}, so counting would take about {units.seconds(_COST_CALLS * call_s)} a "
+        f"worker, over the {units.seconds(_ONCE * limit_s)} that --rlperf-max-time leaves for it"
+    )
+    return Tally((), (f"not counted: {reason}",))
 
 
 def _environments() -> tuple[str, ...]:

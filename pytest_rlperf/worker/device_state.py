@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from itertools import chain
 from operator import attrgetter
 from types import ModuleType
 from typing import Any, TypeVar
@@ -122,25 +121,6 @@ def count_others(pids: Sequence[int]) -> int | None:
     if os.getpid() not in pids:
         return None
     return sum(pid not in ours and _parent(pid) not in ours for pid in pids)
-
-
-def worst(seen: Iterable[Conditions]) -> Conditions | None:
-    """Return the lowest clocks, the highest temperature, every reason and the most others; None where none is seen."""
-    states = list(seen)
-    if not states:
-        return None
-    reasons = _known(state.throttled for state in states)
-    return Conditions(
-        sm_clock_hz=min(_known(state.sm_clock_hz for state in states), default=None),
-        memory_clock_hz=min(_known(state.memory_clock_hz for state in states), default=None),
-        temperature_c=max(_known(state.temperature_c for state in states), default=None),
-        throttled=tuple(dict.fromkeys(chain.from_iterable(reasons))) if reasons else None,
-        others=max(_known(state.others for state in states), default=None),
-    )
-
-
-def _known(values: Iterable[T | None]) -> list[T]:
-    return [value for value in values if value is not None]
 
 
 def _handle(nvml: Any, uuid: str) -> Any:

@@ -55,7 +55,15 @@ def cpu_reader() -> Callable[[], int]:
 @untouched
 def children() -> set[int]:
     """Return the numbers of this process's child processes."""
-    return {child.pid for child in psutil.Process().children()}
+    try:
+        return {int(pid) for thread in _threads() for pid in _read(f"/proc/self/task/{thread}/children").split()}
+    except OSError:  # psutil reads every process of the machine
+        return {child.pid for child in psutil.Process().children()}
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:  # noqa: PTH123 - several times a test
+        return file.read()
 
 
 @untouched

@@ -1,7 +1,7 @@
-"""A stem or a worker: a pytest session that has collected, and then runs the tests of its orders and measures in them.
+"""A template or a worker: a pytest session that has collected, then runs the tests of its orders and measures in them.
 
 It is an ordinary session of the user's, with the user's options, conftests and plugins, except that it writes no
-reports, and that its run loop waits for orders. A stem that forks has a copy of itself run each test, as a worker;
+reports, and that its run loop waits for orders. A template that forks has a copy of itself run each test, as a worker;
 another one is the worker of all its tests. A measured test runs with all its own fixtures; its call to an rlperf
 fixture stays open and takes slices until the run has a verdict.
 """
@@ -11,21 +11,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import functools
 import gc
 import itertools
 import os
-import random
 import signal
 import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
+from collections.abc import Generator
 from json import dumps, loads
 from multiprocessing.connection import Connection
-from os import _exit, getpid
+from os import _exit
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
@@ -33,23 +30,23 @@ from typing import IO, Any
 import pytest
 from _pytest import capture
 from _pytest.config import ConftestImportFailure, _prepareconfig
-from _pytest.outcomes import Failed
 
-from pytest_rlperf import wire as m
-from pytest_rlperf.devices import wait_for_all
-from pytest_rlperf.errors import ComponentError, MeasurementError, PerformanceRegression
+from pytest_rlperf import wire
+from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.fixtures import ENGINE, result_key
-from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
-from pytest_rlperf.sides.observed import Observer, loaded_files
-from pytest_rlperf.spawn.cpus import usable_cpus
-from pytest_rlperf.spawn.preload import fault_of_forks, fork, library_variables, receive_descriptor, vary_heap
+from pytest_rlperf.sides.observer import Observer
+from pytest_rlperf.spawn.preload import (
+    fault_of_forks,
+    fork,
+    import_more,
+    library_variables,
+    receive_descriptor,
+    vary_heap,
+)
 from pytest_rlperf.spawn.untouched import untouched
-from pytest_rlperf.worker.counting import count
-from pytest_rlperf.worker.kernels import make_kernels
-from pytest_rlperf.worker.meter import Meter
-from pytest_rlperf.worker.resources import children_seen, place
+from pytest_rlperf.worker.engine import Engine
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
@@ -61,210 +58,15 @@ _DROPPED = {
     "pytest_forked": None,
 }
 # What tests replace is for what they measure.
-_loaded_files = untouched(loaded_files)
 _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
-_OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
-_SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
-_COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
-
-
-class Unwound(Failed):
-    """Leaves a test at its measured call; not an Exception, so that no ``except Exception`` of a test keeps it.
-
-    A failure without traceback, for which pytest looks up no source: that takes long where many modules are loaded.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("the run has ended this measurement", pytrace=False)
-
-
-@untouched
-def _refuse_much_output(config: pytest.Config, scratch: Path, source: str) -> None:
-    """Drop what ``source`` prints and logs, and raise MeasurementError, where it fills the memory or the disk."""
-    capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
-    logged = 0 if logs is None else logs.report_handler.stream.tell()
-    if logged + sum(path.stat().st_size for path in scratch.glob("captured*")) <= _OUTPUT_MOST:
-        return
-    if capturing is not None and capturing.is_globally_capturing():
-        capturing.read_global_capture()
-    if logs is not None:
-        logs.report_handler.reset()
-    most = f"over {_OUTPUT_MOST >> 20} MiB"
-    raise MeasurementError(f"{source} printed or logged {most}, which measuring would keep: write less")
-
-
-class RemoteEngine:
-    """Measures a workload, order by order of the run."""
-
-    def __init__(self, start: m.Start, connection: Connection, observer: Observer | None = None) -> None:
-        self.connection = connection
-        self._observer = observer
-        self.shared_setup_s = 0.0
-        self._start = start
-        self._kernels = functools.cache(make_kernels)
-        self._cpus = usable_cpus()
-        self._seed = 0
-        self._seeded: set[str] = set()
-        self._scratch = Path(start.scratch)
-        self._owner = getpid()
-        os.register_at_fork(after_in_child=self._leave_copies)
-
-    def move(self, connection: Connection, scratch: Path) -> None:
-        """Go on in a copy of this process, with a connection and files of its own."""
-        self.connection.close()
-        self.connection = connection
-        self._owner = getpid()
-        self._scratch = scratch
-
-    def _leave_copies(self) -> None:
-        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
-        if not self.connection.closed and getpid() != self._owner:
-            self.connection.close()
-
-    def begin(self, seed: int) -> None:
-        """Get ready for a test's fixtures: seed every random generator that is loaded."""
-        self._seed = seed
-        self._seeded = set()
-        random.seed(seed)
-        self._seed_loaded()
-
-    def measure(self, workload: Workload, item: pytest.Item) -> Result:
-        """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
-        __tracebackhide__ = True
-        _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
-        self.send(m.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
-        meter = Meter(workload, self._kernels)
-        ended = children_seen()[1]
-        try:
-            while True:
-                order = self.receive()
-                if isinstance(order, m.Leave):
-                    return _leave(order)
-                if not isinstance(order, m.Order):
-                    raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
-                answer = self._answer(order, meter, ended)
-                _refuse_much_output(item.config, self._scratch, "measured calls have")
-                self.send(m.Answer(order.number, answer))
-        finally:
-            meter.thaw()
-            place(self._cpus)
-
-    def _answer(self, order: m.Order, meter: Meter, ended: int) -> Any:
-        """Carry out an order, and return its answer; ``ended`` is a measure of the child processes that had ended."""
-        __tracebackhide__ = True
-        match order:
-            case m.Check():
-                self._seed_loaded()  # modules that the test's fixtures were the first to import
-                first_call_s, items = meter.check(), meter.workload.processed(1)
-                loaded, children = self.loaded(), _had_children(ended)
-                variables, output = library_variables(), meter.output
-                return m.Checked(first_call_s, items, loaded, children, variables=variables, output=output)
-            case m.Count():
-                return count(meter.workload, order.repetitions, order.limit_s)
-            case m.WarmUp():
-                return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
-            case m.Observe(limit_s):
-                assert self._observer is not None
-                _call_until_settled(meter.workload, limit_s, self._observer)
-                # Modules that the process had loaded before it could note anything are known by their files.
-                files = {*untouched(self._observer.files)(), *self.loaded().values()}
-                return m.Observed(sorted(files), self._observer.has_children or _had_children(ended))
-            case m.Slow():
-                return meter.slow_down(order.share, order.steps)
-            case m.Place():
-                return place(order.cpus)
-            case m.Take():
-                return meter.take(order.kind)
-            case m.ReadUsage():
-                return meter.usage()
-            case m.FindAllocations():
-                return list(map(self.shown, meter.allocations(order.least_bytes)))
-            case m.Explain():
-                return m.Explained(*meter.explain())
-            case m.Trace():
-                return meter.trace(order.title)
-        raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
-
-    def loaded(self) -> dict[str, str]:
-        """Return the files that are loaded of the code under test, by module."""
-        return _loaded_files(self._start.watched, self._start.packages)
-
-    def own_fork(self) -> AbstractContextManager[None]:
-        """Return the context in which this process forks for the run, not for a test."""
-        return contextlib.nullcontext() if self._observer is None else self._observer.own_fork()
-
-    def shown(self, text: str, write: Callable[[str], str] = repr) -> str:
-        """Return a text for the user, whose files it names by their own places; ``write`` is json.dumps for JSON."""
-        tree, top = self._start.tree, self._start.top
-        if not tree or not top:
-            return text
-        if write is dumps:
-            tree, top = (write(place)[1:-1] for place in (tree, top))
-        return text.replace(tree, top)
-
-    def send(self, message: m.FromWorker) -> None:
-        """Send a message to the run."""
-        if self.connection.closed:  # this process is a copy of the one whose connection it was: a test has forked
-            _exit(1)
-        m.send(self.connection, message)
-
-    def receive(self) -> m.ToWorker:
-        """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
-        if self.connection.closed:
-            _exit(1)
-        try:
-            return m.receive_order(self.connection)
-        except (EOFError, OSError):
-            pytest.exit("the run that started this worker is gone", returncode=1)
-
-    def _seed_loaded(self) -> None:
-        """Seed NumPy's and PyTorch's global generators, each once a test, without importing either."""
-        for name in {"numpy", "torch"} - self._seeded:
-            module = sys.modules.get(name)
-            if module is not None:
-                seed = module.random.seed if name == "numpy" else module.manual_seed
-                seed(self._seed)
-                self._seeded.add(name)
-
-
-def _call_until_settled(workload: Workload, limit_s: float, observer: Observer) -> None:
-    """Call a component until the last half of its calls has read nothing new, as code may be loaded late."""
-    __tracebackhide__ = True
-    began_s = news_s = looked_s = now_s = monotonic()
-    known = observer.count
-    while now_s - began_s < limit_s and (now_s - began_s < _SETTLED_LEAST_S or 2 * news_s > now_s + began_s):
-        if workload.setup is not None:
-            workload.setup()
-        workload.call()
-        now_s = monotonic()
-        if now_s - looked_s > _LOOK_S:
-            looked_s = now_s
-            if observer.count != known:
-                known, news_s = observer.count, now_s
-    wait_for_all()()
-    workload.processed(0)
-
-
-def _had_children(ended_before: int) -> bool:
-    """Whether this process has children, or had some that ended since there were ``ended_before``."""
-    running, ended = children_seen()
-    return running > 0 or ended > ended_before
-
-
-def _leave(order: m.Leave) -> Result:
-    __tracebackhide__ = True
-    if order.failure is not None:
-        raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
-    if order.result is None:
-        raise Unwound
-    return order.result
+_COLLISIONS: dict[int | None, wire.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 
 
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: m.Start, engine: RemoteEngine, began_s: float = 0.0) -> None:
+    def __init__(self, start: wire.TemplateSettings, engine: Engine, began_s: float = 0.0) -> None:
         self._start = start
         self._began_s = began_s
         self._engine = engine
@@ -336,20 +138,24 @@ class Session:
             fault = _fault_of_forks() if self._start.probe else ""
         loaded = self._engine.loaded()
         keys, text = list(self._items), self._text(errors)
-        self._engine.send(m.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
+        self._engine.send(wire.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
         if self._start.forks:
+            self._engine.note_modules()
             gc.collect()
             gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
         while True:
             match self._engine.receive():  # an order to leave may have crossed with the end of its test
-                case m.Fork(scratch):
+                case wire.Fork(scratch):
                     self._fork(session, Path(scratch))
-                case m.Run() as order:
+                case wire.Import(modules):
+                    self._engine.send(wire.Imported(import_more(modules)))
+                    self._engine.note_modules()
+                case wire.Run() as order:
                     self._run(session, order)
-                case m.Reap(pid):
+                case wire.Reap(pid):
                     with contextlib.suppress(ChildProcessError):  # a test's plugin has waited for it
                         os.waitpid(pid, 0)
-                case m.Quit():
+                case wire.Quit():
                     if self._is_copy:
                         self._leave(session)
                     _collect_before_the_end()
@@ -368,7 +174,7 @@ class Session:
         os.setsid()  # what it starts ends with it
         self._engine.move(Connection(descriptor), scratch)
         _be_a_process_of_its_own(None if session is None else session.config, scratch)
-        self._engine.send(m.Started())
+        self._engine.send(wire.Started())
 
     def _leave(self, session: pytest.Session | None) -> None:
         """End a copy with its own fixtures and exit handlers, and none of the session's."""
@@ -378,7 +184,7 @@ class Session:
         finally:
             _end_process(0)
 
-    def _run(self, session: pytest.Session | None, order: m.Run) -> None:
+    def _run(self, session: pytest.Session | None, order: wire.Run) -> None:
         self._last = None
         item = self._items.get(order.key)
         if item is None or session is None:
@@ -399,7 +205,7 @@ class Session:
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
         collision = getattr(self._last, "rlperf_collision", None)
-        self._engine.send(m.Done(outcome, self._text(text), modules, name_missing, collision, self._is_certain))
+        self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, collision, self._is_certain))
 
     def _text(self, text: str) -> str:
         return self._engine.shown(_encodable(text))
@@ -432,7 +238,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            self._engine.send(m.Reported(self._engine.shown(dumps(data, default=str, skipkeys=True), dumps)))
+            self._engine.send(wire.Reported(self._engine.shown(dumps(data, default=str, skipkeys=True), dumps)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -442,7 +248,7 @@ class Session:
             return
         category = warning_message.category
         self._engine.send(
-            m.Warned(
+            wire.Warned(
                 text=self._text(str(warning_message.message)),
                 category=f"{category.__module__}.{category.__qualname__}",
                 filename=self._engine.shown(warning_message.filename),
@@ -486,7 +292,7 @@ def _be_a_process_of_its_own(config: pytest.Config | None, scratch: Path) -> Non
 def _remove_temporary_files() -> None:
     """Remove the named temporary files that modules hold, as the end of an interpreter does, which this process skips.
 
-    A copy leaves those alone: they are its stem's.
+    A copy leaves those alone: they are its template's.
     """
     tempfile = sys.modules.get("tempfile")
     if tempfile is None:
@@ -512,7 +318,7 @@ def _end_process(code: int) -> None:
     _exit(code)
 
 
-def _collision(error: BaseException) -> m.Collision | None:
+def _collision(error: BaseException) -> wire.Collision | None:
     """Return the name of an error's number, or of its cause's, where it is that of a port or a file in use."""
     for each in (error, error.__cause__, error.__context__):
         if isinstance(each, OSError) and each.errno in _COLLISIONS:
@@ -532,7 +338,7 @@ def _text(report: pytest.TestReport | None) -> str:
     return report.longreprtext
 
 
-def _prepare(start: m.Start) -> pytest.Config:
+def _prepare(start: wire.TemplateSettings) -> pytest.Config:
     """Return the user's own configuration, without the settings that are for the run alone."""
     config = _prepareconfig(list(start.args))
     for settings in ("_inicfg", "inicfg"):  # the second before pytest 9; now it is deprecated
@@ -556,7 +362,7 @@ def _prepare(start: m.Start) -> pytest.Config:
     return config
 
 
-def _overrides(start: m.Start) -> dict[str, Any]:
+def _overrides(start: wire.TemplateSettings) -> dict[str, Any]:
     """Return the options that are the run's alone, with their values for a worker."""
     return {
         # The run writes pytest-benchmark's reports and judges its gates.
@@ -569,6 +375,7 @@ def _overrides(start: m.Start) -> dict[str, Any]:
         "lf": False,
         "log_file": os.devnull,
         "maxfail": 0,
+        "no_header": True,  # which nobody sees, and for which pytest reads the metadata of every plugin
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
@@ -588,28 +395,31 @@ def _keep_captured_output(scratch: Path) -> None:
         capture.TemporaryFile = named_file
 
 
-def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) -> None:
+def main(
+    settings: dict[str, Any] | None = None, descriptor: int | None = None, alike: frozenset[str] = frozenset()
+) -> None:
     """Run a session until the run has no more use for it.
 
-    A loader gives its copy the settings and a connection. A new interpreter has the number of its connection in a
+    A preload server gives its copy the settings, a connection, and the modules that are ``alike`` on all sides. A new
+    interpreter has the number of its connection in a
     variable, and reads the settings there.
     """
     forked = descriptor is not None
-    connection = Connection(int(os.environ.pop(m.DESCRIPTOR_KEY)) if descriptor is None else descriptor)
+    connection = Connection(int(os.environ.pop(wire.DESCRIPTOR_KEY)) if descriptor is None else descriptor)
     if settings is None:
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = m.start_of(settings)
+    start = wire.settings_of(settings)
     observer = Observer(start.watched) if start.observes else None
     if forked:
-        m.send(connection, m.Started())
+        wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
     # The guardian of a run that is gone sends it: the process ends with all teardowns.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began_s = monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
-    engine = RemoteEngine(start, connection, observer)
+    engine = Engine(start, connection, observer, alike)
     session = Session(start, engine, began_s)
     try:
         with without_version_control():

@@ -15,9 +15,9 @@ from library_checks import harvested
 
 from pytest_rlperf.components.ppo import ppo_workload, train_workload
 from pytest_rlperf.components.updates import sac_workload
-from pytest_rlperf.counters.attribution import ProfilerBusyError, owner_of_native, refuse_company, shares
 from pytest_rlperf.report.components import render_components
 from pytest_rlperf.worker.counting import count
+from pytest_rlperf.worker.shares import ProfilerBusyError, owner_of_native, refuse_company, shares
 
 pytestmark = pytest.mark.torch
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_rlperf.timers import hierarchical_timer
 
-FloatArray = NDArray[np.floating[Any]]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FloatArray: TypeAlias = "NDArray[np.floating[Any]]"
 """Float32 or float64."""
 
 _DELTAS = hierarchical_timer("deltas")

@@ -1,6 +1,6 @@
 """First calls and imports: head takes longer to get going than base, for compilation, allocation or lazy imports.
 
-Copies of a loader have what it has imported, so that only new interpreters show what that costs.
+Copies of a preload server have what it has imported, so that only new interpreters show what that costs.
 """
 
 from __future__ import annotations

@@ -105,4 +105,4 @@ def test_twice(rlperf):
 
 def test_nothing_else_is_loaded():
     loaded = {name for name in sys.modules if name.startswith("pytest_rlperf.")}
-    assert not loaded & {"pytest_rlperf.run.hooks", "pytest_rlperf.run.loop", "pytest_rlperf.spawn.stems"}
+    assert not loaded & {"pytest_rlperf.run.hooks", "pytest_rlperf.run.loop", "pytest_rlperf.run.drivers"}

@@ -1,3 +1,4 @@
+import os
 import sys
 import time
 
@@ -5,7 +6,7 @@ from pytest_rlperf.pair.watches import OtherWorkWatch
 
 end_s = time.monotonic() + 50
 while time.monotonic() < end_s:
-    watch = OtherWorkWatch()
+    watch = OtherWorkWatch(os.getpid())
     time.sleep(0.3)
     seen = watch.seen()
     if seen.pid == int(sys.argv[1]):

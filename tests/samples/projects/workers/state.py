@@ -21,6 +21,9 @@ from pathlib import Path
 import numpy as np
 
 OWN = ("pytest_rlperf.", "encodings.")
+# What a component needs of the standard library: a copy has it, and a new interpreter has it later.
+for name in ("email.parser", "pkgutil"):
+    importlib.import_module(name)
 importlib.import_module(os.environ["WITH"])
 torch = sys.modules.get("torch")
 

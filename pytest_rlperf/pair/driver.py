@@ -1,0 +1,274 @@
+"""The program of a driver: it has the workers of one test take turns, and answers the run with what came of it.
+
+It is a copy of the preload server, as its templates are, or a new interpreter whose templates are new ones, too. All
+that it does for an order is blocking code. While it waits for a worker it listens to the run: the next order, which may
+be that to leave the test, breaks off the one that is being carried out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from json import loads
+from multiprocessing.connection import Connection
+from operator import methodcaller
+from typing import Any
+
+from pytest_rlperf import wire
+from pytest_rlperf.pair.counting import count_in
+from pytest_rlperf.pair.one_side import measure_one_side
+from pytest_rlperf.pair.processes import (
+    LeftEarlyError,
+    Template,
+    Worker,
+    check,
+    end_all,
+    wait_all,
+)
+from pytest_rlperf.pair.turns import Pair
+from pytest_rlperf.spawn.connections import limited
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.preload import GUARDIAN
+from pytest_rlperf.spawn.process import InterruptedWaitError, ProcessLostError
+
+_GONE_S = 3.0  # for teardowns, once the run is gone; the guardian waits a little longer
+
+
+class RunGoneError(BaseException):
+    """The run is gone; not an Exception, as no order can be answered any more."""
+
+
+class Driver:
+    """Carries out the orders of a run with the workers of ``templates``, base's before head's."""
+
+    def __init__(self, run: Connection, templates: Sequence[Template], run_pid: int = 0) -> None:
+        self._run = run
+        self._run_pid = run_pid
+        self._templates = templates
+        self._in_turn: list[Worker] = []  # the workers of the test, in the order in which they begin
+        self._reporter: Worker | None = None
+        self._pair: Pair | None = None
+
+    def serve(self) -> None:
+        """Carry out the run's orders until it ends this process, or is gone."""
+        with contextlib.suppress(InterruptedWaitError):
+            self._wait_collected()
+        while True:
+            order = self._receive()
+            if isinstance(order, wire.End):
+                self.end(order.limit_s)
+                return
+            try:
+                self._send(self._reply(order))
+            except InterruptedWaitError:  # by the order to leave, or to end
+                continue
+
+    def _wait_collected(self) -> None:
+        try:
+            for template in self._templates:
+                template.wait_ready()
+        except ProcessLostError as lost:
+            self._send(self._lost(0, lost))
+        else:
+            self._send(wire.Collected([template.collected for template in self._templates]))
+
+    def end(self, limit_s: float) -> None:
+        """End all workers and templates."""
+        kept = (template.kept for template in self._templates)
+        workers = [*self._workers, *(worker for worker in kept if worker is not None and worker not in self._workers)]
+        processes: list[Template | Worker] = [*workers, *self._templates]
+        for process in processes:
+            process.master = None
+        end_all(processes, limit_s)
+
+    @property
+    def _heads_first(self) -> Worker:
+        return next(worker for worker in self._workers if not worker.is_base)
+
+    def _reply(self, order: wire.DriverOrders) -> wire.Message:
+        """Carry out an order; return its answer, or what kept it from being carried out."""
+        try:
+            value = self._carry_out(order)
+        except ProcessLostError as lost:
+            return self._lost(order.number, lost)
+        except LeftEarlyError as early:
+            worker, done = early.worker, early.done
+            is_doubtful = worker.is_forked and done.outcome == "failed" and not done.is_certain
+            is_reporter = worker is self._reporter
+            return wire.Left(order.number, worker.name, done, worker.is_base, is_doubtful, is_reporter)
+        except InterruptedWaitError:
+            raise
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            return wire.Broken(order.number, f"{type(error).__name__}: {error}\n{trace}")
+        return wire.answer(order.number, value)
+
+    def _lost(self, order: int, lost: ProcessLostError) -> wire.Lost:
+        process = lost.process
+        assert isinstance(process, Template | Worker)
+        return wire.Lost(
+            order,
+            process.name,
+            str(lost),
+            is_base=(process.template if isinstance(process, Worker) else process).settings.is_base,
+            is_doubtful=process.is_forked and not process.is_blocked,
+            is_reporter=process is self._reporter,
+        )
+
+    @property
+    def _workers(self) -> list[Worker]:
+        """The workers of the test, base's before head's."""
+        return sorted(self._in_turn, key=lambda worker: self._templates.index(worker.template))
+
+    def _carry_out(self, order: wire.DriverOrders) -> Any:
+        match order:
+            case wire.ImportAll(modules):
+                pairs = zip(self._templates, modules, strict=False)
+                return [dirty for each, names in pairs if (dirty := each.import_more(names))]
+            case wire.Open():
+                return self._open(order)
+            case wire.CheckAll():
+                check(self._in_turn)
+                return [worker.checked for worker in self._workers]
+            case wire.CountAll():
+                return count_in(self._in_turn, order)
+            case wire.WarmAll():
+                return self._warm(order)
+            case wire.TakePair() | wire.GoOn() | wire.EndIdle():
+                return self._take(order)
+            case wire.MeasureAlone():
+                self._step("checking")
+                return measure_one_side(self._workers, order, self._step)
+            case wire.ObserveAll(limit_s):
+                for worker in self._workers:
+                    worker.start(wire.Observe(limit_s))
+                return wait_all(self._workers, Worker.answer)
+            case wire.Relay(inner, to_base):
+                return (self._workers[0] if to_base else self._heads_first).ask(inner)
+            case wire.LeaveAll(leave):
+                return self._leave(leave)
+
+    # ------------------------------------------------------------------ one test
+
+    def _open(self, order: wire.Open) -> list[wire.Called]:
+        """Have the test at its call in a worker of each template, which set up at the same time."""
+        self._pair, self._reporter, self._in_turn = None, None, []
+        seeded = [*zip(self._templates, order.seeds, strict=False)]  # one side alone may need fewer workers
+        for template, seed in seeded[::-1] if order.last_first else seeded:
+            worker = template.lease()
+            worker.seed = seed
+            self._in_turn.append(worker)
+        if order.reports:
+            self._reporter = self._heads_first
+        for worker in self._in_turn:
+            worker.start_run(order, self._send if worker is self._reporter else None)
+        try:
+            for worker in self._in_turn:
+                worker.wait_called()
+        except ProcessLostError as lost:
+            for worker in self._workers:  # one that hangs on its way to the call is enough
+                if worker is not lost.process and worker.running and worker.called is None:
+                    worker.end(0)
+            raise
+        return [called for worker in self._workers if (called := worker.called) is not None]
+
+    def _warm(self, order: wire.WarmAll) -> wire.Warmed:
+        base, head = self._workers
+        if self._pair is None:
+            self._pair = Pair(base, head, head_first=self._in_turn[0] is head, run=self._run_pid)
+        return self._pair.warm_up(order)
+
+    def _take(self, order: wire.TakePair | wire.GoOn | wire.EndIdle) -> Any:
+        pair = self._pair
+        assert pair is not None
+        match order:
+            case wire.TakePair():
+                return pair.take(order)
+            case wire.GoOn(seconds):
+                return pair.go_on(seconds)
+            case wire.EndIdle():
+                return pair.idle_shares()
+
+    def _leave(self, leave: wire.Leave) -> wire.LeftAll:
+        """Let every worker leave the test that still can, the reporter last; then let all of them go."""
+        reporter, done = self._reporter, None
+        others = [worker for worker in self._in_turn if worker is not reporter]
+        try:
+            for step in (methodcaller("start_leaving"), methodcaller("leave")):  # all of them leave in the time of one
+                wait_all([worker for worker in others if worker.alive], step)
+            if reporter is not None and reporter.alive:
+                done = reporter.leave(leave)
+        except ProcessLostError as lost:
+            is_doubtful = lost.process.is_forked and not lost.process.is_blocked
+            left = wire.LeftAll(None, str(lost), is_doubtful, is_reporter=lost.process is reporter)
+        else:
+            left = wire.LeftAll(done)
+        staying = [] if not left.lost or left.is_reporter or reporter is None else [reporter]
+        for worker in self._in_turn:
+            if worker not in staying:
+                worker.template.give_back(worker)
+        self._in_turn, self._pair = staying, None
+        return left
+
+    # ------------------------------------------------------------------ messages
+
+    def _send(self, message: wire.Message) -> None:
+        try:
+            wire.send(self._run, message)
+        except OSError:
+            raise RunGoneError from None
+
+    def _receive(self) -> wire.ToDriver:
+        try:
+            return wire.receive_driver_order(self._run)
+        except (EOFError, OSError):
+            raise RunGoneError from None
+
+    def _step(self, text: str) -> None:
+        self._send(wire.Step(text))
+
+
+def main(
+    settings: dict[str, Any] | None = None,
+    descriptor: int = -1,
+    begun: Sequence[tuple[int, socket.socket]] = (),
+    pipe: int = -1,
+) -> None:
+    """Drive workers until the run has no more use for this process.
+
+    A preload server gives its copy the settings, the connection to the run, the templates and the pipe to the guardian.
+    A new interpreter finds both descriptors in variables, and reads the settings from its connection.
+    """
+    forked = settings is not None
+    run = Connection(descriptor if forked else int(os.environ.pop(wire.DESCRIPTOR_KEY)))
+    pipe = pipe if forked else int(os.environ.pop(GUARDIAN, "-1"))
+    for number in (run.fileno(), pipe):
+        if number >= 0:
+            os.set_inheritable(number, False)
+    found = wire.driver_settings_of(loads(run.recv_bytes()) if settings is None else settings)
+    guardian = Guardian.joined(found.run, found.scratch, pipe)
+    copies: list[tuple[int, Connection] | None] = [(pid, limited(here)) for pid, here in begun]
+    templates = [
+        Template(each, guardian, found.start_limit_s, copy=copy, master=run)
+        for each, copy in zip(found.templates, copies or [None] * len(found.templates), strict=True)
+    ]
+    in_order = sorted(templates, key=lambda template: (not template.settings.is_base, template.settings.number))
+    driver = Driver(run, in_order, found.run)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a Ctrl-C is for the run to handle
+    try:
+        driver.serve()
+    except RunGoneError:
+        driver.end(_GONE_S)
+    except BaseException:  # whatever it is, no worker outlives this process
+        driver.end(0.0)
+        raise
+    finally:
+        sys.stdout = sys.stderr = None
+        if forked:
+            os._exit(0)

@@ -1,0 +1,379 @@
+"""The templates and workers of a driver: what is said to them, and losing them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from pytest_rlperf import wire
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Tally, Usage, Warm
+from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.spawn.connections import connected, interpreter_flags, popen
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.process import CALL_HINT, Process, ProcessLostError
+
+QUIT_LIMIT_S = 10.0
+_TERMINATING_LIMIT_S = 2.0
+_LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
+_SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
+# Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
+_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.worker.session import main; main()"
+
+Forward: TypeAlias = Callable[["wire.Reported | wire.Warned"], None]
+"""Receives the reports and warnings that a worker sends between its answers."""
+
+
+class LeftEarlyError(Exception):
+    """A test ended in a worker before its measurement did: it was skipped, failed, or called nothing."""
+
+    def __init__(self, worker: Worker, done: wire.Done) -> None:
+        super().__init__(done.text)
+        self.worker = worker
+        self.done = done
+
+
+StoppedError = (ProcessLostError, LeftEarlyError)
+"""What keeps a worker from going on with its test: its process was lost, or the test ended there."""
+
+
+class Template(Process):
+    """A session of one side that has collected: it forks a worker for each test, or is itself the worker of all."""
+
+    def __init__(
+        self,
+        settings: wire.TemplateSettings,
+        guardian: Guardian,
+        limit_s: float,
+        *,
+        copy: tuple[int, Connection] | None = None,
+        master: Connection | None = None,
+    ) -> None:
+        self.settings = settings
+        self.forks = settings.forks
+        self.collected = wire.Ready(PROTOCOL)
+        self.kept: Worker | None = None  # the copy that has set up what tests share, at length
+        self._limit_s = limit_s
+        self._due_s = time.monotonic() + limit_s
+        started, connection = _new_interpreter(settings) if copy is None else (None, copy[1])
+        super().__init__(settings.name, connection, Path(settings.scratch), guardian, started, master)
+        self.places = settings.tree, settings.top
+        if copy is not None:
+            self.is_known_as(copy[0])
+
+    def wait_ready(self) -> None:
+        """Wait until the template has collected."""
+        if self.forks:
+            self.wait_begun()
+        ready = self.receive(self._due_s, self._limit_s, _SETUP_HINT)
+        if not isinstance(ready, wire.Ready) or ready.protocol != PROTOCOL:
+            self.end(0)
+            theirs = f"protocol {ready.protocol}" if isinstance(ready, wire.Ready) else repr(ready)
+            raise self.lost(
+                f"{self.name} has another version of pytest-rlperf: it uses {theirs}, this process {PROTOCOL}. "
+                "Both sides are measured by one version"
+            )
+        self.collected = ready
+
+    def import_more(self, modules: list[str]) -> str:
+        """Import modules before the next worker is forked; return the first that it should not have."""
+        self.send(wire.Import(modules))
+        imported = self.receive(time.monotonic() + self._limit_s, self._limit_s, _SETUP_HINT)
+        if not isinstance(imported, wire.Imported):
+            raise self.unexpected(imported)
+        return imported.dirty or ""
+
+    def lease(self) -> Worker:
+        """Return a worker for the next test: a copy of this process, or this process itself."""
+        kept = self.kept
+        if kept is not None and kept.alive:
+            return kept
+        if not self.forks:
+            self.kept = Worker(self, self.connection, self.scratch)
+            return self.kept
+        here, there = connected()
+        scratch = self.guardian.new_directory()
+        self.send(wire.Fork(str(scratch)), there)
+        worker = Worker(self, here, scratch)
+        worker.wait_begun()
+        return worker
+
+    def give_back(self, worker: Worker) -> None:
+        """End a worker that has left its test, unless it has set up at length what the next test can use."""
+        if not self.forks or not worker.alive:
+            self.kept = self.kept if self.kept is not worker or worker.alive else None
+            return
+        if worker.shared_setup_s > _LONG_SETUP_S and not worker.running:
+            self.kept = worker
+            return
+        self.kept = None
+        worker.start_quitting()
+        worker.end(QUIT_LIMIT_S)
+        worker.remove_files()
+
+    def reap(self, pid: int) -> None:
+        """Have the template wait for a copy that has ended."""
+        with contextlib.suppress(ProcessLostError):
+            if self.alive and self.quit_s is None:  # else it ends, and leaves its copies to another process
+                self.send(wire.Reap(pid))
+
+    def forget(self) -> None:
+        """Wait for the process, which has ended and is a copy of this one, so that its number can be another's."""
+        super().forget()
+        if self.started is None:
+            with contextlib.suppress(ChildProcessError, ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)  # its number is its own until it is waited for
+                os.waitpid(self.pid, 0)
+
+    def start_quitting(self) -> None:
+        """Begin to end the session, with all teardowns."""
+        with contextlib.suppress(ProcessLostError):
+            if self.quit_s is None:
+                self.quit_s = time.monotonic()
+                self.send(wire.Quit())
+
+
+class Worker(Process):
+    """A process at work on one test; it keeps its files in ``scratch``.
+
+    Every method that sends or receives may raise ProcessLostError, and LeftEarlyError where the test has ended instead
+    of answering. A ``start_`` method returns at once and its ``wait_`` method returns the answer, so that several
+    workers can do the same at once. The limit of an answer begins with its order: several workers that hang after
+    orders given at once are waited for one limit, not several.
+    """
+
+    def __init__(self, template: Template, connection: Connection, scratch: Path) -> None:
+        started = None if template.forks else template.started
+        super().__init__(template.name, connection, scratch, template.guardian, started, template.master)
+        self.template = template
+        self.is_base = template.settings.is_base
+        self.places = template.places
+        self.seed = 0
+        self.running = False
+        self.called: wire.Called | None = None
+        self.shared_setup_s = 0.0  # of all tests that it has run
+        self.checked: wire.Checked | None = None
+        self.forward: Forward | None = None
+        self._setup_s = 0.0
+        self._patience_s = 0.0
+        self._limit_s = 0.0
+        self._hint = ""
+        self._due_s = 0.0
+        self._is_leaving = False
+        self._orders = 0
+        self._pending: wire.Order | None = None
+
+    @property
+    def checked_s(self) -> float | None:
+        """The seconds of the first call, its check included; None before that call."""
+        return None if self.checked is None else self.checked.first_call_s
+
+    # ------------------------------------------------------------------ one test, from its start to its end
+
+    def start_run(self, order: wire.Open, forward: Forward | None = None) -> None:
+        """Begin a test, with the seed of this worker; ``forward`` receives the reports and warnings of the reporter."""
+        self.forward = forward
+        self._setup_s, self._patience_s = order.setup_s, order.patience_s
+        self.running = True
+        self._is_leaving = False
+        self.called = self.checked = None
+        self._begin_limit(order.setup_s, _SETUP_HINT)
+        self.send(wire.Run(order.key, order.next_key, self.seed, reporter=forward is not None))
+
+    def wait_called(self) -> wire.Called:
+        """Wait until the test calls an rlperf fixture."""
+        message = self._next()
+        if not isinstance(message, wire.Called):
+            raise self.unexpected(message)
+        self.called = message
+        self.shared_setup_s = message.shared_setup_s
+        return message
+
+    def start_check(self) -> None:
+        """Begin to run the component once and check it."""
+        self.start(wire.Check())
+
+    def wait_checked(self) -> tuple[float, float]:
+        """Return the seconds of the checked call and the items it processed."""
+        checked: wire.Checked = self.answer()
+        self.checked = checked
+        return checked.first_call_s, checked.items
+
+    def start_count(self, repetitions: int, limit_s: float, instruments: Sequence[str] = ()) -> None:
+        """Begin to count ``repetitions`` calls, unless that takes longer than ``limit_s``."""
+        self.start(wire.Count(repetitions, limit_s, list(instruments)))
+
+    def wait_counted(self) -> Tally:
+        """Return the counts."""
+        tally: Tally = self.answer()
+        return tally
+
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+        """Warm up for at most ``limit_s``, and size the slices unless ``shape`` is given."""
+        warm: Warm = self.ask(wire.WarmUp(shape, limit_s, long, kernels))
+        return warm
+
+    def place(self, cpus: Collection[int]) -> None:
+        """Keep the worker on ``cpus`` until it leaves the test."""
+        self.ask(wire.Place(list(cpus)))
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Take one slice."""
+        record: SliceRecord = self.ask(wire.Take(kind))
+        return record
+
+    def usage(self) -> Usage:
+        """Return the resources that the process holds by now."""
+        usage: Usage = self.ask(wire.ReadUsage())
+        return usage
+
+    def ask(self, order: wire.Order) -> Any:
+        """Give an order and return its answer, of the order's type."""
+        self.start(order)
+        return self.answer()
+
+    def start_leaving(self, order: wire.Leave | None = None) -> None:
+        """Begin to leave the test at its call, which it may yet have to reach; the call ends as ``order`` has it."""
+        if self.running and not self._is_leaving:
+            self._is_leaving = True
+            self._begin_limit(self._setup_s, _SETUP_HINT)
+            self.send(order or wire.Leave())  # before the call, the worker reads it when it gets there
+
+    def leave(self, order: wire.Leave | None = None) -> wire.Done | None:
+        """Leave the test at its call, and return how it ended; None where it is over already."""
+        self.start_leaving(order)
+        while self.running:
+            message = self._message()
+            if isinstance(message, wire.Done):  # and no answer to an earlier order, which is of no use any more
+                self.running = False
+                return message
+        return None
+
+    # ------------------------------------------------------------------ messages
+
+    def _begin_limit(self, limit_s: float, hint: str) -> None:
+        """Begin the time that the next answer may take; ``hint`` names the option that allows for more."""
+        self._limit_s = limit_s
+        self._hint = hint
+        self._due_s = time.monotonic() + limit_s
+
+    def start(self, order: wire.Order) -> None:
+        """Give an order, which :meth:`answer` has the answer to."""
+        self._begin_limit(self._patience_s, CALL_HINT)
+        self._orders += 1
+        self._pending = order.numbered(self._orders)
+        self.send(self._pending)
+
+    def answer(self) -> Any:
+        """Return the answer to the last order."""
+        order, message = self._pending, self._next()
+        assert order is not None
+        if not isinstance(message, wire.Answer) or message.order != order.number:
+            raise self.unexpected(message)
+        try:
+            return wire.answer_to(order, message)
+        except wire.UnreadableError as error:
+            raise self.unreadable(error) from None
+
+    def _next(self) -> wire.FromWorker:
+        """Return the next message that is no report; LeftEarlyError where the test has ended."""
+        message = self._message()
+        if isinstance(message, wire.Done):
+            self.running = False
+            raise LeftEarlyError(self, message)
+        return message
+
+    def _message(self) -> wire.FromWorker:
+        """Return the next message that is an answer; forward the reports and warnings before it."""
+        while True:
+            message = self.receive(self._due_s, self._limit_s, self._hint)
+            if not isinstance(message, wire.Reported | wire.Warned):
+                return message
+            if self.forward is not None:
+                self.forward(message)
+
+    def lost(self, text: str) -> ProcessLostError:
+        """Return the error of a worker that is of no use any more."""
+        self.running = False
+        return super().lost(text)
+
+    # ------------------------------------------------------------------ the process
+
+    def forget(self) -> None:
+        """Let the number of the process, which has ended, be another's."""
+        super().forget()
+        if self.template.forks:
+            self.template.reap(self.pid)
+
+    def start_quitting(self) -> None:
+        """Begin to leave the test and end the process, with its teardowns."""
+        if self.quit_s is None:
+            self.quit_s = time.monotonic()
+            with contextlib.suppress(ProcessLostError):
+                self.start_leaving()
+                self.send(wire.Quit())
+
+
+Each = TypeVar("Each")
+Answer = TypeVar("Answer")
+
+
+def wait_all(workers: Sequence[Each], wait: Callable[[Each], Answer]) -> list[Answer]:
+    """Return every worker's answer; the error of the first that has none, after all were waited for."""
+    __tracebackhide__ = True
+    failure: Exception | None = None
+    answers = []
+    for worker in workers:  # all of them: an unread answer would be taken for the answer to the next message
+        try:
+            answers.append(wait(worker))
+        except StoppedError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return answers
+
+
+def check(workers: Sequence[Any]) -> float:
+    """Have those of ``workers`` that have not done so run their component once; return the longest seconds."""
+    __tracebackhide__ = True
+    fresh = [worker for worker in workers if worker.checked_s is None]
+    for worker in fresh:
+        worker.start_check()
+    wait_all(fresh, lambda worker: worker.wait_checked())
+    return max(worker.checked_s or 0.0 for worker in workers)
+
+
+def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:
+    """End processes, letting fixtures tear down; workers come before the templates that they are copies of."""
+    quitting = [process for process in processes if process.alive]
+    for process in quitting:
+        process.start_quitting()
+    for process in quitting:
+        if process.alive:
+            process.interrupt_call(limit_s)
+    for each in processes:
+        each.end(limit_s + _TERMINATING_LIMIT_S if each in quitting else 0)
+
+
+def _new_interpreter(settings: wire.TemplateSettings) -> tuple[Any, Connection]:
+    """Start a template that is a new interpreter, and give it its settings; return it and the connection to it."""
+    here, there = connected()
+    terminal = None if settings.share_terminal else Path(settings.output)
+    process = popen(
+        [settings.python, *interpreter_flags(), "-c", _BOOT],
+        there,
+        wire.DESCRIPTOR_KEY,
+        settings.environment,
+        Path(settings.scratch),
+        directory=settings.directory,
+        stdout=None if settings.reports else terminal,
+        stderr=terminal,
+    )
+    here.send_bytes(json.dumps(wire.as_json(settings)).encode())
+    return process, here

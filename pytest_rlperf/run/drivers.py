@@ -1,0 +1,455 @@
+"""The run's drivers and preload servers: who has one, and their end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_rlperf import wire
+from pytest_rlperf.errors import SideError, see
+from pytest_rlperf.model.sides import Side, Sides
+from pytest_rlperf.probes.torch import arm_ranges
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, ask
+from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
+from pytest_rlperf.run.stopped import LostError
+from pytest_rlperf.sides.installs import not_installed
+from pytest_rlperf.sides.observer import belongs_to
+from pytest_rlperf.spawn import preload
+from pytest_rlperf.spawn.connections import padded
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.modules import NEVER, apart_from, modules_alike, sites_of
+from pytest_rlperf.timers import VARIABLE
+
+PAIR_NAMES = ("base worker", "head worker")
+QUIT_LIMIT_S = 10.0
+INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
+KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
+_OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
+_ASKED_FOR = "new interpreters are asked for"
+_LOADS_MOST = 5  # of preload servers, each of which begins without what made the one before of no use
+
+
+@dataclass
+class Processes:
+    """All processes of a run, and what they start with.
+
+    ``variables`` are those that the run's process began with, and ``ours`` the modules that the run has loaded for
+    itself; ``readers`` are packages from elsewhere that have read the tree while they were imported. ``fixtures`` are
+    those of its tests. ``forks`` is whether processes may be forked from a preload server. ``top`` is the top of
+    today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take ``start_limit_s`` to import
+    and collect.
+    """
+
+    variables: Mapping[str, str]
+    ours: Collection[str]
+    readers: Collection[str]
+    fixtures: Collection[str]
+    forks: bool
+    top: Path
+    markup: bool
+    share_terminal: bool
+    start_limit_s: float
+    guardian: Guardian = field(default_factory=Guardian)
+    _pools: list[Drivers] = field(default_factory=list)
+
+    def drivers(self, sides: Sides, *names: str, fresh: str = "") -> Drivers:
+        """Return drivers of ``sides``, which end with the run; the workers of base, if any, and of head have names."""
+        pool = Drivers(self, sides, names, fresh)
+        self._pools.append(pool)
+        return pool
+
+    def awaited(self) -> Iterator[Endpoint]:
+        """Yield the processes that owe a reply."""
+        return (each for pool in self._pools for each in pool.all() if each.alive and each.is_awaited)
+
+    def not_forked(self) -> list[str]:
+        """Return why processes were not forked that were to be."""
+        reasons = (pool.fresh for pool in self._pools if self.forks)
+        return [reason for reason in dict.fromkeys(reasons) if reason and reason != _ASKED_FOR]
+
+    def close(self, limit_s: float = QUIT_LIMIT_S) -> bool:
+        """End every process, and what else they have started, and remove their files; False where no guardian did."""
+        processes = [each for pool in self._pools for each in pool.all() if each.alive]
+        drivers = [each for each in processes if isinstance(each, Driver)]
+        for driver in drivers:
+            driver.start_ending(limit_s)
+        for each in processes:
+            each.end(limit_s + FORCE_S if each in drivers else 0)
+        return self.guardian.close()
+
+    def environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the variables that a process starts with: those of the run's own start with changes made to them.
+
+        Collecting the tests may have changed this process's variables since, for one side alone.
+        """
+        changed = {**self.variables, **changes}
+        environment = {
+            name: value for name, value in changed.items() if value is not None and not name.startswith(_OF_THE_RUN)
+        }
+        # Before any scope is bound; traced slices switch both on: a library's ranges, and our scopes.
+        arm_ranges(environment)
+        environment[VARIABLE] = "standby"
+        return environment | self.guardian.variables()
+
+
+class Drivers:
+    """The drivers of a comparison: each has base's template and head's, or head's alone where there is no base.
+
+    A test has a driver for each of its pairs, and no two of its pairs have one driver: their workers would share a
+    memory's layout. Drivers are forked from a preload server, or are new interpreters where ``fresh`` has why. The
+    pairs that confirm a change are of a second server.
+    """
+
+    def __init__(self, processes: Processes, sides: Sides, names: Sequence[str], fresh: str = "") -> None:
+        self.sides = sides
+        self.fresh = fresh or ("" if processes.forks else _ASKED_FOR)
+        self._processes = processes
+        self._names = names  # of base's workers, where there are any, and of head's
+        self._drivers: list[Driver] = []
+        self._servers: list[PreloadServer] = []
+        self._loading: dict[int, Job[PreloadServer]] = {}
+        self._modules: list[str] | None = None
+        self._left_out: set[str] = set()
+        self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
+        self._twin: Drivers | None = None
+        self._differing = sorted({*sides.packages, *processes.readers})
+        self._top = sides.top or processes.top
+        self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top))))
+
+    @property
+    def compares(self) -> bool:
+        """Whether tests are compared, so that both sides' files are observed first."""
+        return len(self._names) > 1 and bool(self.sides.changed)
+
+    @property
+    def is_same_code(self) -> bool:
+        """Whether both trees are equal."""
+        return self.sides.changed is not None and not self.sides.changed
+
+    def all(self) -> list[Endpoint]:
+        """Return every process that may be alive: drivers before preload servers."""
+        self._drivers = [driver for driver in self._drivers if driver.alive]
+        return [*self._drivers, *self._servers]
+
+    def new_interpreters(self) -> Drivers:
+        """Return the drivers of the same comparison that are new interpreters."""
+        if self.fresh:
+            return self
+        self._twin = self._twin or self._processes.drivers(self.sides, *self._names, fresh=_ASKED_FOR)
+        return self._twin
+
+    def check_collected(self, keys: Collection[str]) -> Steps[None]:
+        """Raise SideError, with base's own message, where base has collected none of ``keys``."""
+        driver = yield from self.lease(observes=self.compares)
+        self.give_back(driver)
+        first = driver.collected[0]
+        if {*keys}.isdisjoint(first.keys):
+            lacks = ", ".join(not_installed(first.errors))
+            hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
+            raise SideError(
+                f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
+                f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
+                f"{see('comparing.md#live-comparisons')}"
+            )
+
+    # ------------------------------------------------------------------ who has one
+
+    def lease(
+        self,
+        avoid: Collection[Driver] = (),
+        *,
+        server: int = 0,
+        width: int = 0,
+        observes: bool = False,
+        new: bool = False,
+    ) -> Steps[Driver]:
+        """Return a driver for one test that has collected, until :meth:`give_back`: none of ``avoid``.
+
+        It is of the preload server of that number, and has ``width`` templates of one side. Its templates have imported
+        what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
+        LostError where it cannot be had.
+        """
+        while True:
+            driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
+            if observes or not driver.forks or (yield from self._has_imported(driver)):
+                return driver
+
+    def learn(self, *checked: wire.Checked) -> None:
+        """Learn what workers of each side have imported for themselves."""
+        for known, each in zip(self._imported, checked, strict=False):
+            wanted = (name for name in each.imported if not belongs_to(name, (*NEVER, *self._differing)))
+            known.update(dict.fromkeys(name for name in wanted if name not in self._left_out))
+
+    def _has_imported(self, driver: Driver) -> Steps[bool]:
+        """Have a driver's templates import what workers did; False where it is of no use after that."""
+        sides = self._imported if driver.has_base else self._imported[-1:] * driver.width
+        more = [
+            [name for name in side if name not in known] for side, known in zip(sides, driver.imported, strict=True)
+        ]
+        if not any(more):
+            return True
+        for known, names in zip(driver.imported, more, strict=True):
+            known.update(names)
+        try:
+            dirty: list[str] = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
+        except LostError:
+            dirty = [name for names in more for name in names]
+        if not dirty:
+            return True
+        self._left_out.update(dirty)
+        self._imported = [{name: None for name in side if name not in self._left_out} for side in self._imported]
+        self.retire(driver)
+        return False
+
+    def _leased(
+        self, avoid: Collection[Driver], *, server: int, width: int, observes: bool, new: bool
+    ) -> Steps[Driver]:
+        self._retire()
+        width = width or len(self._names)
+        name = self._name(observes=observes)
+        for driver in sorted(self._drivers, key=lambda driver: driver.number):
+            if new or not driver.is_free or driver in avoid:
+                continue
+            of_server = driver.preloaded == (None if self.fresh else server)
+            if driver.name.startswith(name) and driver.width >= width and of_server:
+                driver.is_taken = True
+                return driver
+        return (yield from self._started(server, width, observes=observes))
+
+    def give_back(self, driver: Driver) -> None:
+        """Let other tests use a driver, whose test is over or leaves it."""
+        driver.is_taken = False
+        driver.forward = driver.show = None
+        self._retire()
+
+    def retire(self, driver: Driver) -> None:
+        """End a driver that no test is to use again."""
+        driver.is_worn = True
+        self.give_back(driver)
+
+    def trim(self) -> None:
+        """End the drivers of high numbers, which few tests need: each takes its memory."""
+        for driver in self._drivers:
+            driver.is_worn |= driver.number >= KEPT_MOST and not driver.is_taken
+        self._retire()
+
+    def _retire(self) -> None:
+        """End drivers that no test has and none is to have; those at work go on."""
+        for driver in self._drivers:
+            if (driver.is_worn or (self.fresh and driver.forks)) and not (driver.is_taken or driver.is_awaited):
+                driver.start_ending(QUIT_LIMIT_S)
+
+    def _name(self, *, observes: bool) -> str:
+        if len(self._names) > 1:
+            return "the observers' driver" if observes else "the pair's driver"
+        return "the driver of one side"
+
+    # ------------------------------------------------------------------ starting one
+
+    def _started(self, server: int, width: int, *, observes: bool) -> Steps[Driver]:
+        """Start a driver; new interpreters where copies of a preload server cannot be had."""
+        if not self.fresh:
+            driver = yield from self._forked(server, width, observes=observes)
+            if driver is not None:
+                return driver
+        driver = self._begun(None, width, observes=observes)
+        yield from self._collect(driver)
+        return driver
+
+    def _collect(self, driver: Driver) -> Steps[None]:
+        """Wait until a driver's templates have collected; LostError where one cannot, which ends the driver."""
+        try:
+            yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
+        except LostError:
+            driver.is_taken = False
+            if driver.alive:
+                driver.start_ending(0)
+            raise
+        except GeneratorExit:  # another test may have it
+            driver.is_taken = False
+            raise
+
+    def _next_number(self, server: int | None, *, observes: bool) -> int:
+        used = {
+            driver.number
+            for driver in self._drivers
+            if driver.alive
+            and not driver.is_worn
+            and driver.preloaded == server
+            and driver.name.startswith(self._name(observes=observes))
+        }
+        return next(number for number in itertools.count() if number not in used)
+
+    def _forked(self, server: int, width: int, *, observes: bool) -> Steps[Driver | None]:
+        """Return a driver forked from a server, None where copies of it cannot work as new processes do."""
+        driver = None
+        try:
+            found = yield from self._server(server)
+            if found is not None:
+                driver = self._begun(found, width, server, observes=observes)
+                yield from self._collect(driver)
+            collected = [] if driver is None else driver.collected
+            fault = next((each.fault for each in collected if each.fault), "") or self._unequal(collected)
+        except LostError as lost:
+            if not lost.is_doubtful:  # as a new interpreter would be
+                raise
+            fault = str(lost).partition("\n")[0].rstrip(".")
+        if fault:
+            self._fall_back(fault)
+        if self.fresh and driver is not None:
+            driver.is_taken = False
+            self._retire()
+        return None if self.fresh else driver
+
+    def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> Driver:
+        """Return a driver whose templates have yet to collect."""
+        preloaded = None if found is None else server
+        number = self._next_number(preloaded, observes=observes)
+        compares = len(self._names) > 1
+        if compares:
+            names = [name.replace("worker", "observer") if observes else f"{name} {number}" for name in self._names]
+            first, (base, head) = not observes and not number, names
+            templates = [
+                self._settings(number, base, self.sides.base, found, is_base=True, observes=observes),
+                self._settings(number, head, self.sides.head, found, observes=observes, reports=first),
+            ]
+        else:
+            templates = [
+                self._settings(each, f"{self._names[0]} {each}", self.sides.head, found, reports=not number + each)
+                for each in range(width)
+            ]
+        settings = wire.DriverSettings(
+            f"{self._name(observes=observes)} {number}",
+            templates[:: 1 if number % 2 or not compares else -1],  # neither side is always the first to be forked
+            apart=not compares,
+            scratch=str(self._processes.guardian.scratch),
+            start_limit_s=self._processes.start_limit_s,
+            run=os.getpid(),
+            alike=not apart_from(self._top),
+        )
+        connection = None if found is None else found.fork(settings)
+        driver = Driver(settings, self._processes.guardian, number, connection, preloaded)
+        self._drivers.append(driver)
+        return driver
+
+    def _settings(
+        self,
+        number: int,
+        name: str,
+        side: Side,
+        server: PreloadServer | None,
+        *,
+        is_base: bool = False,
+        observes: bool = False,
+        reports: bool = False,
+    ) -> wire.TemplateSettings:
+        """Return the settings of a side's template."""
+        forks, processes, scratch = server is not None, self._processes, self._processes.guardian.new_directory()
+        prefix, sites = sites_of(side.python) if forks else ("", [])
+        environment = processes.environment({**side.environment, **({} if server is None else server.changes)})
+        return wire.TemplateSettings(
+            number=number,
+            path=list(side.path),
+            args=list(side.args),
+            files=[str(path) for path in side.files],
+            scratch=str(scratch),
+            markup=processes.markup,
+            reports=reports,
+            watched=self._places,
+            packages=list(self.sides.packages),
+            output=str(scratch / "output"),
+            share_terminal=processes.share_terminal and reports,
+            directory=str(side.directory),
+            environment=environment if forks else padded(environment),
+            python=side.python,
+            prefix=prefix,
+            sites=sites,
+            forks=forks,
+            probe=forks and (observes if self.compares else number == 0),  # the first shows whether copies can work
+            observes=observes,
+            tree="" if side.tree is None else str(side.tree),
+            top=str(self._top),
+            name=name,
+            is_base=is_base,
+        )
+
+    def _unequal(self, collected: Sequence[wire.Ready]) -> str:
+        """Return the variable that collecting leaves otherwise than a server began with: libraries read it before."""
+        compares = len(self._names) > 1
+        sides = (self.sides.base, self.sides.head) if compares else (self.sides.head,) * len(collected)
+        names = self._names if compares else (self._names[0],) * len(collected)
+        for ready, side, name in zip(collected, sides, names, strict=False):
+            own = {key: value for key, value in side.environment.items() if key.startswith(preload.LIBRARY_VARIABLES)}
+            expected = {
+                key: value for key, value in {**preload.library_variables(), **own}.items() if value is not None
+            }
+            differing = preload.differing_variables(expected, ready.variables)
+            if differing:
+                return f"{differing[0]} is set while tests are collected in {name} 0, after libraries have read it"
+        return ""
+
+    def _fall_back(self, reason: str) -> None:
+        """Start new interpreters from now on, and say why; the first of several reasons counts."""
+        if not self.fresh:
+            self.fresh = reason
+            self._retire()
+            for server in self._servers:
+                server.end(0)
+
+    # ------------------------------------------------------------------ preload servers
+
+    def _customized(self) -> str:
+        """Return the module of the tree that Python runs when it starts, as no copy of a server can; else empty."""
+        entries = self._processes.variables.get("PYTHONPATH", "").split(os.pathsep)
+        places = [Path(entry).resolve() for entry in entries if entry]
+        found = [place / f"{name}.py" for place in places for name in ("sitecustomize", "usercustomize")]
+        return next((str(path) for path in found if path.is_relative_to(self._top) and path.is_file()), "")
+
+    def _server(self, number: int) -> Steps[PreloadServer | None]:
+        """Return a server that has imported what both sides load alike; None where that cannot be had."""
+        if not self.fresh and (file := self._customized()):
+            self._fall_back(f"{file} is run when Python starts")
+        if self.fresh:
+            return None
+        if number not in self._loading:
+            self._loading[number] = yield Begin(self._loaded())
+        job = self._loading[number]
+        yield Ended((job,))
+        return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
+
+    def _loaded(self) -> Steps[PreloadServer]:
+        """Start a server, again without what each side must import for itself; LostError where it cannot be had.
+
+        Variables of native libraries that the tests' own code sets while it is collected are there before it imports
+        any; those that the imported modules set themselves are among its changes.
+        """
+        processes, guardian = self._processes, self._processes.guardian
+        if self._modules is None:
+            self._modules = modules_alike(self._top, self._differing, processes.ours, processes.fixtures)
+        # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
+        before: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        for _ in range(_LOADS_MOST):
+            scratch = guardian.new_directory()
+            environment = padded(processes.environment(before))
+            server = PreloadServer(environment, scratch, guardian)
+            self._servers.append(server)
+            wanted = [name for name in self._modules if not _is_within(name, self._left_out)]
+            dirty = yield from server.load(wanted, self._differing, str(self._top), apart_from(self._top))
+            found = {**environment, **server.changes}
+            own = {name: value for name, value in preload.library_variables().items() if found.get(name) != value}
+            if dirty is not None:
+                self._left_out.add(dirty)
+            elif not own:
+                return server
+            else:
+                before.update(own)
+                server.end(0)
+        needed = ", ".join([*self._differing, "code of the tree, a thread or a log of its own"])
+        raise server.gone(server.lost(f"what the tests import needs {needed}, which each side has to load for itself"))
+
+
+def _is_within(name: str, packages: Collection[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)

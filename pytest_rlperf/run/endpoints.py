@@ -1,0 +1,247 @@
+"""The processes that the run's loop waits for: drivers, and the preload servers that fork them."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from json import dumps
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from pytest_rlperf import wire
+from pytest_rlperf.run.schedule import Reply, Steps
+from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
+from pytest_rlperf.spawn import preload
+from pytest_rlperf.spawn.connections import connected, interpreter_flags, popen, sender_of
+from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.process import Process, ProcessLostError
+
+FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
+PATIENCE_S = 120.0  # beyond all that a driver waits for itself
+_LOAD_S = 120.0
+_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.pair.driver import main; main()"
+
+# Runs a file's text in a process that has no file as its ``__main__``.
+_PROGRAM = """
+import sys
+with open(sys.argv.pop(), encoding='utf-8') as file:
+    text = file.read()
+exec(text)
+"""
+
+
+class Endpoint(Process):
+    """A process that the run's loop waits for."""
+
+    is_awaited = False
+
+    def lost(self, text: str) -> ProcessLostError:
+        """Return the error of a process that is of no use any more."""
+        self.is_awaited = False
+        return super().lost(text)
+
+    def gone(self, lost: ProcessLostError) -> DriverLostError:
+        """Return the error of this process as a job gets it."""
+        return DriverLostError(str(lost), self.name, is_base=False, is_doubtful=True, is_reporter=False)
+
+    def send(self, message: wire.Message, *ends: Connection) -> None:
+        """Send a message; DriverLostError where the process is gone."""
+        try:
+            super().send(message, *ends)
+        except ProcessLostError as lost:
+            raise self.gone(lost) from None
+
+    def receive_any(self) -> Any:
+        """Return a message that has begun to come; DriverLostError where the process is gone."""
+        try:
+            return wire.receive_from_driver(self.connection)
+        except (BlockingIOError, wire.UnreadableError) as error:
+            unreadable = error if isinstance(error, wire.UnreadableError) else wire.UnreadableError("half a message")
+            raise self.gone(self.unreadable(unreadable)) from None
+        except (EOFError, OSError):
+            raise self.gone(self.lost(self.how_it_ended())) from None
+
+    def overdue(self, limit_s: float) -> Exception:
+        """End the process, which has not answered within ``limit_s``, and return the error."""
+        return self.gone(self.lost(self.abort("did not answer", limit_s, "it waits for none of its workers")))
+
+
+class PreloadServer(Endpoint):
+    """A process that imports what both sides load alike, and forks drivers."""
+
+    def __init__(self, environment: Mapping[str, str], scratch: Path, guardian: Guardian) -> None:
+        here, there = connected()
+        command = [sys.executable, *interpreter_flags(), "-c", _PROGRAM, preload.__file__]
+        variables = {**environment, preload.OUTPUT: str(scratch / "output"), preload.GUARDIAN: str(guardian.pipe)}
+        process = popen(command, there, preload.KEY, variables, scratch, also=guardian.pipes)
+        super().__init__("the preload server", here, scratch, guardian, process)
+        self.changes: dict[str, str | None] = {}  # that imports have made to the variables
+
+    def load(self, modules: list[str], packages: list[str], top: str, apart: list[str]) -> Steps[str | None]:
+        """Import modules; return the first that wants what each side has to import for itself.
+
+        After that this process is of no use. DriverLostError where that ends the process, or takes too long.
+        """
+        self.send(wire.Load(modules, packages, top, apart))
+        self.is_awaited = True
+        imported: wire.Imported = yield Reply(self, _LOAD_S)
+        self.changes = imported.changes
+        if imported.dirty is not None:
+            self.end(0)
+        return imported.dirty
+
+    def read(self) -> Any:
+        """Return what came of the imports."""
+        message = self.receive_any()
+        self.is_awaited = False
+        if not isinstance(message, wire.Imported):
+            raise self.gone(self.unexpected(message))
+        return message
+
+    def fork(self, settings: wire.DriverSettings) -> Connection:
+        """Have a driver forked, and return the connection to it."""
+        here, there = connected()
+        self.send(wire.ForkDriver(settings), there)
+        return here
+
+
+class Driver(Endpoint):
+    """A process that has the workers of one test at a time take turns; ``preloaded`` is the server that it is of."""
+
+    def __init__(
+        self,
+        settings: wire.DriverSettings,
+        guardian: Guardian,
+        number: int,
+        connection: Connection | None = None,
+        preloaded: int | None = None,
+    ) -> None:
+        started = None
+        if connection is None:
+            started, connection = _new_driver(settings, guardian)
+        super().__init__(settings.name, connection, Path(settings.templates[0].scratch), guardian, started)
+        self.number = number
+        self.preloaded = preloaded
+        self.width = len(settings.templates)
+        self.has_base = any(each.is_base for each in settings.templates)
+        self.head_name = min(
+            (each for each in settings.templates if not each.is_base), key=lambda each: each.number
+        ).name
+        self.collected: list[wire.Ready] = []
+        self.imported: list[set[str]] = [set() for _ in settings.templates]  # by each template, when it was told to
+        self.is_taken = True
+        self.is_worn = False  # a process of it is lost: it is of no use to another test
+        self.is_awaited = True  # until it has collected
+        self.forward: Callable[[wire.Reported | wire.Warned], None] | None = None
+        self.show: Callable[[str], None] | None = None
+        self._orders = 0
+
+    @property
+    def forks(self) -> bool:
+        """Whether its workers are copies, and no new interpreters."""
+        return self.preloaded is not None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether another test can have it."""
+        return self.alive and not (self.is_taken or self.is_awaited or self.is_worn)
+
+    def give(self, order: wire.Order) -> None:
+        """Give an order, whose reply is waited for; what was done for the one before is broken off."""
+        self._orders += 1
+        self.send(order.numbered(self._orders))
+        self._pending = order
+        self.is_awaited = True
+
+    def read(self) -> Any:
+        """Return the value that answers the last order, or raise what kept it from being carried out."""
+        if not self.pid and (pid := sender_of(self.connection)) and self.guardian.owns(pid):
+            self.is_known_as(pid)
+        if self.quit_s is not None:
+            return self._read_end()
+        message = self.receive_any()
+        match message:
+            case wire.Collected(templates):
+                self.is_awaited = self._orders > 0
+                self.collected = templates
+                return templates
+            case wire.Step(text) if self.show is not None:
+                self.show(text)
+            case wire.Reported() | wire.Warned() if self.forward is not None:
+                self.forward(message)
+            case wire.Answer(order) | wire.Lost(order) | wire.Left(order) | wire.Broken(order):
+                if order == self._orders:
+                    self.is_awaited = False
+                    return self._reply(message)
+        return None
+
+    def _read_end(self) -> None:
+        """Drop what a process says that was told to end; forget it where that was the last of it."""
+        try:
+            self.connection.recv_bytes()
+        except (EOFError, OSError):
+            self.is_awaited = False
+            self.end(FORCE_S)
+
+    def _reply(self, message: wire.Answer | wire.Lost | wire.Left | wire.Broken) -> object:
+        match message:
+            case wire.Lost():
+                self.is_worn = True
+                raise LostError.of(message)
+            case wire.Left():
+                raise LeftError(message)
+            case wire.Broken(_, text):
+                raise BrokenError(text)
+            case wire.Answer():
+                try:
+                    return Answered(wire.answer_to(self._pending, message))
+                except wire.UnreadableError as error:
+                    raise self.gone(self.unreadable(error)) from None
+
+    def start_ending(self, limit_s: float) -> None:
+        """Begin to end the process with all of its workers, which have ``limit_s`` for their teardowns."""
+        self.is_worn = True
+        if self.quit_s is None:
+            with contextlib.suppress(DriverLostError):
+                self.send(wire.End(limit_s))
+            self.quit_s = time.monotonic()
+            self.is_awaited = True  # its end is noted
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The value that answers an order, which may be None."""
+
+    value: Any
+
+
+def ask(driver: Driver, order: wire.Order, limit_s: float = 0.0) -> Steps[Any]:
+    """Give an order that a driver may take about ``limit_s`` for, and return the answer; StoppedError without any."""
+    driver.give(order)
+    answered: Answered = yield Reply(driver, limit_s + PATIENCE_S)
+    return answered.value
+
+
+def _new_driver(settings: wire.DriverSettings, guardian: Guardian) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a driver that is a new interpreter, and give it its settings; return it and the connection to it."""
+    here, there = connected()
+    shares = any(each.share_terminal or each.reports for each in settings.templates)  # its templates inherit that
+    output = None if shares else Path(settings.templates[0].output)
+    variables = {**settings.templates[0].environment, preload.GUARDIAN: str(guardian.pipe)}
+    process = popen(
+        [sys.executable, *interpreter_flags(), "-c", _BOOT],
+        there,
+        wire.DESCRIPTOR_KEY,
+        variables,
+        Path(settings.templates[0].scratch),
+        stdout=output,
+        stderr=output,
+        also=guardian.pipes,
+    )
+    here.send_bytes(dumps(wire.as_json(settings)).encode())
+    return process, here

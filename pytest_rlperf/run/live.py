@@ -1,0 +1,231 @@
+"""One test's live comparison: by time, by counts, and by what its pairs hint at."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_rlperf import wire
+from pytest_rlperf.judge.findings import first_call, growth
+from pytest_rlperf.judge.findings.outputs import Seeded, compare
+from pytest_rlperf.judge.live import carriers
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.findings import OFF
+from pytest_rlperf.model.judged import Verdict
+from pytest_rlperf.model.live import Live, StartUp
+from pytest_rlperf.model.measured import Result, work_text
+from pytest_rlperf.model.reasons import Code
+from pytest_rlperf.model.stored import PairSpread
+from pytest_rlperf.run.counting import CountingPairs
+from pytest_rlperf.run.drivers import Drivers
+from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.live_pairs import LivePairs, OpenPair
+from pytest_rlperf.run.on_test import OnTest, seed_of
+from pytest_rlperf.run.results import PairsMeasured, at_pace, contributions_of, make_result
+from pytest_rlperf.run.schedule import Held, Steps
+from pytest_rlperf.run.stopped import RetryFreshError
+from pytest_rlperf.sides.reads import check_loaded
+from pytest_rlperf.spawn.preload import differing_variables
+
+_PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
+_LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
+_IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
+
+
+class UnpairedError(Exception):
+    """Pairs would compare nothing: a call is not the same work on both sides, or a side lacks a file of its own."""
+
+    def __init__(self, reason: reasons.Incomparable | reasons.NotCopied | reasons.NotBuilt) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LiveComparison:
+    """Compares one test's sides, by time and by the counts of the first pairs' workers, with pairs of ``drivers``."""
+
+    def __init__(self, test: OnTest, drivers: Drivers, history: PairSpread | None = None) -> None:
+        self._test = test
+        self._drivers = test.of(drivers)
+        self._counting = CountingPairs(test.settings)
+        self._pairs = LivePairs(test, self, history)
+        self._used: list[Driver] = []
+        self._outputs: dict[int, Seeded] = {}
+        self._loaded: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})  # of the first pair
+
+    def compare(self) -> Steps[tuple[Result, Live, Verdict]]:
+        """Return head's result, the comparison with base, and the verdict by its times.
+
+        UnpairedError where there is nothing to measure, or it is not the same work on both sides, SideError where a
+        side has the other's code, RetryFreshError where new interpreters should measure.
+        """
+        verdict, measured = yield from self._pairs.run()
+        result, live = self._found(measured, verdict)
+        live = yield from self._with_growth(live)
+        live = yield from self._with_start_ups(live)
+        self._drivers.trim()
+        return result, live, verdict
+
+    # ------------------------------------------------------------------ its pairs
+
+    def open(self, index: int, server: int) -> Steps[OpenPair]:
+        """Return a pair at its call, with code that may differ, doing the same work; have the first pairs count."""
+        test, drivers = self._test, self._drivers
+        if not index:
+            test.show("starting pairs")
+        driver = yield from drivers.lease(self._used, server=server)
+        self._used.append(driver)
+        head_first = not index % 2
+        try:
+            called = yield from test.open(driver, drivers, [seed_of(index)] * 2, last_first=head_first)
+            checked = yield from self._checked(driver)
+            self._refuse_other_work(*called)
+            self._outputs[index] = seed_of(index), checked[0].output, checked[1].output
+            if (order := self._counting.order()) is not None:
+                tallies = yield from test.ask(driver, order)
+                self._counting.add(tallies, head_first=head_first)
+        except BaseException:
+            if driver is not test.reporter:
+                test.let_go(driver)
+            raise
+        return OpenPair(driver, self._import_s(driver))
+
+    def _checked(self, driver: Driver) -> Steps[list[wire.Checked]]:
+        """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
+        checked: list[wire.Checked] = yield from self._test.ask(driver, wire.CheckAll())
+        self._drivers.learn(*checked)
+        base, head = ({**ready.loaded, **each.loaded} for ready, each in zip(driver.collected, checked, strict=True))
+        if driver is self._test.reporter:
+            self._loaded = base, head
+        changed = {
+            name
+            for ready, each in zip(driver.collected, checked, strict=True)
+            for name in differing_variables(ready.variables, each.variables)
+        }
+        if changed and not self._drivers.fresh:
+            names = ", ".join(sorted(changed))
+            raise RetryFreshError(f"a test sets {names}, which libraries read when they are loaded")
+        check_loaded(self._drivers.sides, base, head)
+        return checked
+
+    def _import_s(self, driver: Driver) -> tuple[float, float]:
+        """Return what importing the tests took; zeros for later tests of a run, for which it is the same."""
+        base, head = driver.collected
+        return (0.0, 0.0) if self._test.order else (base.import_s, head.import_s)
+
+    def _refuse_other_work(self, base: wire.Called, head: wire.Called) -> None:
+        """Raise UnpairedError where a call is not the same work on both sides."""
+        works = [(each.component, each.unit, each.items) for each in (base, head)]
+        if works[0] != works[1]:
+            texts = (work_text(*works[0]), work_text(*works[1]))
+            label = self._drivers.sides.base.label
+            raise UnpairedError(reasons.Incomparable(Code.WORK, "a call's work", *texts, label, stores=False))
+
+    def warmed(self, warmed: wire.Warmed) -> None:
+        """Learn nothing: both sides are as they are."""
+
+    def close(self, index: int, pair: OpenPair) -> Steps[None]:
+        """Let a pair leave the test, but for the first, whose head worker reports it."""
+        if index:
+            yield from self._test.leave(pair.driver)
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether both sides have exact counts."""
+        return all(each is not None and each.workers > 1 for each in self._counting.learned())
+
+    # ------------------------------------------------------------------ what they show
+
+    def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
+        """Return the comparison, from the figures of all pairs and the verdict on their times."""
+        test, sides = self._test, self._drivers.sides
+        assert test.called is not None
+        base, result = (
+            replace(at_pace(make_result(test.key, test.called, side)), counting=counting)
+            for side, counting in zip((measured.base, measured.head), self._counting.learned(), strict=True)
+        )
+        parts = contributions_of(measured, base, verdict)
+        labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
+        output = compare([self._outputs[index] for index in sorted(self._outputs)])
+        live = Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit, output=output)
+        return result, live
+
+    @property
+    def _first(self) -> Driver:
+        assert self._pairs.first is not None
+        return self._pairs.first.driver
+
+    def _with_growth(self, live: Live) -> Steps[Live]:
+        """Return the comparison with more calls of the first pair, where those so far only hint at growth.
+
+        Where something grows, one of head's processes shows which lines allocate what it keeps.
+        """
+        test = self._test
+        if test.policy.findings["growth"] == OFF:
+            return live
+        if growth.hints(live):
+            test.show("looking whether memory grows")
+            held: Held = yield test.lane()
+            with held:
+                longer = yield from test.ask(self._first, wire.GoOn(_LONGER_S), _LONGER_S + test.patience_s)
+            live = replace(live, longer=tuple(longer))
+        found = growth.find(live, test.policy)
+        if found is None:
+            return live
+        test.show("looking which lines allocate")
+        size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
+        least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * size)
+        places = yield from test.ask(self._first, wire.Relay(wire.FindAllocations(least_bytes)))
+        return replace(live, places=tuple(places))
+
+    def _with_start_ups(self, live: Live) -> Steps[Live]:
+        """Return the comparison with first calls of new interpreters, where copies of a process hint at slow ones.
+
+        What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
+        """
+        test = self._test
+        if self._drivers.fresh or test.policy.findings["first_call"] == OFF:
+            return live
+        hides = not test.order and _imports_more(*self._loaded)
+        observed = StartUp(test.first_calls_s, (0.0, 0.0))
+        if not hides and not first_call.hints(live.pairs[0]) and not first_call.hints(observed):
+            return live
+        test.show("starting new interpreters")
+        held: Held = yield test.lane(whole=True)
+        with held:
+            while len(live.start_ups) < first_call.START_UPS:
+                found = yield from self._start_up()
+                live = replace(live, start_ups=(*live.start_ups, found))
+                if not first_call.hints(found, 1.0):
+                    break
+        return live
+
+    def _start_up(self) -> Steps[StartUp]:
+        """Return what a pair of new interpreters takes to import the tests, and to call the component once."""
+        test, drivers = self._test, self._drivers.new_interpreters()
+        driver = yield from drivers.lease(new=True)
+        driver.is_worn = True  # the next ones are new processes, too
+        try:
+            yield from test.open(driver, drivers, [seed_of(0)] * 2, last_first=True)
+            base, head = yield from self._checked(driver)
+            yield from test.leave(driver)
+        except BaseException:
+            test.let_go(driver)
+            raise
+        return StartUp((base.first_call_s, head.first_call_s), self._import_s(driver))
+
+
+def _imports_more(base: Mapping[str, str], head: Mapping[str, str]) -> bool:
+    """Whether head's files, by their modules, have lines that import what no line of base's files does."""
+    return not _import_lines(head.values()) <= _import_lines(base.values())
+
+
+def _import_lines(files: Iterable[str]) -> set[str]:
+    lines: set[str] = set()
+    for file in files:
+        with contextlib.suppress(OSError):  # what cannot be read imports nothing that is known
+            text = Path(file).read_text(encoding="utf-8", errors="replace") if file.endswith(".py") else ""
+            lines |= {found.strip() for found in _IMPORT.findall(text)}
+    return lines

@@ -1,0 +1,113 @@
+"""The results of a test, made of what its drivers have sent."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_rlperf import wire
+from pytest_rlperf.judge.findings import growth
+from pytest_rlperf.judge.live import contributions
+from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.live import Contribution, PairRecord
+from pytest_rlperf.model.measured import Phase, Result, Usage, WorkerRecord
+from pytest_rlperf.model.phases import Block, slices_of, typical_shares, untraced
+
+
+@dataclass(frozen=True)
+class SideMeasurement:
+    """The figures that the workers of one side took of one test, and what each held from time to time."""
+
+    workers: tuple[WorkerRecord, ...]
+    phases: tuple[Phase, ...]
+    traced_call_s: float
+    notes: tuple[str, ...]
+    usages: tuple[tuple[Usage, ...], ...] = ()
+
+    @classmethod
+    def alone(cls, found: wire.Alone) -> SideMeasurement:
+        """Return what one side by itself has given."""
+        return cls(
+            tuple(found.workers),
+            tuple(found.phases),
+            found.traced_call_s,
+            tuple(found.notes),
+            tuple(map(tuple, found.usages)),
+        )
+
+
+@dataclass(frozen=True)
+class PairsMeasured:
+    """The figures of all pairs: by pair, by side with phases as shares of a call, and in traced blocks."""
+
+    pairs: tuple[PairRecord, ...]
+    base: SideMeasurement
+    head: SideMeasurement
+    traced: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, records: Sequence[PairRecord], traced: Sequence[Block]) -> PairsMeasured:
+        """Put the figures of pairs together."""
+        base, head = (
+            SideMeasurement(
+                tuple(getattr(record, side) for record in records),
+                typical_shares(slices),
+                1.0 if slices else 0.0,
+                untraced(slices),
+            )
+            for side, slices in ((side, slices_of(traced, side)) for side in ("base", "head"))
+        )
+        return cls(tuple(records), base, head, tuple(traced))
+
+
+def make_result(key: str, called: wire.Called, measured: SideMeasurement) -> Result:
+    """Return the result of a test, made of its workers' figures."""
+    return Result(
+        nodeid=key,
+        component=called.component,
+        unit=called.unit,
+        items=statistics.fmean(worker.items_per_call for worker in measured.workers),
+        workers=measured.workers,
+        phases=measured.phases,
+        traced_call_s=measured.traced_call_s,
+        notes=(*measured.notes, *growth.notes(measured.usages), *_device_notes(measured.workers)),
+    )
+
+
+def at_pace(result: Result) -> Result:
+    """Return ``result`` with its phases as shares of the figure that is judged.
+
+    Two processes on one CPU, on a machine that others use, are held up within slices; the figure leaves that out.
+    """
+    if not result.traced_call_s:
+        return result
+    pace = result.call_s / result.traced_call_s
+    phases = tuple(replace(phase, total_s=pace * phase.total_s, self_s=pace * phase.self_s) for phase in result.phases)
+    return replace(result, phases=phases, traced_call_s=result.call_s)
+
+
+def contributions_of(measured: PairsMeasured, base: Result, verdict: Verdict) -> tuple[Contribution, ...]:
+    """Return the part of every phase in a change, where there is one."""
+    if verdict.status not in (Status.SLOWER, Status.FASTER) or verdict.estimate is None:
+        return ()
+    ratio = verdict.estimate.ratio
+    # The estimate is of the length of a call, traced slices are of the share of it that a phase has.
+    blocks = [
+        (base_shares, {path: ratio * share for path, share in head_shares.items()})
+        for base_shares, head_shares in (block.shares() for block in measured.traced)
+    ]
+    return contributions(blocks, base.call_s, base.call_s * (ratio - 1))
+
+
+def _device_notes(workers: Sequence[WorkerRecord]) -> list[str]:
+    """Return notes on how the workers' figures on a device were taken, each one once."""
+    figures = [worker.device for worker in workers if worker.device is not None]
+    notes = [note for each in figures for note in each.notes]
+    retaken = sum(each.retaken for each in figures)
+    if retaken:
+        notes.append(f"slices that were disturbed on {figures[0].device}, thrown away and retaken: {retaken}")
+    others = max((each.conditions.others or 0 for each in figures if each.conditions is not None), default=0)
+    if others:
+        notes.append(f"other processes use {figures[0].device} too, at most {others} at once")
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,255 @@
+"""The one loop of a run: jobs are generators, which yield what they wait for and are resumed with what came of it.
+
+Nothing here is concurrent but the processes that are waited for. A job that is closed sends what it has to, and waits
+for nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+_REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
+
+
+class Endpoint(Protocol):
+    """A process that is waited for."""
+
+    connection: Connection
+
+    def read(self) -> object:
+        """Read a message that has begun to come; return it where it ends the waiting, else None, or raise an error."""
+
+    def overdue(self, limit_s: float) -> Exception:
+        """End the process, which has not answered within ``limit_s``, and return the error."""
+
+
+class Reply(NamedTuple):
+    """Wait for the reply of a process, for ``limit_s`` at most; resumed with it, or with its error."""
+
+    process: Endpoint
+    limit_s: float
+
+
+class Lane(NamedTuple):
+    """Wait for a lane, or for the ``whole`` machine; resumed with :class:`Held`.
+
+    ``test`` and ``pair`` are its place in the run.
+    """
+
+    test: int
+    pair: int = 0
+    whole: bool = False
+
+
+class Begin(NamedTuple):
+    """Begin another job; resumed with it at once."""
+
+    steps: Steps[Any]
+
+
+class Ended(NamedTuple):
+    """Wait until one of ``jobs`` is done; resumed with those that are."""
+
+    jobs: Sequence[Job[Any]]
+
+
+Request: TypeAlias = Reply | Lane | Begin | Ended
+Steps: TypeAlias = Generator[Request, Any, T]
+"""A job's way: it yields requests, and returns its result."""
+
+
+class Job(Generic[T]):
+    """A generator on its way; ``wants`` is its last request. One that is broken off wants no lane any more."""
+
+    def __init__(self, steps: Steps[T], lanes: Lanes) -> None:
+        self.steps = steps
+        self._lanes = lanes
+        self.wants: Request | None = None
+        self.is_done = False
+        self.due_s = 0.0
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def outcome(self) -> T:
+        """Return the result, or raise the error, of a job that is done."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def resume(self, value: object = None, error: Exception | None = None) -> None:
+        """Go on with what came of the last request, until the next one."""
+        self.wants = None
+        try:
+            self.wants = self.steps.send(value) if error is None else self.steps.throw(error)
+        except StopIteration as stop:
+            self._result, self.is_done = stop.value, True
+        except Exception as raised:
+            self._error, self.is_done = raised, True
+
+    def close(self) -> None:
+        """Break off where the job stands; what it holds is released."""
+        if not self.is_done:
+            self.is_done = True
+            if isinstance(self.wants, Lane):
+                self._lanes.withdraw(self.wants)
+            self.steps.close()
+
+
+class Held:
+    """A lane, or the whole machine, until it is released; its CPU is None where the kernel places all work."""
+
+    def __init__(self, lanes: Lanes, cpu: int | None, width: int) -> None:
+        self.cpu = cpu
+        self._lanes = lanes
+        self._width = width
+
+    def release(self) -> None:
+        """Give it back, once."""
+        self._lanes.give_back(self.cpu, self._width)
+        self._width = 0
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Lanes:
+    """Hands out CPUs to jobs that measure: ``count`` at once, or all of them to one job.
+
+    Earlier tests come first, and of one test the earlier pairs. ``cpus`` are those to choose from, none where the
+    kernel places all work. Where there are more of them than lanes, they take turns: one may be slower for a while.
+    """
+
+    def __init__(self, count: int, cpus: Collection[int]) -> None:
+        self.count = count
+        self.has_cpus = len(cpus) >= count
+        self._cpus: list[int | None] = list(cpus) if self.has_cpus else [None] * count
+        self._used = 0
+        self._queue: list[tuple[int, int, int, Lane]] = []
+        self._arrivals = itertools.count()
+
+    @property
+    def free(self) -> int:
+        """How many lanes nobody has or waits for."""
+        return 0 if self._queue else self.count - self._used
+
+    def want(self, request: Lane) -> None:
+        """Put a request into the queue."""
+        self._queue.append((request.test, request.pair, next(self._arrivals), request))
+
+    def grant(self) -> tuple[Lane, Held] | None:
+        """Return the first request and its lane, where that is free; later ones do not overtake it."""
+        if not self._queue:
+            return None
+        first = min(self._queue)
+        width = self.count if first[3].whole else 1
+        if self._used + width > self.count:
+            return None
+        self._queue.remove(first)
+        self._used += width
+        return first[3], Held(self, self._cpus.pop(0), width)
+
+    def withdraw(self, request: Lane) -> None:
+        """Take a request out of the queue, whose job was broken off."""
+        self._queue = [entry for entry in self._queue if entry[3] is not request]
+
+    def give_back(self, cpu: int | None, width: int) -> None:
+        """Have what was held again; nothing where ``width`` is 0."""
+        if width:
+            self._used -= width
+            self._cpus.append(cpu)
+
+
+class Schedule:
+    """Runs jobs side by side; ``awaited`` returns the processes that owe a reply, and ``tick`` is called in between."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        awaited: Callable[[], Iterable[Endpoint]],
+        tick: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lanes = lanes
+        self._awaited = awaited
+        self._tick = tick
+        self._clock = clock
+        self._jobs: list[Job[Any]] = []
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run a job, and all those that it begins, until it is done; the others are broken off."""
+        job = self._begin(steps)
+        try:
+            while not job.is_done:
+                self._turn()
+            return job.outcome()
+        finally:
+            for each in self._jobs[::-1]:
+                each.close()
+
+    def _begin(self, steps: Steps[T]) -> Job[T]:
+        job = Job(steps, self.lanes)
+        self._jobs.append(job)
+        self._resume(job)
+        return job
+
+    def _resume(self, job: Job[Any], value: object = None, error: Exception | None = None) -> None:
+        """Go on with a job, up to a request that takes time."""
+        job.resume(value, error)
+        while isinstance(job.wants, Begin):
+            job.resume(self._begin(job.wants.steps))
+        if isinstance(job.wants, Lane):
+            self.lanes.want(job.wants)
+        elif isinstance(job.wants, Reply):
+            job.due_s = self._clock() + job.wants.limit_s
+
+    def _turn(self) -> None:
+        """Resume the jobs that can go on; where none can, wait for a process."""
+        self._jobs = [job for job in self._jobs if not job.is_done]
+        if self._grant() or self._end():
+            return
+        self._listen()
+        self._tick()
+
+    def _grant(self) -> bool:
+        granted = self.lanes.grant()
+        if granted is None:
+            return False
+        request, held = granted
+        self._resume(next(job for job in self._jobs if job.wants is request), held)
+        return True
+
+    def _end(self) -> bool:
+        """Resume a job that waits for another one, which is done."""
+        for job in self._jobs:
+            if isinstance(job.wants, Ended) and (done := [each for each in job.wants.jobs if each.is_done]):
+                self._resume(job, done)
+                return True
+        return False
+
+    def _listen(self) -> None:
+        """Read what processes have to say, and end those that are overdue."""
+        waiting = {id(job.wants.process): job for job in self._jobs if isinstance(job.wants, Reply)}
+        processes = {process.connection: process for process in self._awaited()}
+        left_s = [job.due_s - self._clock() for job in waiting.values()]
+        ready = wait(list(processes), max(0.0, min([_REFRESH_S, *left_s])))
+        for connection in ready:
+            process = processes[connection]  # type: ignore[index]
+            job = waiting.get(id(process))
+            try:
+                reply, error = process.read(), None
+            except Exception as raised:
+                reply, error = None, raised
+            if job is not None and not job.is_done and (reply is not None or error is not None):
+                del waiting[id(process)]
+                self._resume(job, reply, error)
+        for job in waiting.values():
+            if not job.is_done and isinstance(job.wants, Reply) and job.due_s <= self._clock():
+                self._resume(job, error=job.wants.process.overdue(job.wants.limit_s))

@@ -1,0 +1,37 @@
+"""Packages from elsewhere that read the user's tree while they are imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+class ImportWatch:
+    """Notes, in the run's own process, which packages from elsewhere read files of the tree while they are imported.
+
+    Each side has to import these for itself: a process that imports them for both sides would read the user's tree.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self.packages: set[str] = set()
+        self._below = f"{top}{os.sep}"
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str):
+            return
+        try:
+            path = os.path.join(os.getcwd(), arguments[0])  # noqa: PTH109, PTH118 - at every file that is opened
+            if not path.startswith(self._below) or not os.path.exists(path):  # noqa: PTH110
+                return
+            frame = sys._getframe(1)
+            while frame.f_back is not None and frame.f_code.co_name != "<module>":
+                frame = frame.f_back
+            if frame.f_code.co_name != "<module>":  # in a thread
+                return
+            name = str(frame.f_globals.get("__name__", "__main__")).partition(".")[0]
+            if name != "__main__" and not frame.f_code.co_filename.startswith(self._below):
+                self.packages.add(name)
+        except Exception:  # noqa: S110 - an audit hook that raises would break off what it looks at
+            pass

@@ -1,0 +1,187 @@
+"""What a process of a side has read: the files that an audit hook notes, and those of its modules.
+
+The hook is in the processes that observe a test, and in no process that measures one: an audit hook cannot be taken off
+again, and makes every ``id()`` six times slower, and with it ``copy.deepcopy`` twice.
+
+Every process of a side imports this, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+
+# The events by which another process begins, or code of the tree that is no Python's may be run.
+_STARTS = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
+)
+
+_LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # what looks through directories for modules and for tests
+_OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
+"""What pytest-benchmark does when pytest starts: it has a program look at the interpreter."""
+
+
+class Observer:
+    """Notes which files this process and its imports open, execute or load from the start on, below ``watched`` places.
+
+    A file that is not there counts too, for another side may have it.
+    """
+
+    def __init__(self, watched: Sequence[str]) -> None:
+        self._below = tuple(f"{os.path.realpath(home)}{os.sep}" for home in watched)
+        self._paths: set[str] = set()
+        self._children: list[str] = []
+        _note_into(self._paths, self._children)
+
+    @property
+    def has_children(self) -> bool:
+        """Whether this process, or one that it is a copy of, has started another one, which may have read anything."""
+        return bool(self._children)
+
+    @contextlib.contextmanager
+    def own_fork(self) -> Iterator[None]:
+        """Take no note of the process that the body forks: it is no child of the test's."""
+        known = len(self._children)
+        yield
+        del self._children[known:]
+
+    @property
+    def count(self) -> int:
+        """How many paths have been noted by now, wherever they lie."""
+        return len(self._paths)
+
+    def files(self) -> list[str]:
+        """Return the files that have been read by now."""
+        files = {_source_of(path) for path in (*tuple(self._paths), *_mapped_files())}
+        return sorted(file for file in files if file.startswith(self._below) or resolved(file).startswith(self._below))
+
+
+def _note_into(paths: set[str], children: list[str]) -> None:
+    """Note what the process reads from now on, and how it starts children, by an audit hook of PEP 578."""
+    # Tests may replace any of these.
+    add, current, decode, join = paths.add, os.getcwd, os.fsdecode, os.path.join
+    text, binary, path_like, started, starts = str, bytes, os.PathLike, children.append, _STARTS
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        try:
+            if event in ("open", "ctypes.dlopen"):
+                name = arguments[0]
+            elif event in ("import", "compile"):
+                name = arguments[1]
+            elif event in ("os.listdir", "os.scandir", "sqlite3.connect"):
+                name = arguments[0] or "."
+                if event != "sqlite3.connect" and _caller(2).startswith(_LISTS):
+                    return
+            elif event == "exec":
+                name = arguments[0].co_filename  # type: ignore[attr-defined]
+            else:
+                if event in starts and not any(_caller(depth).startswith(_OF_BENCHMARK) for depth in range(2, 16)):
+                    started(event)
+                return
+            if isinstance(name, path_like):
+                name = name.__fspath__()
+            if isinstance(name, binary):
+                name = decode(name)
+            if isinstance(name, text) and name and name[0] != "<":
+                add(name if name[0] == "/" else join(current(), name))
+        except Exception:  # noqa: S110 - of strangers' paths; an audit hook that raises would break off what it looks at
+            pass
+
+    sys.addaudithook(note)
+
+
+def _caller(depth: int) -> str:
+    """Return the name of the module that has called a function so many levels above, empty where there is none."""
+    try:
+        return str(sys._getframe(depth).f_globals.get("__name__", ""))
+    except ValueError:
+        return ""
+
+
+def _mapped_files() -> list[str]:
+    """Return the files that are mapped into this process: libraries that other libraries have loaded are among them."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
+            return sorted({line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/" in line})
+    except OSError:  # not on this system
+        return []
+
+
+def _source_of(path: str) -> str:
+    """Return the module's file where ``path`` is that of its bytecode, which follows from it."""
+    if path.startswith("/proc/self/"):  # which is another process to whoever reads it later
+        path = os.path.realpath(path)
+    directory, _, name = path.rpartition("/")
+    above, _, last = directory.rpartition("/")
+    return f"{above}/{name.partition('.')[0]}.py" if last == "__pycache__" else path
+
+
+class LoadedFiles:
+    """The files of modules that were loaded from below ``watched`` or belong to ``packages``, by the modules' names.
+
+    Links in the paths of directories are resolved. ``alike`` are modules that are known to be none of these. In a copy
+    of a process to look at a module copies its memory, so each is looked at once.
+    """
+
+    def __init__(self, watched: Sequence[str], packages: Sequence[str], alike: frozenset[str] = frozenset()) -> None:
+        self._homes = tuple(os.path.realpath(home) for home in watched)
+        self._below = tuple(home + os.sep for home in self._homes)
+        self._packages = packages
+        self._known = alike
+        self._loaded: dict[str, str] = {}
+
+    def now(self) -> dict[str, str]:
+        """Return those that are loaded by now."""
+        new = _newer_than(self._known)
+        if new is None:
+            self._known, self._loaded, new = frozenset(), {}, list(sys.modules)
+        for name, file in _files_of(new):
+            path = resolved(file)
+            if path.startswith(self._below) or path in self._homes or belongs_to(name, self._packages):
+                self._loaded[name] = path
+        self._known = self._known.union(new)
+        return dict(self._loaded)
+
+
+def _newer_than(known: frozenset[str]) -> list[str] | None:
+    """Return the modules that came after ``known`` ones; None where one of those has gone.
+
+    One that was put in its place again is among them.
+    """
+    new: list[str] = []
+    count, others = 0, len(sys.modules) - len(known)
+    for name in reversed(sys.modules):
+        if name in known and count >= others:
+            break
+        new.append(name)
+        count += name not in known
+    return new[::-1] if count == others else None
+
+
+def resolved(file: str) -> str:
+    """Return a file's path without links to directories, as they were when first asked for."""
+    directory, base = os.path.split(file)
+    return os.path.join(_resolved_directory(directory), base)  # noqa: PTH118 - thousands of modules
+
+
+@functools.cache
+def _resolved_directory(directory: str) -> str:
+    return os.path.realpath(directory)
+
+
+def _files_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the modules that have a file, without loading those that load lazily."""
+    for name in names:
+        module = sys.modules.get(name)
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if isinstance(file, str) and name != "__main__":
+            yield name, file
+
+
+def belongs_to(name: str, packages: Iterable[str]) -> bool:
+    """Whether a module is one of ``packages`` or lies in one."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)

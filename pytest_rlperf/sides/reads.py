@@ -1,0 +1,139 @@
+"""What the processes of both sides have read and loaded, compared in the run."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import Side, Sides
+from pytest_rlperf.sides.observer import resolved
+from pytest_rlperf.sides.trees import SETTINGS, same
+
+_OF_TOOLS = {".git", "__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks"}
+_COMPILED = re.compile(r"\.(so|pyd|dylib|dll)(\.\d+)*$")
+
+
+def digests(files: Iterable[str]) -> dict[str, str]:
+    """Return the digests of files' contents, empty for those that cannot be read."""
+    found = {}
+    for file in files:
+        try:
+            found[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        except OSError:
+            found[file] = ""
+    return found
+
+
+class NothingLoadedError(SideError):
+    """A test has loaded nothing of the packages that differ, which is true of this test and says nothing of others."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The files of the sides' own places that a test's processes have read, and those of them that differ.
+
+    ``compiled`` are equal ones that were compiled of sources which may differ, ``missing`` are those that the user's
+    tree has and neither side.
+    """
+
+    files: frozenset[str] = frozenset()
+    differing: frozenset[str] = frozenset()
+    compiled: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
+
+    def __or__(self, other: Reads) -> Reads:
+        """Return what either has read."""
+        names = (field.name for field in fields(self))
+        return Reads(*(getattr(self, name) | getattr(other, name) for name in names))
+
+
+def check_loaded(sides: Sides, base: Mapping[str, str], head: Mapping[str, str]) -> None:
+    """Check the files of the modules that both sides have loaded, by name; SideError where one is another side's.
+
+    NothingLoadedError where base has loaded none of the packages that it has for itself.
+    """
+    for side, loaded in ((sides.base, base), (sides.head, head)):
+        for name, path in loaded.items():
+            _check_place(sides, side, path, f"{name} is {path}")
+    if sides.packages and not any(_home_of(sides.base, path) == 0 for path in base.values()):
+        raise NothingLoadedError(
+            f"the test loads no module of {', '.join(sides.packages)} on {sides.base.label}: choose a test that "
+            "imports what differs between the sides"
+        )
+
+
+def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) -> Reads:
+    """Return what processes of both sides have read of their own files; SideError where one has read another's.
+
+    A file is one of both sides by its name: whichever side has read it, its contents are compared.
+    """
+    found: dict[str, set[str]] = {field.name: set() for field in fields(Reads)}
+    for side, named in ((sides.base, base), (sides.head, head)):
+        # A link and the file that it leads to are both read.
+        places_read = {os.path.realpath(path): path for path in sorted(named)} | {path: path for path in named}
+        for path, found_as in places_read.items():
+            home = _home_of(side, path)
+            if home is None:
+                _check_place(sides, side, path, found_as)
+                continue
+            name = path[len(str(side.homes[home])) + 1 :]
+            places = [f"{each.homes[home]}{os.sep}{name}" for each in (sides.base, sides.head)]
+            if any(map(os.path.lexists, places)):
+                found["files"].add(name)
+                if not _is_same(*places):
+                    found["differing"].add(name)
+                elif sides.compiled and _COMPILED.search(name):
+                    found["compiled"].add(name)
+            elif sides.top is not None and (sides.top / name).is_file() and _OF_TOOLS.isdisjoint(Path(name).parts):
+                found["missing"].add(name)
+    return Reads(**{kind: frozenset(names) for kind, names in found.items()})
+
+
+def _check_place(sides: Sides, side: Side, path: str, found: str) -> None:
+    """Raise SideError where a path that a side has read lies in the other side's places, or the user's own tree."""
+    if _home_of(side, path) is not None:
+        return
+    real = resolved(path)
+    if _home_of(side, real) is not None:
+        return
+    other = sides.head if side is sides.base else sides.base
+    theirs = _home_of(other, real)
+    if theirs is not None:
+        found = found.replace(path, real[len(str(other.homes[theirs])) + 1 :])
+        raise SideError(
+            f"{side.label} has read a file of {other.label}: {found}; "
+            "something puts that directory on the path or hooks imports after Python has started"
+        )
+    if sides.top is None or not real.startswith(f"{sides.top}{os.sep}"):
+        return
+    name = real[len(str(sides.top)) + 1 :]
+    if any(side.tree is not None and os.path.lexists(side.tree / name) for side in (sides.base, sides.head)):
+        raise SideError(
+            f"{side.label} has read a file of your own tree in the place of its copy: {found}; something has the path "
+            "of your tree in it, such as a file of settings or a cache: name the file by its place beside the code"
+        )
+
+
+def _home_of(side: Side, path: str) -> int | None:
+    """Return which of a side's homes a path lies in, None where it is in none."""
+    within = (f"{path}{os.sep}".startswith(f"{home}{os.sep}") for home in side.homes)
+    return next((index for index, is_there in enumerate(within) if is_there), None)
+
+
+@functools.cache
+def _is_same(one: str, other: str) -> bool:
+    """Whether two files are equal, once a run: for the copies do not change but by its processes."""
+    if os.path.isdir(one) and os.path.isdir(other):  # noqa: PTH112
+        return _listed(one) == _listed(other)
+    return same(Path(one), Path(other))
+
+
+def _listed(directory: str) -> set[str]:
+    """Return the names in a directory, less those that runs and tools put there."""
+    return {name for name in os.listdir(directory) if name not in _OF_TOOLS and not name.startswith(SETTINGS)}  # noqa: PTH208

@@ -1,0 +1,104 @@
+"""Connections between processes, and how a new interpreter is started at the other end of one."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.spawn.preload import socket_of
+
+HALF_MESSAGE_S = 30  # from the first byte of a message to its last
+_CREDENTIALS = struct.Struct("3i")  # the number of a process, its user and its group
+_PADDING = "PYTEST_RLPERF_PADDING"
+_PADDING_MOST = 4096  # bytes: a page
+
+
+def connected() -> tuple[Connection, Connection]:
+    """Return the two ends of a new connection: whoever has the first does not wait for ever for half a message."""
+    here, there = socket.socketpair()
+    there.setblocking(True)  # whatever default time limit a test module has set
+    return limited(here), Connection(there.detach())
+
+
+def limited(here: socket.socket) -> Connection:
+    """Return the connection of a socket that does not wait for ever, and that tells who sends."""
+    here.setblocking(True)
+    limit = struct.pack("ll", HALF_MESSAGE_S, 0)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        here.setsockopt(socket.SOL_SOCKET, option, limit)
+    if sys.platform == "linux":
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    return Connection(here.detach())
+
+
+def sender_of(connection: Connection) -> int:
+    """Return the number of the process that has sent what can be read next, as the kernel knows it; 0 if it does not.
+
+    Code under test runs in that process and could name any other.
+    """
+    with socket_of(connection) as channel:
+        _, found, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
+    for level, kind, data in found:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid, _, _ = _CREDENTIALS.unpack(data)
+            return int(pid)
+    return 0
+
+
+def popen(
+    command: Sequence[str],
+    there: Connection,
+    key: str,
+    environment: Mapping[str, str],
+    scratch: Path,
+    *,
+    directory: str | None = None,
+    stdout: Path | None = None,
+    stderr: Path | None = None,
+    also: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a process at the end ``there`` of a connection, which is closed here; MeasurementError where it cannot be.
+
+    The variable ``key`` has the number of its descriptor; it has the descriptors ``also``, too. Output without a file
+    is the terminal's.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as files:
+        out, err = (None if path is None else files.enter_context(path.open("ab")) for path in (stdout, stderr))
+        try:
+            return subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=directory,
+                env={**environment, key: str(there.fileno())},
+                pass_fds=[there.fileno(), *also],
+                start_new_session=True,  # a Ctrl-C at the terminal is for the run to handle
+            )
+        except OSError as error:
+            raise MeasurementError(f"cannot start {command[0]}: {error}") from None
+        finally:
+            there.close()
+
+
+def padded(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment of another size: by its own stack addresses each interpreter has another layout.
+
+    One layout for all would be a bias that looks like a result. (T. Mytkowicz et al., "Producing wrong data without
+    doing anything obviously wrong!", ASPLOS 2009)
+    """
+    return {**environment, _PADDING: "." * random.SystemRandom().randrange(_PADDING_MOST)}
+
+
+def interpreter_flags() -> list[str]:
+    """Return the flags this interpreter was started with, as multiprocessing passes them on."""
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]

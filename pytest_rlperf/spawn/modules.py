@@ -1,0 +1,121 @@
+"""What both sides load alike: modules that a preload server imports once for all of their processes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from pkgutil import iter_modules
+
+from pytest_rlperf.sides.observer import LoadedFiles, belongs_to
+
+NEVER = frozenset(
+    {
+        "grpc",  # threads, and handlers at forks that deadlock: grpc#22624, #38020
+        "ray",  # processes, threads and gRPC: ray#33572, imitation#160
+        "wandb",  # finalizers that wait for a thread which a copy lacks: wandb#12079
+        "sentry_sdk",  # a lock that another thread holds at the fork: sentry-python#6148, #6149
+        "tensorflow",  # thread pools from its import on: tensorflow#2448, #51832
+        "tensorboard",  # gRPC and TensorFlow: grpc#14055
+        "tensorboardX",
+        "torch.utils.tensorboard",
+        "pygame",  # SDL has threads and devices once it is started
+        "glfw",  # it opens a display
+        "OpenGL",  # chooses its platform when it is loaded
+        "mujoco",  # reads MUJOCO_GL when it is loaded: mjlab#1036
+        "warp",  # opens the device, and CUDA that is in use does not outlive a fork: pycuda#137
+        "numba",  # reads variables when it is loaded; kills a copy's parallel kernel: PteraSoftware#229, numba#3202
+    }
+)
+"""Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
+
+_WITHOUT_OPTIMIZER = frozenset({"rlperf_gae", "rlperf_replay_sample", "rlperf_vecenv_step", "rlperf_import"})
+"""Fixtures whose components make no optimizer of PyTorch's."""
+
+_USING_GYMNASIUM = frozenset({"rlperf_vecenv_step", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
+"""Fixtures whose components mostly load Gymnasium, also where test files do not."""
+
+_USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
+"""Fixtures whose components load PyTorch, also where test files do not."""
+
+# The modules of a session that works on orders, beside pytest's own.
+_SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver")
+
+
+def apart_from(top: Path) -> list[str]:
+    """Return the places below a tree that are no part of it: the running environment, where it lies there."""
+    from pytest_rlperf.sides.environment import parent_sites
+
+    places = {os.path.realpath(place) for place in (sys.prefix, *map(str, parent_sites()))}
+    return sorted(place for place in places if place.startswith(f"{top}{os.sep}"))
+
+
+def modules_alike(
+    top: Path, differing: Collection[str], ours: Collection[str], fixtures: Iterable[str] = ()
+) -> list[str]:
+    """Return the modules that this process has loaded to collect the tests, less those that may differ on a side.
+
+    Added is what components need that ``fixtures`` measure. Left out is what lies in the tree at ``top``, belongs to
+    ``differing`` packages, and ``ours``, which the run has loaded for itself; plugins of pytest, too, for it
+    rewrites their asserts as it loads them.
+    """
+    left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
+    apart = tuple(f"{place}{os.sep}" for place in apart_from(top))
+    below = {name for name, file in LoadedFiles([str(top)], ()).now().items() if not file.startswith(apart)}
+    names = [
+        name
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__spec__", None) is not None
+        and name not in ours
+        and name not in below
+        and not belongs_to(name, left_out)
+        and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
+    ]
+    own = [] if "pytest_rlperf" in {*below, *differing} else [*_SESSION, *_components(fixtures)]
+    # The first step of any optimizer imports the second, which takes a second.
+    uses_torch = "torch" in names or not _USING_TORCH.isdisjoint(fixtures)
+    asked = {name for name in fixtures if name in ("rlperf", "benchmark") or name.startswith("rlperf_")}
+    needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
+    used = needed if uses_torch and not belongs_to("torch", left_out) else ()
+    steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
+    return [*names, *steps, *own, *used]
+
+
+def _components(fixtures: Iterable[str]) -> list[str]:
+    """Return our own modules that make workloads, and the libraries' adapters with them, where tests need any.
+
+    Pytest would rewrite their asserts, of which there are none, in each worker that is the first to import them.
+    """
+    if {name for name in fixtures if name.startswith("rlperf")} <= {"rlperf_import"}:
+        return []
+    from pytest_rlperf import components
+    from pytest_rlperf.components import libraries
+
+    homes = (components, libraries)
+    found = [f"{home.__name__}.{module.name}" for home in homes for module in iter_modules(home.__path__)]
+    return [name for name in found if not belongs_to(name, (f"{components.__name__}.reference",))]
+
+
+def _plugins() -> set[str]:
+    """Return the top-level modules of the distributions that have plugins of pytest.
+
+    Pytest warns, which may be an error, where any of them is loaded before it.
+    """
+    entries = importlib.metadata.entry_points(group="pytest11")
+    found = {entry.value.partition(":")[0].partition(".")[0] for entry in entries}
+    for entry in entries:
+        files = (entry.dist.files if entry.dist is not None else None) or ()
+        found |= {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
+    return found - {"pytest_rlperf"}
+
+
+def sites_of(python: str) -> tuple[str, list[str]]:
+    """Return the prefix of an interpreter, and the directories of its packages, where its ``.pth`` files lie."""
+    from pytest_rlperf.sides.environment import parent_sites, site_packages
+
+    if python == sys.executable:
+        return sys.prefix, [str(place) for place in parent_sites()]
+    environment = Path(os.path.abspath(python)).parent.parent  # noqa: PTH100 - its link leads to another interpreter
+    return str(environment), [str(site_packages(environment))]

@@ -1,0 +1,244 @@
+"""The engine in a worker: it measures the workload that a test has given its fixture, order by order of the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from json import dumps
+from multiprocessing.connection import Connection
+from os import _exit, getpid
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from _pytest.outcomes import Failed
+
+from pytest_rlperf import wire
+from pytest_rlperf.devices import wait_for_all
+from pytest_rlperf.errors import MeasurementError, PerformanceRegression
+from pytest_rlperf.model.measured import Result, Workload
+from pytest_rlperf.sides.observer import LoadedFiles, Observer
+from pytest_rlperf.spawn.cpus import usable_cpus
+from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.untouched import untouched
+from pytest_rlperf.worker.counting import count
+from pytest_rlperf.worker.kernels import make_kernels
+from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.resources import children_seen, place
+
+_OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
+_SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
+_loaded_now = untouched(LoadedFiles.now)  # what tests replace is for what they measure
+
+
+class Unwound(Failed):
+    """Leaves a test at its measured call; not an Exception, so that no ``except Exception`` of a test keeps it.
+
+    A failure without traceback, for which pytest looks up no source: that takes long where many modules are loaded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the run has ended this measurement", pytrace=False)
+
+
+@untouched
+def _refuse_much_output(config: pytest.Config, scratch: Path, source: str) -> None:
+    """Drop what ``source`` prints and logs, and raise MeasurementError, where it fills the memory or the disk."""
+    capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
+    logged = 0 if logs is None else logs.report_handler.stream.tell()
+    if logged + sum(path.stat().st_size for path in scratch.glob("captured*")) <= _OUTPUT_MOST:
+        return
+    if capturing is not None and capturing.is_globally_capturing():
+        capturing.read_global_capture()
+    if logs is not None:
+        logs.report_handler.reset()
+    most = f"over {_OUTPUT_MOST >> 20} MiB"
+    raise MeasurementError(f"{source} printed or logged {most}, which measuring would keep: write less")
+
+
+class Engine:
+    """Measures a workload, order by order of the run."""
+
+    def __init__(
+        self,
+        start: wire.TemplateSettings,
+        connection: Connection,
+        observer: Observer | None = None,
+        alike: frozenset[str] = frozenset(),
+    ) -> None:
+        self.connection = connection
+        self._observer = observer
+        self.shared_setup_s = 0.0
+        self._start = start
+        self._kernels = functools.cache(make_kernels)
+        self._cpus = usable_cpus()
+        self._seed = 0
+        self._seeded: set[str] = set()
+        self._modules: frozenset[str] = frozenset()
+        self._scratch = Path(start.scratch)
+        self._loaded_files = LoadedFiles(start.watched, start.packages, alike)
+        self._owner = getpid()
+        os.register_at_fork(after_in_child=self._leave_copies)
+
+    def move(self, connection: Connection, scratch: Path) -> None:
+        """Go on in a copy of this process, with a connection and files of its own."""
+        self.connection.close()
+        self.connection = connection
+        self._owner = getpid()
+        self._scratch = scratch
+
+    def _leave_copies(self) -> None:
+        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
+        if not self.connection.closed and getpid() != self._owner:
+            self.connection.close()
+
+    def begin(self, seed: int) -> None:
+        """Get ready for a test's fixtures: seed every random generator that is loaded."""
+        self._seed = seed
+        self._seeded = set()
+        random.seed(seed)
+        self._seed_loaded()
+
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
+        """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
+        __tracebackhide__ = True
+        _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
+        self.send(wire.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
+        meter = Meter(workload, self._kernels)
+        ended = children_seen()[1]
+        try:
+            while True:
+                order = self.receive()
+                if isinstance(order, wire.Leave):
+                    return _leave(order)
+                if not isinstance(order, wire.Order):
+                    raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
+                answer = self._answer(order, meter, ended)
+                _refuse_much_output(item.config, self._scratch, "measured calls have")
+                self.send(wire.Answer(order.number, answer))
+        finally:
+            meter.thaw()
+            place(self._cpus)
+
+    def _answer(self, order: wire.Order, meter: Meter, ended: int) -> Any:
+        """Carry out an order, and return its answer; ``ended`` is a measure of the child processes that had ended."""
+        __tracebackhide__ = True
+        match order:
+            case wire.Check():
+                self._seed_loaded()  # modules that the test's fixtures were the first to import
+                first_call_s, items = meter.check(), meter.workload.processed(1)
+                loaded, children = self.loaded(), _had_children(ended)
+                variables, output = library_variables(), meter.output
+                return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
+            case wire.Count():
+                return count(meter.workload, order.repetitions, order.limit_s, instruments=order.instruments)
+            case wire.WarmUp():
+                return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
+            case wire.Observe(limit_s):
+                assert self._observer is not None
+                _call_until_settled(meter.workload, limit_s, self._observer)
+                # Modules that the process had loaded before it could note anything are known by their files.
+                files = {*untouched(self._observer.files)(), *self.loaded().values()}
+                return wire.Observed(sorted(files), self._observer.has_children or _had_children(ended))
+            case wire.Slow():
+                return meter.slow_down(order.share, order.steps)
+            case wire.Place():
+                return place(order.cpus)
+            case wire.Take():
+                return meter.take(order.kind)
+            case wire.ReadUsage():
+                return meter.usage()
+            case wire.FindAllocations():
+                return list(map(self.shown, meter.allocations(order.least_bytes)))
+            case wire.Explain():
+                return wire.Explained(*meter.explain())
+            case wire.Trace():
+                return meter.trace(order.title)
+        raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
+
+    def note_modules(self) -> None:
+        """Note which modules are loaded before this process is copied: what copies import later could be there, too."""
+        self._modules = frozenset(sys.modules)
+
+    def _imported(self) -> list[str]:
+        return [name for name in list(sys.modules) if name not in self._modules] if self._modules else []
+
+    def loaded(self) -> dict[str, str]:
+        """Return the files that are loaded of the code under test, by module."""
+        return _loaded_now(self._loaded_files)
+
+    def own_fork(self) -> AbstractContextManager[None]:
+        """Return the context in which this process forks for the run, not for a test."""
+        return contextlib.nullcontext() if self._observer is None else self._observer.own_fork()
+
+    def shown(self, text: str, write: Callable[[str], str] = repr) -> str:
+        """Return a text for the user, whose files it names by their own places; ``write`` is json.dumps for JSON."""
+        tree, top = self._start.tree, self._start.top
+        if not tree or not top:
+            return text
+        if write is dumps:
+            tree, top = (write(place)[1:-1] for place in (tree, top))
+        return text.replace(tree, top)
+
+    def send(self, message: wire.FromWorker) -> None:
+        """Send a message to the run."""
+        if self.connection.closed:  # this process is a copy of the one whose connection it was: a test has forked
+            _exit(1)
+        wire.send(self.connection, message)
+
+    def receive(self) -> wire.ToWorker:
+        """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
+        if self.connection.closed:
+            _exit(1)
+        try:
+            return wire.receive_order(self.connection)
+        except (EOFError, OSError):
+            pytest.exit("the run that started this worker is gone", returncode=1)
+
+    def _seed_loaded(self) -> None:
+        """Seed NumPy's and PyTorch's global generators, each once a test, without importing either."""
+        for name in {"numpy", "torch"} - self._seeded:
+            module = sys.modules.get(name)
+            if module is not None:
+                seed = module.random.seed if name == "numpy" else module.manual_seed
+                seed(self._seed)
+                self._seeded.add(name)
+
+
+def _call_until_settled(workload: Workload, limit_s: float, observer: Observer) -> None:
+    """Call a component until the last half of its calls has read nothing new, as code may be loaded late."""
+    __tracebackhide__ = True
+    began_s = news_s = looked_s = now_s = monotonic()
+    known = observer.count
+    while now_s - began_s < limit_s and (now_s - began_s < _SETTLED_LEAST_S or 2 * news_s > now_s + began_s):
+        if workload.setup is not None:
+            workload.setup()
+        workload.call()
+        now_s = monotonic()
+        if now_s - looked_s > _LOOK_S:
+            looked_s = now_s
+            if observer.count != known:
+                known, news_s = observer.count, now_s
+    wait_for_all()()
+    workload.processed(0)
+
+
+def _had_children(ended_before: int) -> bool:
+    """Whether this process has children, or had some that ended since there were ``ended_before``."""
+    running, ended = children_seen()
+    return running > 0 or ended > ended_before
+
+
+def _leave(order: wire.Leave) -> Result:
+    __tracebackhide__ = True
+    if order.failure is not None:
+        raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
+    if order.result is None:
+        raise Unwound
+    return order.result

@@ -1,0 +1,425 @@
+"""The drivers of a run: who has one, how they begin and end, and what they say, with processes that are none."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import builders
+import msgspec
+import pytest
+from fake_drivers import FakeDriver, FakeGuardian, all_of, carried_out, collected, fake_processes, usual
+from wording import Wording
+
+from pytest_rlperf import wire
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import PROTOCOL, Sides
+from pytest_rlperf.run.drivers import KEPT_MOST, PAIR_NAMES, Drivers, Processes
+from pytest_rlperf.run.endpoints import ask
+from pytest_rlperf.run.schedule import Begin, Job, Steps
+from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
+from pytest_rlperf.spawn.preload import library_variables
+
+PROJECT = builders.project(Path("/t"))
+HEAD = PROJECT.side("HEAD", sys.executable, (), (Path("/head"),))
+BASE = replace(HEAD, label="commit 1", homes=(Path("/base"),), environment={"SIDE": "base"})
+SIDES = Sides(base=BASE, head=HEAD, packages=("mine",), changed=("a.py",), notes=(), top=Path("/t"))
+DONE = wire.Done("failed", "E  KeyError", [], name_missing=False)
+
+
+class Pool:
+    """The drivers of a comparison, and the fake processes of its run."""
+
+    def __init__(self, processes: Processes, known: FakeGuardian, sides: Sides = SIDES, *names: str) -> None:
+        self.processes = processes
+        self.known = known
+        self.drivers = processes.drivers(sides, *(names or PAIR_NAMES))
+
+    def run(self, *steps: Steps[Any]) -> list[Any]:
+        return carried_out(self.processes, all_of(*steps))
+
+    def lease(self, *avoid: FakeDriver, of: Drivers | None = None, **wanted: Any) -> FakeDriver:
+        """Return a driver as a test gets it."""
+        found: FakeDriver
+        (found,) = self.run((of or self.drivers).lease(avoid, **wanted))
+        return found
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
+    return Pool(*fake_processes(tmp_path, monkeypatch))
+
+
+# --------------------------------------------------------------------------- who has one
+
+
+def test_a_driver_is_one_tests_until_it_is_given_back(pool: Pool) -> None:
+    """The next test has that of the lowest number that it does not avoid, though its own pairs have one each."""
+    first, second = pool.lease(), pool.lease()
+    assert (first.number, second.number) == (0, 1)
+    for driver in (second, first):
+        pool.drivers.give_back(driver)
+    assert pool.lease() is first
+    pool.drivers.give_back(first)
+    assert pool.lease(first) is second
+    assert pool.lease(first, second).number == 2
+    assert len(pool.known.drivers) == 3
+
+
+@pytest.mark.parametrize("is_worn", [False, True])
+def test_no_test_has_a_driver_that_was_told_to_end(pool: Pool, is_worn: bool) -> None:
+    """One that a test has retired, or that has lost a process, while it may yet be alive."""
+    driver = pool.lease()
+    if is_worn:
+        driver.is_worn = True
+        pool.drivers.give_back(driver)
+    else:
+        pool.drivers.retire(driver)
+    assert driver.is_ended
+    again = pool.lease()
+    assert again is not driver
+    assert not again.is_ended
+
+
+def test_drivers_of_high_numbers_end_with_their_test(pool: Pool) -> None:
+    """Few tests have so many pairs; those that a test still has go on."""
+    drivers = [pool.lease() for _ in range(KEPT_MOST + 2)]
+    for driver in drivers[:-1]:
+        pool.drivers.give_back(driver)
+    pool.drivers.trim()
+    assert [driver.number for driver in drivers if driver.is_ended] == [KEPT_MOST]
+    pool.drivers.give_back(drivers[-1])
+    pool.drivers.trim()
+    assert [driver.number for driver in drivers if driver.is_ended] == [KEPT_MOST, KEPT_MOST + 1]
+
+
+def test_a_new_driver_is_none_that_ran_a_test(pool: Pool) -> None:
+    """Though there is one that nobody has."""
+    used = pool.lease()
+    pool.drivers.give_back(used)
+    assert pool.lease(new=True) is not used
+
+
+def test_a_wide_driver_serves_narrow_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One side alone has as many templates as a test has workers, and a test of fewer can use them."""
+    pool = Pool(*fake_processes(tmp_path, monkeypatch), SIDES, "worker")
+    wide = pool.lease(width=3)
+    assert [each.name for each in wide.settings.templates] == ["worker 0", "worker 1", "worker 2"]
+    assert [each.is_base for each in wide.settings.templates] == [False] * 3
+    assert [each.reports for each in wide.settings.templates] == [True, False, False]
+    assert wide.settings.apart
+    pool.drivers.give_back(wide)
+    assert pool.lease(width=1) is wide
+    pool.drivers.give_back(wide)
+    assert pool.lease(width=4).width == 4
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_observers_are_apart(pool: Pool, is_fresh: bool) -> None:
+    """No pair has their driver, no two tests have one at once, and the next test has it again."""
+    drivers = pool.drivers.new_interpreters() if is_fresh else pool.drivers
+    observers = pool.lease(of=drivers, observes=True)
+    assert [each.observes for each in observers.settings.templates] == [True, True]
+    assert {each.name for each in observers.settings.templates} == {"base observer", "head observer"}
+    assert pool.lease(of=drivers, observes=True) is not observers
+    drivers.give_back(observers)
+    assert pool.lease(of=drivers) is not observers
+    assert pool.lease(of=drivers, observes=True) is observers
+
+
+def break_off(job: Steps[Any]) -> Steps[None]:
+    """Begin a job, and break it off where it waits first."""
+    begun: Job[Any] = yield Begin(job)
+    begun.close()
+
+
+def test_a_driver_whose_test_is_broken_off_is_anothers(pool: Pool) -> None:
+    """Pairs that are not needed any more may have a driver that has yet to collect."""
+    drivers = pool.drivers.new_interpreters()
+    pool.run(break_off(drivers.lease()))
+    (left,) = pool.known.drivers
+    pool.lease(of=drivers)  # while which it has collected
+    assert pool.lease(of=drivers) is left
+
+
+# --------------------------------------------------------------------------- what they begin with
+
+
+def test_neither_side_is_always_the_first_to_be_forked(pool: Pool) -> None:
+    """Head is first in even pairs; what base's template has collected is returned first."""
+    pool.known.collected = lambda settings: msgspec.structs.replace(collected(settings), keys=[settings.name])
+    drivers = pool.run(*(pool.drivers.lease() for _ in range(3)))
+    assert [[key for ready in driver.collected for key in ready.keys] for driver in drivers] == [
+        [f"{side} worker {number}" for side in ("base", "head")] for number in range(3)
+    ]
+    (server,) = pool.known.servers
+    in_order = [[each.environment.get("SIDE", "head") for each in settings.templates] for settings in server.forked]
+    assert in_order == [["head", "base"], ["base", "head"], ["head", "base"]]
+
+
+def test_only_observers_observe(pool: Pool) -> None:
+    """The others measure; observers look at the same places, and are never the ones that the user sees."""
+    observing, measuring = pool.lease(observes=True).settings.templates, pool.lease().settings.templates
+    assert [each.observes for each in (*observing, *measuring)] == [True, True, False, False]
+    assert {each.name: each.reports for each in (*observing, *measuring)} == {
+        "base observer": False,
+        "head observer": False,
+        "base worker 0": False,
+        "head worker 0": True,
+    }
+    assert {tuple(each.watched) for each in (*observing, *measuring)} == {("/base", "/head", "/t")}
+    assert not any(each.reports for each in pool.lease().settings.templates)
+
+
+@pytest.mark.parametrize(("changed", "observed"), [(("a.py",), True), ((), False), (None, False)])
+def test_the_first_driver_finds_out_whether_copies_work(
+    pool: Pool, changed: tuple[str, ...] | None, observed: bool
+) -> None:
+    """Those that observe, or the first pair where nothing is observed: equal trees, and what differs in no file."""
+    pool.drivers = pool.processes.drivers(replace(SIDES, changed=changed), *PAIR_NAMES)
+    found = [pool.lease(observes=observes) for observes in (True, False, False)]
+    probing = [all(each.probe for each in driver.settings.templates) for driver in found]
+    assert probing == ([True, False, False] if observed else [probing[0], True, False])
+
+
+def test_pairs_that_confirm_are_of_a_second_server(pool: Pool) -> None:
+    """New interpreters are of none."""
+    first, second = pool.lease(), pool.lease(server=1)
+    assert (first.preloaded, second.preloaded) == (0, 1)
+    assert first.number == second.number == 0
+    assert [len(server.forked) for server in pool.known.servers] == [1, 1]
+    fresh = pool.drivers.new_interpreters()
+    driver = pool.lease(of=fresh)
+    fresh.give_back(driver)
+    assert pool.lease(of=fresh, server=1) is driver
+    assert (driver.preloaded, driver.forks) == (None, False)
+    assert len(pool.known.servers) == 2
+
+
+def test_variables_of_a_side_are_its_own(pool: Pool) -> None:
+    """Collecting leaves a side's cache of compiled code as the side has it; another value is set too late."""
+    own = replace(SIDES, head=replace(HEAD, environment={"NUMBA_CACHE_DIR": "/own"}))
+    left = {"base": library_variables(), "head": {**library_variables(), "NUMBA_CACHE_DIR": "/own"}}
+    pool.known.collected = lambda settings: wire.Ready(PROTOCOL, variables=left[settings.name.split()[0]])
+    pool.drivers = pool.processes.drivers(own, *PAIR_NAMES)
+    assert pool.lease().forks
+    assert not pool.processes.not_forked()
+    left["head"] = {**library_variables(), "NUMBA_CACHE_DIR": "/set while collecting"}
+    pool.drivers = pool.processes.drivers(own, *PAIR_NAMES)
+    assert not pool.lease().forks
+    (reason,) = pool.processes.not_forked()
+    assert "NUMBA_CACHE_DIR is set while tests are collected in head worker 0" in reason
+
+
+@pytest.mark.parametrize(("keys", "is_collected"), [(["test"], True), (["test", "new"], True), (["new"], False)])
+def test_a_base_that_collects_none_of_the_tests_is_an_error(pool: Pool, keys: list[str], is_collected: bool) -> None:
+    """With its own message; one test of several is enough."""
+    pool.known.collected = lambda settings: msgspec.structs.replace(
+        collected(settings), errors="ImportError: no such name"
+    )
+    with contextlib.nullcontext() if is_collected else pytest.raises(SideError, match="no such name"):
+        pool.run(pool.drivers.check_collected(keys))
+    (driver,) = pool.known.drivers
+    assert pool.lease(observes=True) is driver
+
+
+# --------------------------------------------------------------------------- preload servers
+
+
+def faulty(settings: wire.TemplateSettings) -> wire.Ready:
+    return msgspec.structs.replace(collected(settings), fault="a copy of it hung" if settings.forks else "")
+
+
+def sets_a_variable(settings: wire.TemplateSettings) -> wire.Ready:
+    return msgspec.structs.replace(collected(settings), variables={**library_variables(), "OMP_WAIT": "1"})
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param({"collected": faulty}, id="copies do not work"),
+        pytest.param({"collected": sets_a_variable}, id="a variable is set"),
+        pytest.param({"lost_at": wire.Load}, id="the server is lost"),
+        pytest.param({"lost_at": wire.ForkDriver}, id="the server is lost at a fork"),
+        pytest.param({"imported": lambda load: wire.Imported("all")}, id="all modules want a package under test"),
+    ],
+)
+def test_drivers_that_cannot_be_forked_are_new_interpreters(
+    pool: Pool, wording: Wording, known: dict[str, object]
+) -> None:
+    """All from then on, with the reason; those that were forked end."""
+    for name, value in known.items():
+        setattr(pool.known, name, value)
+    assert not any(pool.lease().forks for _ in range(2))
+    assert pool.processes.not_forked() == wording
+    assert all(driver.is_ended for driver in pool.known.drivers if driver.forks)
+    assert not any(server.alive for server in pool.known.servers)
+
+
+def test_forked_drivers_at_work_end_with_their_test(pool: Pool) -> None:
+    """Where a later one shows that copies do not work; no test has them after that."""
+    at_work, ended = pool.lease(), list[bool]()
+    pool.known.collected = faulty
+    assert not pool.lease().forks
+    ended.append(at_work.is_ended)
+    pool.drivers.give_back(at_work)
+    assert [*ended, at_work.is_ended] == [False, True]
+    assert not pool.lease().forks
+
+
+@pytest.mark.parametrize("known", [{"lost_at": wire.Load}, {"lost_at": wire.ForkDriver}, {"collected": faulty}])
+def test_pairs_that_find_out_at_once_end_no_new_interpreters(pool: Pool, known: dict[str, object]) -> None:
+    """Each pair has one of its own, and one server was started for all of them."""
+    for name, value in known.items():
+        setattr(pool.known, name, value)
+    drivers = pool.run(*(pool.drivers.lease() for _ in range(3)))
+    assert len({driver.number for driver in drivers}) == len({*map(id, drivers)}) == 3
+    assert not any(driver.is_ended or driver.forks for driver in drivers)
+    assert len(pool.known.servers) == 1
+    for driver in drivers:
+        pool.drivers.give_back(driver)
+    assert pool.lease() in drivers
+
+
+def test_a_server_leaves_out_what_each_side_has_for_itself(pool: Pool) -> None:
+    """What wants a package of a side or code of the tree: it is started anew without that."""
+    pool.known.imported = lambda load: wire.Imported("dirt.a" if "dirt.a" in load.modules else None)
+    assert pool.lease().forks
+    (first,), (second,) = (server.loaded for server in pool.known.servers)
+    assert (first.modules, second.modules) == (["numpy", "dirt.a"], ["numpy"])
+    assert [(load.packages, load.top) for load in (first, second)] == [(["mine"], "/t")] * 2
+
+
+def test_a_server_begins_with_what_own_code_sets(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library variable that no imported module sets is there before a server imports any."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    pool.known.imported = lambda load: wire.Imported(None, {"MPLBACKEND": "Agg"})
+    driver = pool.lease()
+    begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
+    assert begun == [False, True]
+    assert "MPLBACKEND" not in pool.known.servers[-1].environment
+    assert [each.environment["MPLBACKEND"] for each in driver.settings.templates] == ["Agg", "Agg"]
+
+
+@pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])
+def test_what_python_runs_at_its_start_takes_new_interpreters(pool: Pool, tmp_path: Path, name: str) -> None:
+    """A copy of a server has not run it: a module of the tree on PYTHONPATH."""
+    file = tmp_path / f"{name}.py"
+    file.touch()
+    pool.processes.variables = {**pool.processes.variables, "PYTHONPATH": str(tmp_path)}
+    assert pool.lease().forks
+    pool.drivers = pool.processes.drivers(replace(SIDES, top=tmp_path), *PAIR_NAMES)
+    assert not pool.lease().forks
+    assert pool.processes.not_forked() == [f"{file} is run when Python starts"]
+
+
+# --------------------------------------------------------------------------- what they say
+
+
+def lost(order: int, *, is_doubtful: bool) -> wire.Lost:
+    return wire.Lost(order, "base worker 0", "it died", is_base=True, is_doubtful=is_doubtful, is_reporter=False)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_driver_that_cannot_collect_ends(pool: Pool, is_fresh: bool) -> None:
+    """Its test has the error, and nothing of it is left that would never be used."""
+    pool.known.collected = lambda settings: lost(0, is_doubtful=False)
+    with pytest.raises(LostError, match="it died") as caught:
+        pool.lease(of=pool.drivers.new_interpreters() if is_fresh else pool.drivers)
+    assert caught.value.is_due_to_base
+    (driver,) = pool.known.drivers
+    assert driver.is_ended or not driver.alive
+
+
+def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver, wire.Order], object]:
+    """Return what says these messages for an order, the last one as the answer."""
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        *before, last = [make(order.number) for make in messages]
+        for message in before:
+            driver.say(message)
+        return last
+
+    return answer
+
+
+def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
+    """Steps are shown, reports forwarded, and answers to earlier orders of no interest."""
+    driver, reported = pool.lease(), wire.Reported("{}")
+    seen: list[object] = []
+    driver.show = driver.forward = seen.append
+    before = [lambda _: wire.Step("checking"), lambda _: reported, lambda number: wire.Answer(number - 1, [5.0])]
+    pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
+    assert pool.run(ask(driver, wire.EndIdle())) == [[1.0, 2.0]]
+    assert seen == ["checking", reported]
+    pool.drivers.give_back(driver)
+    pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
+    pool.run(ask(driver, wire.EndIdle()))
+    assert seen == ["checking", reported]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "is_worn"),
+    [
+        (lambda number: lost(number, is_doubtful=True), LostError, True),
+        (lambda number: wire.Left(number, "base worker 0", DONE, True, True, False), LeftError, False),
+        (lambda number: wire.Broken(number, "ValueError: why"), BrokenError, False),
+        (lambda number: b"no message", DriverLostError, True),
+    ],
+)
+def test_an_order_that_is_not_carried_out_is_an_error(
+    pool: Pool, answer: Callable[[int], wire.Message | bytes], error: type[Exception], is_worn: bool
+) -> None:
+    """A driver that has lost a process ends with the test; one whose test has left goes on."""
+    driver = pool.lease()
+    pool.known.answer = lambda driver, order: answer(order.number)
+    with pytest.raises(error) as caught:
+        pool.run(ask(driver, wire.EndIdle()))
+    assert type(caught.value) is error
+    pool.known.answer = usual
+    pool.drivers.give_back(driver)
+    assert (driver.is_ended or not driver.alive) is is_worn
+    assert (pool.lease() is driver) is not is_worn
+
+
+def test_a_driver_that_is_gone_is_lost(pool: Pool) -> None:
+    """Whether it dies while it is waited for or before, another one may do better."""
+    for die_before in (False, True):
+        driver = pool.lease()
+
+        def die(driver: FakeDriver, order: wire.Order) -> None:
+            driver.die()
+
+        pool.known.answer = die
+        if die_before:
+            driver.die()
+        with pytest.raises(DriverLostError) as caught:
+            pool.run(ask(driver, wire.EndIdle()))
+        assert caught.value.is_doubtful
+        assert not caught.value.is_reporter
+        pool.drivers.give_back(driver)
+        assert pool.lease() is not driver
+
+
+def test_all_processes_end_with_the_run(pool: Pool) -> None:
+    """Those that a test has, and the servers that they were forked from."""
+    pool.lease()
+    pool.drivers.give_back(pool.lease())
+    pool.lease(of=pool.drivers.new_interpreters())
+    assert [*pool.processes.awaited()] == []
+    assert pool.processes.close(0.0)
+    assert all(driver.is_ended for driver in pool.known.drivers)
+    assert not any(process.alive for process in (*pool.known.drivers, *pool.known.servers))
+
+
+def test_a_driver_that_has_ended_is_forgotten(pool: Pool) -> None:
+    """While the run goes on: else a long one has too many files open."""
+    driver = pool.lease()
+    pool.drivers.retire(driver)
+    pool.lease()
+    assert driver.connection.closed
