@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
+from pytest_rlperf import wire
+from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.pair import turns as pairs
 from pytest_rlperf.run import loop
+from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.on_test import OnTest
+from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.sides import prepare
 
 VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
@@ -26,6 +32,28 @@ def exchange_trees(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(prepare.Preparation, "against", exchanged)
 
 
+def shorten_pairs(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have pairs take slices for so long, beside the time in which they warm up."""
+    ask = OnTest.ask
+    warm_s: dict[Driver, float] = {}
+
+    def asked(test: OnTest, driver: Driver, order: wire.Order, limit_s: float | None = None) -> Steps[Any]:
+        if isinstance(order, wire.TakePair):
+            order = msgspec.structs.replace(order, share_s=min(order.share_s, warm_s[driver] + seconds))
+        answer = yield from ask(test, driver, order, limit_s)
+        if isinstance(answer, wire.Warmed):
+            warm_s[driver] = answer.base.warm_up_s + answer.head.warm_up_s
+        return answer
+
+    patch.setattr(OnTest, "ask", asked)
+
+
+def as_it_is(test: OnTest, outcome: Outcome) -> Steps[Outcome]:
+    """Return the outcome without looking where the time goes."""
+    yield from ()
+    return outcome
+
+
 SUSPECTS = {"trees": exchange_trees}
 
 
@@ -33,8 +61,8 @@ def pytest_configure() -> None:
     """Change the product in the run's own process, and have its workers do without this plugin."""
     os.environ.pop("PYTEST_PLUGINS")
     patch = pytest.MonkeyPatch()
-    patch.setattr(pairs, "PAIR_S", float(os.environ.pop(SECONDS)))
-    patch.setattr(loop, "explain", lambda group, outcome, progress: outcome)
+    shorten_pairs(patch, float(os.environ.pop(SECONDS)))
+    patch.setattr(loop, "explain", as_it_is)
     for suspect in os.environ.pop(VARIANT).split("+"):
         if suspect in SUSPECTS:
             SUSPECTS[suspect](patch)

@@ -30,9 +30,10 @@ from shared import print_table
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.judge.counters import EVERY, compare
 from pytest_rlperf.model.measured import Counting, Result, Tally, Workload
-from pytest_rlperf.pair.counting import learn
 from pytest_rlperf.report.wording import changes_text
-from pytest_rlperf.worker.counting import REPETITIONS, count
+from pytest_rlperf.run.counting import learn
+from pytest_rlperf.wire import REPETITIONS
+from pytest_rlperf.worker.counting import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

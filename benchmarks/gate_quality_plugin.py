@@ -53,6 +53,6 @@ else:
     def pytest_configure(config: pytest.Config) -> None:
         """Have a self-check try one slowdown; its workers load no more than those of a gate."""
         if config.pluginmanager.has_plugin("rlperf-run"):
-            from pytest_rlperf.run import one_test
+            from pytest_rlperf.run import selfcheck
 
-            one_test.SLOWDOWNS = (SLOWDOWN,)
+            selfcheck.SLOWDOWNS = (SLOWDOWN,)

@@ -186,14 +186,14 @@ def try_case(name: str, stage: str, kind: str) -> Outcome:
     place = Path(tempfile.mkdtemp(prefix="faults-"))
     directory = make_project(place / "project")
     variables = {
-        "STAGE": stage, "KIND": kind, "PLACE": str(directory), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "STAGE": stage, "KIND": kind, "PLACE": str(place), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "TMPDIR": str(place / "tmp"), "XDG_CACHE_HOME": str(place / "cache"),
         "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}",
     }  # fmt: skip
     options = [option.format(directory=directory) for option in OPTIONS.get(stage, [])]
     run = start(directory, variables, options)
     try:
-        wait_for(directory / "reached", run)
+        wait_for(place, run)
         sent_s = time.monotonic()
         run.send_signal(signal.Signals[f"SIG{name.rstrip('23')}"])
         for _ in range(int(name[-1]) - 1 if name[-1].isdigit() else 0):
@@ -202,7 +202,7 @@ def try_case(name: str, stage: str, kind: str) -> Outcome:
                 run.send_signal(signal.SIGINT)
         status = run.wait(END_LIMIT_S)
         deadline_s = time.monotonic() + LEFT_LIMIT_S
-        while (left := left_of(directory)) and time.monotonic() < deadline_s:
+        while (left := left_of(place)) and time.monotonic() < deadline_s:
             time.sleep(0.05)
         seconds = time.monotonic() - sent_s
         text = (directory / "output").read_text(errors="replace")
@@ -215,7 +215,7 @@ def try_case(name: str, stage: str, kind: str) -> Outcome:
             left += tuple(path.name for path in directory.glob("baselines/*/.rlperf-*") if name != "KILL")
         return Outcome(status, " and ".join(parts) or "–", seconds, left)
     finally:
-        for pid in processes_of(directory):
+        for pid in processes_of(place):
             os.kill(pid, signal.SIGKILL)
         run.wait()
         shutil.rmtree(place, ignore_errors=True)
@@ -257,29 +257,29 @@ def start(directory: Path, variables: dict[str, str], options: list[str]) -> sub
         )
 
 
-def wait_for(path: Path, run: subprocess.Popen[bytes]) -> None:
+def wait_for(place: Path, run: subprocess.Popen[bytes]) -> None:
     """Wait until a worker is stuck; RuntimeError where it does not get there."""
     deadline_s = time.monotonic() + REACH_LIMIT_S
-    while not path.exists():
+    while not (place / "reached").exists():
         if run.poll() is not None or time.monotonic() > deadline_s:
-            raise RuntimeError(f"the run did not come to this stage:\n{(path.parent / 'output').read_text()}")
+            raise RuntimeError(f"the run did not come to this stage:\n{(place / 'project/output').read_text()}")
         time.sleep(0.02)
 
 
-def left_of(directory: Path) -> tuple[str, ...]:
+def left_of(place: Path) -> tuple[str, ...]:
     """Return the processes and scratch directories of a run that are still there."""
     processes = []
-    for pid in processes_of(directory):
+    for pid in processes_of(place):
         try:
             processes.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:40])
         except OSError:
             continue
-    return *processes, *(path.name for path in (directory.parent / "tmp").glob("pytest-rlperf-*"))
+    return *processes, *(path.name for path in (place / "tmp").glob("pytest-rlperf-*"))
 
 
-def processes_of(directory: Path) -> list[int]:
+def processes_of(place: Path) -> list[int]:
     """Return the processes that have the run's own temporary directory in their environment, or its place as a word."""
-    marker, word, found = f"TMPDIR={directory.parent / 'tmp'}".encode(), os.fsencode(directory), []
+    marker, word, found = f"TMPDIR={place / 'tmp'}".encode(), os.fsencode(place), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shared import percent, print_table
 
-from pytest_rlperf.counters.attribution import shares
+from pytest_rlperf.worker.shares import shares
 
 CALLS = 200
 BIG, SMALL, TINY = np.ones((200, 200)), np.ones(1000), np.ones(4)

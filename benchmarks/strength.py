@@ -30,11 +30,11 @@ JUDGED = ("judge", "live_judge", "verdict", "counters", "findings", "acceptance"
 STORED = ("store", "anchor", "courses", "conditions")
 SAMPLE, SEED = 30, 0  # mutants of each file
 SURVIVED = (0, 33, None)  # mutmut's exit codes: tests passed, no tests, not tried
-STARTED = ("workers", "reliability", "lifecycle", "worker_session", "main_job", "live", "lanes")
-WITHIN = ("live_comparison", "pairs", "slices", "one_side", "placement", "counting", "saving", "options")
+STARTED = ("workers", "reliability", "lifecycle", "worker_session", "main_job", "live", "drivers", "schedule")
+WITHIN = ("live_comparison", "pairs", "pair_driver", "slices", "one_side", "placement", "counting", "saving", "options")
 COVERED = (  # rooms, tests; all of them in the processes that the tests start, too
     (("judge", "baseline"), (*JUDGED, *STORED)),
-    (("run", "workers", "measure"), (*STARTED, *WITHIN)),
+    (("run", "pair", "worker", "spawn"), (*STARTED, *WITHIN)),
 )
 # Not by the variables that coverage's own tools set: a run takes these away from its workers.
 START = """
