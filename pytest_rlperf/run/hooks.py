@@ -276,6 +276,9 @@ class MeasuredRun:
         except BaselineError as error:
             self._run.note(TextNote(str(error)))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        except KeyboardInterrupt:  # which pytest does not expect at the end of a session
+            self._run.note(TextNote("nothing was stored: the run was interrupted"))
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
         """Make it a usage error, never a pass, where no gated test could run on the base side.
