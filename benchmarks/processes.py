@@ -1,6 +1,6 @@
 """End a run by each signal, at each stage, while it does something that is hard to end; count what is left.
 
-INT2 and INT3 are two and three Ctrl-C, half a second apart. At the stages clone and pip a program that git or pip has
+INT2 and INT3 are two and three Ctrl-C, half a second apart. At the stage clone a program that git has
 started is stuck, at the stage save the run's own process, and what the next run finds is tried too.
 
 `python benchmarks/processes.py [--jobs N] [WORD ...]` prints a table of the cases whose names hold every word.
@@ -26,11 +26,10 @@ from pathlib import Path
 from shared import ROOT, commit, environment, git, print_table, tell, write
 
 SIGNALS = ("KILL", "TERM", "HUP", "INT", "INT2", "INT3")
-STAGES = ("collect", "setup", "check", "slice", "teardown", "clone", "pip", "save")
+STAGES = ("collect", "setup", "check", "slice", "teardown", "clone", "save")
 KINDS = ("python", "native", "child", "daemon", "detached")
 OPTIONS = {
     "clone": ["--rlperf-against=HEAD~1"],
-    "pip": ["--rlperf-against=pip:stuck-package @ file://{directory}/package"],
     "save": ["--rlperf-save-baseline", "--rlperf-max-time=20"],
 }
 AGAIN_S = 0.5
@@ -76,35 +75,6 @@ STUCK = """
         stuck("rlperf0", "clone")
         sys.stdout.write(sys.stdin.read())
 """
-BACKEND = """
-    import sys
-    import zipfile
-
-    sys.path.insert(0, {directory!r})
-    from stuck import stuck
-
-
-    def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-        stuck("rlperf0", "pip")
-        name = "stuck_package-1.0-py3-none-any.whl"
-        about = "stuck_package-1.0.dist-info"
-        with zipfile.ZipFile(f"{{wheel_directory}}/{{name}}", "w") as wheel:
-            wheel.writestr("stuck_package.py", "")
-            wheel.writestr(f"{{about}}/METADATA", "Metadata-Version: 2.1\\nName: stuck-package\\nVersion: 1.0\\n")
-            wheel.writestr(f"{{about}}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-            wheel.writestr(f"{{about}}/RECORD", "")
-        return name
-"""
-PACKAGE = """
-    [build-system]
-    requires = []
-    build-backend = "backend"
-    backend-path = ["."]
-
-    [project]
-    name = "stuck-package"
-    version = "1.0"
-"""
 CONFTEST = """
     import os
 
@@ -143,12 +113,7 @@ CONFTEST = """
 """
 
 TESTS = """
-    from contextlib import suppress
-
     from stuck import stuck
-
-    with suppress(ImportError):
-        import stuck_package
 
 
     def test_first(rlperf, worker):
@@ -222,7 +187,7 @@ def try_case(name: str, stage: str, kind: str) -> Outcome:
 
 
 def make_project(directory: Path) -> Path:
-    """Write a project of two commits, with a filter of git and a package to install, and return its directory."""
+    """Write a project of two commits, with a filter of git, and return its directory."""
     directory.mkdir()
     for name in ("tmp", "cache"):
         (directory.parent / name).mkdir(mode=0o700)
@@ -230,7 +195,6 @@ def make_project(directory: Path) -> Path:
     git(directory, "config", "filter.stuck.smudge", f"{sys.executable} {directory}/stuck.py")
     files = {
         "pytest.ini": "[pytest]\n", "conftest.py": CONFTEST, "stuck.py": STUCK, "test_it.py": TESTS,
-        "package/backend.py": BACKEND.format(directory=str(directory)), "package/pyproject.toml": PACKAGE,
         ".gitattributes": "*.txt filter=stuck\n", "filtered.txt": "text\n",
         ".gitignore": "output\nreached\n__pycache__\n*.json\n",
     }  # fmt: skip
@@ -292,11 +256,11 @@ def processes_of(place: Path) -> list[int]:
 
 
 def is_case(case: tuple[str, str, str]) -> bool:
-    """Whether something can be so: a program of git's or pip's has no worker above it, and saving starts nothing."""
+    """Whether something can be so: a program of git's has no worker above it, and saving starts nothing."""
     name, stage, kind = case
     if stage == "save":
         return kind == "python" or (kind, name) == ("native", "KILL")
-    return stage not in ("clone", "pip") or kind != "detached"
+    return stage != "clone" or kind != "detached"
 
 
 def main() -> int:

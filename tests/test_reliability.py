@@ -412,6 +412,15 @@ def test_the_guardians_program(tmp_path: Path, end: str) -> None:
         each.wait()
 
 
+def test_sessions_of_others_are_never_ended() -> None:
+    """In a container session 0 is that of whatever was started from outside, and 1 that of its first process."""
+    program = "import os\nfrom pytest_rlperf.spawn import guardian\nprint(guardian._wait_for_end(os.getppid()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], input="+0\n+1\n+7\nfinished\n", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "({7}, True)\n"
+
+
 def test_a_package_that_is_loaded_for_all_is_not_seen_to_print(tmp_path: Path) -> None:
     """In the end it is one whose copies cannot even begin."""
     text = """
