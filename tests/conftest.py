@@ -70,15 +70,17 @@ def _older_objects_frozen() -> None:
 # The files that take longest, by their processor time: `pytest -n 3 --dist loadfile` begins with them, so that all
 # processes end at the same time.
 LONGEST = (
+    "test_sides_cases.py",
     "test_live.py",
     "test_workers.py",
+    "test_reliability.py",
     "test_lifecycle.py",
     "test_live_judge.py",
     "test_sides_git.py",
     "test_sides_environment.py",
     "test_init.py",
     "test_bisection.py",
-    "test_reliability.py",
+    "test_findings.py",
     "test_main_job.py",
     "test_strings.py",
     "test_options.py",
