@@ -56,14 +56,13 @@ class Trace:
 
 def trace_call(source: Harvest, setup: Callable[[], None] | None, device: Accelerator | None, clock: ClockNs) -> Trace:
     """Return the trace of one call of ``source``, with its probes in place; ``setup`` runs before, untraced."""
-    recorder = _HostRecorder(clock) if device is None else _DeviceRecorder(device)
+    recorder = _HostRecorder(clock) if device is None else _DeviceRecorder(device, clock)
     wait = wait_for_all()
     for _ in range(2):  # a device's clock may have had too few events the first time
         if setup is not None:
             setup()
         with _watched_children() as ran, attached(source.probes), recording_into(recorder.tree):
-            recorder.begin()
-            origin_ns, start_ns = time.perf_counter_ns(), clock()
+            start_ns, origin_ns = recorder.begin(), time.perf_counter_ns()
             source.call()
             wait()
             length_ns = clock() - start_ns
@@ -88,10 +87,11 @@ class _HostRecorder:
         self._left_out: set[Node] = set()  # open nodes whose entry came after too many others
         self._entries = self._missed = 0
 
-    def begin(self) -> None:
-        """Forget everything: times count from now."""
+    def begin(self) -> int:
+        """Forget everything, and return the time from which all times count: the call's own range begins there."""
         self._log = EdgeLog(threading.get_ident())
         self._start_ns = self._clock()
+        return self._start_ns
 
     def end(self) -> bool:
         """Note how many entries were left out; a second call would leave out as many."""
@@ -123,8 +123,9 @@ class _HostRecorder:
 class _DeviceRecorder:
     """Records every entry by the host's clock and, on a track for each stream, by the device's."""
 
-    def __init__(self, device: Accelerator) -> None:
+    def __init__(self, device: Accelerator, clock: ClockNs) -> None:
         self._device = device
+        self._clock = clock
         self._tape = Tape(device.clock)
         self.tree = self._tape.tree
 
@@ -133,10 +134,11 @@ class _DeviceRecorder:
         """The limits of the device's times."""
         return self._tape.notes
 
-    def begin(self) -> None:
-        """Wait until the device is idle, and begin."""
+    def begin(self) -> int:
+        """Wait until the device is idle, begin, and return the time of that."""
         self._device.clock.synchronize()
         self._tape.begin_iteration()
+        return self._clock()
 
     def end(self) -> bool:
         """Wait for the device and read its clock; return whether that had events for all edges."""
