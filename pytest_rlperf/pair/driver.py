@@ -1,8 +1,8 @@
 """The program of a driver: it has the workers of one test take turns, and answers the run with what came of it.
 
-It is a copy of the preload server, as its templates are, or a new interpreter whose templates are new ones, too. All
-that it does for an order is blocking code. While it waits for a worker it listens to the run: the next order, which may
-be that to leave the test, breaks off the one that is being carried out.
+It and its templates are copies of the preload server, or all of them are new interpreters. All that it does for an
+order is blocking code. While it waits for a worker it listens to the run: the next order, which may be that to leave
+the test, breaks off the one that is being carried out.
 """
 
 from __future__ import annotations
@@ -22,14 +22,7 @@ from typing import Any
 from pytest_rlperf import wire
 from pytest_rlperf.pair.counting import count_in
 from pytest_rlperf.pair.one_side import measure_one_side
-from pytest_rlperf.pair.processes import (
-    LeftEarlyError,
-    Template,
-    Worker,
-    check,
-    end_all,
-    wait_all,
-)
+from pytest_rlperf.pair.processes import LeftEarlyError, Template, Worker, check, end_all, wait_all
 from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.spawn.connections import limited
 from pytest_rlperf.spawn.guardian import Guardian
@@ -139,8 +132,12 @@ class Driver:
                 return count_in(self._in_turn, order)
             case wire.WarmAll():
                 return self._warm(order)
-            case wire.TakePair() | wire.GoOn() | wire.EndIdle():
-                return self._take(order)
+            case wire.TakePair():
+                return self._warmed.take(order)
+            case wire.GoOn(seconds):
+                return self._warmed.go_on(seconds)
+            case wire.EndIdle():
+                return self._warmed.idle_shares()
             case wire.MeasureAlone():
                 self._step("checking")
                 return measure_one_side(self._workers, order, self._step)
@@ -156,7 +153,7 @@ class Driver:
     # ------------------------------------------------------------------ one test
 
     def _open(self, order: wire.Open) -> list[wire.Called]:
-        """Have the test at its call in a worker of each template, which set up at the same time."""
+        """Bring the test to its call in a worker of each template; the workers set it up at the same time."""
         self._pair, self._reporter, self._in_turn = None, None, []
         seeded = [*zip(self._templates, order.seeds, strict=False)]  # one side alone may need fewer workers
         for template, seed in seeded[::-1] if order.last_first else seeded:
@@ -183,16 +180,10 @@ class Driver:
             self._pair = Pair(base, head, head_first=self._in_turn[0] is head, run=self._run_pid)
         return self._pair.warm_up(order)
 
-    def _take(self, order: wire.TakePair | wire.GoOn | wire.EndIdle) -> Any:
-        pair = self._pair
-        assert pair is not None
-        match order:
-            case wire.TakePair():
-                return pair.take(order)
-            case wire.GoOn(seconds):
-                return pair.go_on(seconds)
-            case wire.EndIdle():
-                return pair.idle_shares()
+    @property
+    def _warmed(self) -> Pair:
+        assert self._pair is not None
+        return self._pair
 
     def _leave(self, leave: wire.Leave) -> wire.LeftAll:
         """Let every worker leave the test that still can, the reporter last; then let all of them go."""

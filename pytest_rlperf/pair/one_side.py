@@ -159,7 +159,7 @@ def _together(
 
 
 def _counted(workers: Sequence[Worker], order: MeasureAlone, clock: Callable[[], float]) -> tuple[list[Tally], float]:
-    """Have workers count; return the counts, and the seconds that took, which are none of the time to measure."""
+    """Have workers count; return the counts, and the seconds that it took, which do not count as measuring time."""
     __tracebackhide__ = True
     started_s = clock()
     found = count_in(workers, order.count) if order.count is not None and workers else []

@@ -1,9 +1,8 @@
-"""The templates and workers of a driver: what is said to them, and losing them."""
+"""The templates and workers of a driver: what a driver tells them, and what it does when one is lost."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from pytest_rlperf import wire
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Tally, Usage, Warm
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.spawn.connections import connected, interpreter_flags, popen
+from pytest_rlperf.spawn.connections import connected, interpreter
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import CALL_HINT, Process, ProcessLostError
 
@@ -363,17 +362,14 @@ def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:
 
 def _new_interpreter(settings: wire.TemplateSettings) -> tuple[Any, Connection]:
     """Start a template that is a new interpreter, and give it its settings; return it and the connection to it."""
-    here, there = connected()
     terminal = None if settings.share_terminal else Path(settings.output)
-    process = popen(
-        [settings.python, *interpreter_flags(), "-c", _BOOT],
-        there,
-        wire.DESCRIPTOR_KEY,
+    return interpreter(
+        _BOOT,
+        settings,
         settings.environment,
         Path(settings.scratch),
+        python=settings.python,
         directory=settings.directory,
         stdout=None if settings.reports else terminal,
         stderr=terminal,
     )
-    here.send_bytes(json.dumps(wire.as_json(settings)).encode())
-    return process, here

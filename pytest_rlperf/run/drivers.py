@@ -108,6 +108,7 @@ class Drivers:
         self.fresh = fresh or ("" if processes.forks else _ASKED_FOR)
         self._processes = processes
         self._names = names  # of base's workers, where there are any, and of head's
+        self._has_base = len(names) > 1
         self._drivers: list[Driver] = []
         self._servers: list[PreloadServer] = []
         self._loading: dict[int, Job[PreloadServer]] = {}
@@ -117,12 +118,13 @@ class Drivers:
         self._twin: Drivers | None = None
         self._differing = sorted({*sides.packages, *processes.readers})
         self._top = sides.top or processes.top
+        self._apart = apart_from(self._top)
         self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top))))
 
     @property
     def compares(self) -> bool:
         """Whether tests are compared, so that both sides' files are observed first."""
-        return len(self._names) > 1 and bool(self.sides.changed)
+        return self._has_base and bool(self.sides.changed)
 
     @property
     def is_same_code(self) -> bool:
@@ -243,7 +245,7 @@ class Drivers:
                 driver.start_ending(QUIT_LIMIT_S)
 
     def _name(self, *, observes: bool) -> str:
-        if len(self._names) > 1:
+        if self._has_base:
             return "the observers' driver" if observes else "the pair's driver"
         return "the driver of one side"
 
@@ -308,8 +310,7 @@ class Drivers:
         """Return a driver whose templates have yet to collect."""
         preloaded = None if found is None else server
         number = self._next_number(preloaded, observes=observes)
-        compares = len(self._names) > 1
-        if compares:
+        if self._has_base:
             names = [name.replace("worker", "observer") if observes else f"{name} {number}" for name in self._names]
             first, (base, head) = not observes and not number, names
             templates = [
@@ -323,12 +324,14 @@ class Drivers:
             ]
         settings = wire.DriverSettings(
             f"{self._name(observes=observes)} {number}",
-            templates[:: 1 if number % 2 or not compares else -1],  # neither side is always the first to be forked
-            apart=not compares,
+            templates[
+                :: 1 if number % 2 or not self._has_base else -1
+            ],  # neither side is always the first to be forked
+            apart=not self._has_base,
             scratch=str(self._processes.guardian.scratch),
             start_limit_s=self._processes.start_limit_s,
             run=os.getpid(),
-            alike=not apart_from(self._top),
+            alike=not self._apart,
         )
         connection = None if found is None else found.fork(settings)
         driver = Driver(settings, self._processes.guardian, number, connection, preloaded)
@@ -378,9 +381,8 @@ class Drivers:
 
     def _unequal(self, collected: Sequence[wire.Ready]) -> str:
         """Return the variable that collecting leaves otherwise than a server began with: libraries read it before."""
-        compares = len(self._names) > 1
-        sides = (self.sides.base, self.sides.head) if compares else (self.sides.head,) * len(collected)
-        names = self._names if compares else (self._names[0],) * len(collected)
+        sides = (self.sides.base, self.sides.head) if self._has_base else (self.sides.head,) * len(collected)
+        names = self._names if self._has_base else (self._names[0],) * len(collected)
         for ready, side, name in zip(collected, sides, names, strict=False):
             own = {key: value for key, value in side.environment.items() if key.startswith(preload.LIBRARY_VARIABLES)}
             expected = {
@@ -436,8 +438,8 @@ class Drivers:
             environment = padded(processes.environment(before))
             server = PreloadServer(environment, scratch, guardian)
             self._servers.append(server)
-            wanted = [name for name in self._modules if not _is_within(name, self._left_out)]
-            dirty = yield from server.load(wanted, self._differing, str(self._top), apart_from(self._top))
+            wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
+            dirty = yield from server.load(wanted, self._differing, str(self._top), self._apart)
             found = {**environment, **server.changes}
             own = {name: value for name, value in preload.library_variables().items() if found.get(name) != value}
             if dirty is not None:
@@ -449,7 +451,3 @@ class Drivers:
                 server.end(0)
         needed = ", ".join([*self._differing, "code of the tree, a thread or a log of its own"])
         raise server.gone(server.lost(f"what the tests import needs {needed}, which each side has to load for itself"))
-
-
-def _is_within(name: str, packages: Collection[str]) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in packages)

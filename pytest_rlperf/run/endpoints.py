@@ -6,9 +6,8 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from json import dumps
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.run.schedule import Reply, Steps
 from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
 from pytest_rlperf.spawn import preload
-from pytest_rlperf.spawn.connections import connected, interpreter_flags, popen, sender_of
+from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_flags, popen, sender_of
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import Process, ProcessLostError
 
@@ -151,6 +150,10 @@ class Driver(Endpoint):
         """Whether another test can have it."""
         return self.alive and not (self.is_taken or self.is_awaited or self.is_worn)
 
+    def loaded(self, checked: Sequence[wire.Checked]) -> list[dict[str, str]]:
+        """Return the file of each module that its templates have loaded, or their workers that were checked."""
+        return [{**ready.loaded, **each.loaded} for ready, each in zip(self.collected, checked, strict=True)]
+
     def give(self, order: wire.Order) -> None:
         """Give an order, whose reply is waited for; what was done for the one before is broken off."""
         self._orders += 1
@@ -229,19 +232,8 @@ def ask(driver: Driver, order: wire.Order, limit_s: float = 0.0) -> Steps[Any]:
 
 def _new_driver(settings: wire.DriverSettings, guardian: Guardian) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start a driver that is a new interpreter, and give it its settings; return it and the connection to it."""
-    here, there = connected()
     shares = any(each.share_terminal or each.reports for each in settings.templates)  # its templates inherit that
     output = None if shares else Path(settings.templates[0].output)
     variables = {**settings.templates[0].environment, preload.GUARDIAN: str(guardian.pipe)}
-    process = popen(
-        [sys.executable, *interpreter_flags(), "-c", _BOOT],
-        there,
-        wire.DESCRIPTOR_KEY,
-        variables,
-        Path(settings.templates[0].scratch),
-        stdout=output,
-        stderr=output,
-        also=guardian.pipes,
-    )
-    here.send_bytes(dumps(wire.as_json(settings)).encode())
-    return process, here
+    scratch = Path(settings.templates[0].scratch)
+    return interpreter(_BOOT, settings, variables, scratch, stdout=output, stderr=output, also=guardian.pipes)

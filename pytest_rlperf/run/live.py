@@ -96,7 +96,7 @@ class LiveComparison:
         """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
         checked: list[wire.Checked] = yield from self._test.ask(driver, wire.CheckAll())
         self._drivers.learn(*checked)
-        base, head = ({**ready.loaded, **each.loaded} for ready, each in zip(driver.collected, checked, strict=True))
+        base, head = driver.loaded(checked)
         if driver is self._test.reporter:
             self._loaded = base, head
         changed = {

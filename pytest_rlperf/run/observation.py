@@ -7,13 +7,12 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
 from pytest_rlperf.run.live import UnpairedError
-from pytest_rlperf.run.on_test import OnTest
+from pytest_rlperf.run.on_test import OnTest, seed_of
 from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
 from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 
 ROUNDS = 3  # of processes with seeds of their own: what a test reads may differ from one to the next
-_SEED = 1000
 _LONGEST_S = 2.0  # of one side's calls
 
 
@@ -47,7 +46,7 @@ def _observed(test: OnTest, drivers: Drivers, driver: Driver) -> Steps[reasons.S
             if number:
                 yield from _leave(test, driver)
             reports.clear()
-            found = yield from _round(test, drivers, driver, _SEED + number, reports)
+            found = yield from _round(test, drivers, driver, seed_of(2 * number), reports)
             if found is None:
                 break
             read |= found
@@ -78,7 +77,7 @@ def _round(
     try:
         yield from test.open(driver, drivers, [seed] * 2, forward=reports.append)
         checked: list[wire.Checked] = yield from test.ask(driver, wire.CheckAll())
-        base, head = ({**ready.loaded, **each.loaded} for ready, each in zip(driver.collected, checked, strict=True))
+        base, head = driver.loaded(checked)
         check_loaded(sides, base, head)
         drivers.learn(*checked)
         test.first_calls_s = checked[0].first_call_s, checked[1].first_call_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import socket
 import struct
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from pytest_rlperf import wire
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.spawn.preload import socket_of
 
@@ -88,6 +90,39 @@ def popen(
             raise MeasurementError(f"cannot start {command[0]}: {error}") from None
         finally:
             there.close()
+
+
+def interpreter(
+    program: str,
+    settings: wire.DriverSettings | wire.TemplateSettings,
+    environment: Mapping[str, str],
+    scratch: Path,
+    *,
+    python: str = sys.executable,
+    directory: str | None = None,
+    stdout: Path | None = None,
+    stderr: Path | None = None,
+    also: Sequence[int] = (),
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a Python that runs the text of a program, and send it its settings; return it and the connection to it.
+
+    The rest is as in :func:`popen`.
+    """
+    here, there = connected()
+    command = [python, *interpreter_flags(), "-c", program]
+    process = popen(
+        command,
+        there,
+        wire.DESCRIPTOR_KEY,
+        environment,
+        scratch,
+        directory=directory,
+        stdout=stdout,
+        stderr=stderr,
+        also=also,
+    )
+    here.send_bytes(json.dumps(wire.as_json(settings)).encode())
+    return process, here
 
 
 def padded(environment: Mapping[str, str]) -> dict[str, str]:
