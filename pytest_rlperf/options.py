@@ -66,6 +66,11 @@ def parse_flag(value: object) -> bool:
     return word.lower() in ("1", "true", "yes", "on")
 
 
+def parse_switch(value: object) -> bool:
+    """Read ``"on"`` or ``"off"``."""
+    return _match("on|off", value, "expected on or off")[0] == "on"
+
+
 def parse_name(value: object) -> str:
     """Read a baseline's name, which becomes the name of a directory."""
     return _match(
@@ -228,6 +233,9 @@ class Config:
         "of a dependency", "RANGE")]
     pairs: Annotated[tuple[int, int], Option("--rlperf-pairs", parse_pairs, (3, 10),
         "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True)]
+    reach: Annotated[bool, Option("--rlperf-reach", parse_switch, True,
+        "on measures the tests that run or read something of the change (the default), off measures all of them",
+        "on|off", ini=True)]
     lanes: Annotated[int | None, Option("--rlperf-lanes", parse_lanes, None,
         "how many live pairs of one-threaded work are measured at once, each on a CPU of its own "
         "(default: auto, one for each core that the process may use)", "N|auto", ini=True)]
@@ -289,6 +297,11 @@ class Config:
         if self.findings["counts"] != GATE:
             return self.counts
         return tuple(name for name in NAMES if not name.endswith((":", _SIZES)))
+
+    @property
+    def spares(self) -> bool:
+        """Whether tests that nothing of the change can matter to are spared; the long way to an anchor needs them."""
+        return self.reach and self.against != ANCHOR
 
     def for_test(self, item: pytest.Item) -> Config:
         """Return the settings with ``item``'s markers on top, the closest marker first, and then its fixture's own."""

@@ -44,6 +44,7 @@ from pytest_rlperf.model.measured import (
     out_of_range,
 )
 from pytest_rlperf.model.phases import Block
+from pytest_rlperf.model.reach import Footprint
 
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
 FRAME_MOST = 1 << 28  # bytes
@@ -64,10 +65,10 @@ class TemplateSettings(msgspec.Struct, frozen=True):
     ``name`` is that of its workers, and ``is_base`` whether it is of the base side of a comparison. One template of a
     run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output goes to the file
     ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that
-    ``observes`` notes what it reads. Texts name a file in ``tree`` by its place in ``top``. ``environment`` has all
-    variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter, ``prefix`` is
-    its place. ``probe`` has the template find out whether a copy of it can work. A worker of another protocol must be
-    able to read this, so fields are only added.
+    ``observes`` notes what it runs and reads. Texts name a file in ``tree`` by its place in ``top``. ``environment``
+    has all variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter,
+    ``prefix`` is its place. ``probe`` has the template find out whether a copy of it can work. A worker of another
+    protocol must be able to read this, so fields are only added.
     """
 
     number: int
@@ -226,13 +227,6 @@ class Checked(msgspec.Struct, frozen=True):
     output: tuple[OutputPart, ...] = ()
 
 
-class Observed(msgspec.Struct, frozen=True):
-    """The files that the process has read since it began, except for those that only ``children`` have read."""
-
-    files: list[str]
-    children: bool
-
-
 class Explained(msgspec.Struct, frozen=True):
     """Where a call's time goes; ``notes`` give the reason where that is unknown."""
 
@@ -325,9 +319,9 @@ class WarmUp(Order, frozen=True):
 
 
 class Observe(Order, frozen=True):
-    """Call the component until that has read nothing new for a while, in about ``limit_s``; list what was read."""
+    """Call the component until that has run and read nothing new for a while, in about ``limit_s``."""
 
-    answer: ClassVar[Any] = Observed
+    answer: ClassVar[Any] = Footprint
     limit_s: float
 
 
@@ -539,9 +533,9 @@ class MeasureAlone(Order, frozen=True):
 
 
 class ObserveAll(Order, frozen=True):
-    """Have every worker call its component until that has read nothing new; list what was read."""
+    """Have every worker call its component until that has run and read nothing new."""
 
-    answer: ClassVar[Any] = list[Observed]
+    answer: ClassVar[Any] = list[Footprint]
     limit_s: float
 
 

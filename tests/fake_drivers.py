@@ -18,6 +18,7 @@ import pytest
 from pytest_rlperf import wire
 from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.model.measured import Shape, Tally, Warm
+from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.run import drivers as module
 from pytest_rlperf.run.drivers import Processes
@@ -52,7 +53,7 @@ def usual(driver: FakeDriver, order: wire.Order) -> object:
         case wire.CheckAll():
             return [checked()] * driver.width
         case wire.ObserveAll():
-            return [wire.Observed([], children=False)] * driver.width
+            return [Footprint([], children=False)] * driver.width
         case wire.CountAll():
             return [Tally((), ())] * driver.width
         case wire.WarmAll(slowed=slowed):
@@ -173,7 +174,7 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
 
 def on_test(lanes: Lanes | None = None, forward: Callable[[Any], None] | None = None, **settings: Any) -> OnTest:
     """Return a test on its way; ``settings`` are those that are not as usual."""
-    usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_time_s": 1.0, "gating_counts": ()}
+    usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_time_s": 1.0, "gating_counts": (), "spares": True}
     config: Any = SimpleNamespace(**{**usual_ones, "findings": Policy().findings, **settings})
     lanes, ignore = lanes or Lanes(1, ()), lambda *_: None
     return OnTest("test", None, config, Policy(), lanes, forward or ignore, show=ignore, begin=ignore)

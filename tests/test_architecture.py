@@ -33,6 +33,7 @@ ROOMS = (
     # the verdict
     "judge",
     "sides",
+    "reach",
     "baseline",
     "report",
     # the engine: from a collected test to its evidence

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import builders
 import msgspec
@@ -16,10 +17,12 @@ from fake_drivers import FakeDriver, carried_out, checked, collected, fake_proce
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import reasons
+from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run.drivers import PAIR_NAMES
 from pytest_rlperf.run.live import UnpairedError
-from pytest_rlperf.run.observation import ROUNDS, same_code
+from pytest_rlperf.run.observation import ROUNDS, observe
+from pytest_rlperf.run.on_test import Observation
 from pytest_rlperf.run.schedule import Lanes
 from pytest_rlperf.run.stopped import RetryFreshError
 
@@ -27,25 +30,38 @@ REPORTED = wire.Reported("{}")
 LEAVING = wire.LeftAll(None, "lost as it leaves", is_doubtful=True)
 
 
-class Observed:
-    """A test that is observed, whose processes read ``rounds`` of files, one after another; None stands for children.
+CODE = """
+def used():
+    return {used}
 
-    Trees differ in ``a.py``; others are equal, and the user's own has ``.npz`` files that no side has. Base reads the
-    first of a round's files, and head the others. One of the ``lost`` side is lost at an order of a round.
+def unused():
+    return {unused}
+"""
+
+
+class Observed:
+    """A test that is observed, whose processes do as ``rounds`` have it, one after another; None stands for children.
+
+    Trees differ in ``a.py``, in the function ``unused``, and in data; others are equal, and the user's own tree has
+    ``.npz`` files that no side has. A round has the files that base and head read, ``ROUND`` on both sides where one is
+    given, and the lines of ``a.py`` that they run. One of the ``lost`` side is lost at an order of a round.
     """
 
     def __init__(self, top: Path, patch: pytest.MonkeyPatch, *, fresh: bool = True) -> None:
         self.top = top
         for side in ("base", "head"):
             equal = dict.fromkeys(("b.py", "c.py", "d.py", "own.so"), "")
-            builders.write(top / side, {"a.py": side, **equal})
+            code = CODE.format(used=1, unused=1 + (side == "head"))
+            builders.write(top / side, {"a.py": code, "data.txt": side, **equal})
         builders.write(top / "own", dict.fromkeys(("data/large.npz", "z.npz", "b.npz"), ""))
-        head = builders.project(top / "own").side("HEAD", sys.executable, (), (top / "head",))
-        base = replace(head, label="commit 1", homes=(top / "base",))
-        self.sides = Sides(base, head, (), ("a.py",), (), top=top / "own", compiled="own.c")
+        head = replace(
+            builders.project(top / "own").side("HEAD", sys.executable, (), (top / "head",)), tree=top / "head"
+        )
+        base = replace(head, label="commit 1", homes=(top / "base",), tree=top / "base")
+        self.sides = Sides(base, head, (), ("a.py", "data.txt"), (), top=top / "own", compiled="own.c")
         self.processes, self.known = fake_processes(top, patch)
         self.known.answer = self._answer
-        self.rounds: Sequence[Sequence[str] | None] = ()
+        self.rounds: Sequence[Round | None] = ()
         self.lost: tuple[str, type[wire.Order] | None, int] = ("", None, 0)
         self.checked: list[wire.Checked] = [checked(), checked()]
         self.lanes = Lanes(1, ())
@@ -63,45 +79,71 @@ class Observed:
         side, kind, when = self.lost
         if kind is not None and isinstance(order, kind) and number == when:
             if kind is wire.LeaveAll:
-                return replace_reporter(LEAVING, is_reporter=side == "head")
+                return msgspec.structs.replace(LEAVING, is_reporter=side == "head")
             return wire.Lost(order.number, side, "lost", side == "base", True, is_reporter=side == "head")
         match order:
             case wire.CheckAll():
                 return self.checked
             case wire.ObserveAll():
-                return self._seen(self.rounds[number])
+                found = self.rounds[number]
+                return (
+                    [Footprint([], children=False), Footprint([], children=True)]
+                    if found is None
+                    else self._seen(found)
+                )
         return usual(driver, order)
 
-    def _seen(self, names: Sequence[str] | None) -> list[wire.Observed]:
-        if names is None:
-            return [wire.Observed([], children=False), wire.Observed([], children=True)]
-        base, head = ([str(self.top / side / name) for name in names] for side in ("base", "head"))
-        return [wire.Observed(base[:1], children=False), wire.Observed(head[1:], children=False)]
+    def _seen(self, found: Round) -> list[Footprint]:
+        both = zip(("base", "head"), (found.base, found.base if found.head is None else found.head), strict=True)
+        return [
+            Footprint(
+                [str(self.top / side / name) for name in names],
+                children=False,
+                functions={str(self.top / side / "a.py"): list(found.lines)},
+                data=[str(self.top / side / name) for name in found.data],
+                modules=list(found.modules if side == "head" else ()),
+                whole=found.whole,
+                compiled=found.compiled,
+            )
+            for side, names in both
+        ]
 
     @property
     def opened(self) -> list[wire.Open]:
         return [order for order in self.orders if isinstance(order, wire.Open)]
 
-    def decide(self) -> reasons.SameCode | None:
-        """Return what is decided on the test."""
+    @property
+    def limits_s(self) -> list[float]:
+        return [order.limit_s for order in self.orders if isinstance(order, wire.ObserveAll)]
+
+    def decide(self) -> Observation:
+        """Return what is known of the test."""
         drivers = self.test.of(self.processes.drivers(self.sides, *PAIR_NAMES))
         try:
-            return carried_out(self.processes, same_code(self.test, drivers), self.lanes)
+            return carried_out(self.processes, observe(self.test, drivers), self.lanes)
         finally:
             assert self.lanes.free == 1
 
-    def decided(self) -> reasons.SameCode | None:
-        """Return what is decided; all observers have left the test, and another process is to report it."""
+    def decided(self) -> reasons.Reason | None:
+        """Return why the test is spared; all observers have left it, and another process is to report it."""
         try:
-            return self.decide()
+            return self.decide().reason
         finally:
             assert (self.test.reporter, self.test.called, self.reported) == (None, None, [])
             assert not any(driver.is_taken for driver in self.known.drivers)
             assert not self.orders or isinstance(self.orders[-1], wire.LeaveAll)
 
 
-def replace_reporter(left: wire.LeftAll, *, is_reporter: bool) -> wire.LeftAll:
-    return msgspec.structs.replace(left, is_reporter=is_reporter)
+class Round(NamedTuple):
+    """What both sides read, head something else where it is given, and which lines of ``a.py`` they run."""
+
+    base: Sequence[str] = ("b.py", "c.py")
+    head: Sequence[str] | None = None
+    lines: Sequence[int] = ()
+    data: Sequence[str] = ()
+    modules: Sequence[str] = ()
+    whole: bool = True
+    compiled: bool = False
 
 
 @pytest.fixture
@@ -109,23 +151,77 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Observed:
     return Observed(tmp_path, monkeypatch)
 
 
-SAME = ("b.py", "c.py")
+SAME = Round()
+USED, UNUSED = 2, 5  # lines of a.py
+WITH_CODE = ("a.py", "b.py")
+UNREACHED = reasons.Unreached("commit 1", 1)
 
 
-def test_a_test_that_reads_nothing_that_differs_is_spared(observed: Observed) -> None:
-    """After three rounds of processes with a seed each, both of which run it and leave it."""
-    observed.rounds = [SAME, ("c.py", "d.py"), ()]
-    assert observed.decided() == reasons.SameCode("commit 1", 3, 3)
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        pytest.param(SAME, reasons.SameCode("commit 1", 2, 2), id="no file that differs"),
+        pytest.param(Round(WITH_CODE, lines=[USED]), UNREACHED, id="another function"),
+        pytest.param(Round(("data.txt",)), None, id="data"),
+        pytest.param(Round(WITH_CODE, lines=[UNUSED]), None, id="the function"),
+        pytest.param(Round(WITH_CODE, data=["a.py"]), None, id="a source as data"),
+        pytest.param(Round(WITH_CODE, whole=False), None, id="functions unseen"),
+        pytest.param(Round(WITH_CODE, compiled=True), None, id="functions compiled"),
+        pytest.param(None, None, id="children"),
+    ],
+)
+def test_a_test_is_spared_where_nothing_that_differs_is_run_or_read(
+    observed: Observed, found: Round | None, reason: reasons.Reason | None
+) -> None:
+    """One round of processes shows it: each side has a seed of its own, and calls go on after the first."""
+    observed.rounds = [found]
+    assert observed.decided() == reason
     assert [type(order) for order in observed.orders] == [
-        wire.Open,
-        wire.CheckAll,
-        wire.ObserveAll,
-        wire.ObserveAll,
-        wire.LeaveAll,
-    ] * ROUNDS
-    seeds = [order.seeds for order in observed.opened]
-    assert all(base == head for base, head in seeds)
-    assert len({base for base, _ in seeds}) == ROUNDS == 3
+        *(wire.Open, wire.CheckAll, wire.ObserveAll, wire.ObserveAll, wire.LeaveAll)
+    ]
+    base, head = observed.opened[0].seeds
+    assert base != head
+
+
+def test_calls_go_on_for_long_only_where_that_may_spare_the_test(observed: Observed) -> None:
+    """Where it has to be measured, they only show what else it runs."""
+    for found, limit_s in ((Round(WITH_CODE), 2.0), (Round(WITH_CODE, lines=[UNUSED]), 0.1)):
+        observed.rounds, observed.orders = [found], []
+        observed.decided()
+        assert observed.limits_s == [0.0, limit_s]
+
+
+UNEVEN = {
+    "files": (Round(WITH_CODE, (*WITH_CODE, "d.py")), Round((*WITH_CODE, "d.py"), WITH_CODE)),
+    "modules": (Round(WITH_CODE, modules=["pandas"]), Round(WITH_CODE, modules=["pandas"])),
+}
+
+
+@pytest.mark.parametrize(("kind", "spared"), [("files", True), ("modules", False)])
+def test_sides_that_do_different_things_have_a_second_round(observed: Observed, kind: str, spared: bool) -> None:
+    """There each side has the other's seed: a difference of seeds evens out, and another one is measured."""
+    observed.rounds = UNEVEN[kind]
+    assert observed.decided() == (UNREACHED if spared else None)
+    first, second = (order.seeds for order in observed.opened)
+    assert first == second[::-1]
+    assert len(observed.opened) == ROUNDS == 2
+
+
+def test_an_uneven_test_that_runs_what_differs_needs_no_second_round(observed: Observed) -> None:
+    """It is measured whatever else it does."""
+    observed.rounds = [Round(WITH_CODE, (*WITH_CODE, "d.py"), lines=[UNUSED])]
+    assert observed.decided() is None
+    assert len(observed.opened) == 1
+
+
+@pytest.mark.parametrize("found", [SAME, Round(WITH_CODE)])
+def test_what_spares_a_test_is_known_where_reach_is_off(observed: Observed, found: Round) -> None:
+    """All of it is measured then but for what reads nothing that differs; it shows what the machine does."""
+    observed.test = on_test(observed.lanes, observed.reported.append, spares=False)
+    observed.test.fresh = True
+    observed.rounds = [found]
+    known = observed.decide()
+    assert (known.reason is None, known.untouched) == (found is not SAME, True)
 
 
 def test_a_copy_that_has_observed_a_spared_test_reports_it(observed: Observed) -> None:
@@ -144,40 +240,22 @@ def test_a_copy_that_has_observed_a_spared_test_reports_it(observed: Observed) -
     assert not driver.is_taken
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-@pytest.mark.parametrize("found", [("b.py", "a.py"), ("a.py",), None], ids=["head reads", "base reads", "children"])
-def test_one_round_is_enough_to_measure_a_test(observed: Observed, number: int, found: Sequence[str] | None) -> None:
-    """In which a file that was read differs, or children ran, of whose files nothing is known."""
-    observed.rounds = [*[SAME] * number, found, *[SAME] * ROUNDS]
-    assert observed.decided() is None
-    assert len(observed.opened) == number + 1
-
-
-def test_children_of_the_checked_call_count(observed: Observed) -> None:
-    """Nobody knows what these have read, either."""
-    observed.rounds = [SAME] * ROUNDS
-    observed.checked[0] = checked(children=True)
-    assert observed.decided() is None
-    assert len(observed.opened) == 1
-
-
 @pytest.mark.parametrize("side", ["base", "head"])
 @pytest.mark.parametrize("kind", [wire.Open, wire.CheckAll, wire.ObserveAll, wire.LeaveAll])
-@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("number", [0, 1])
 def test_a_test_whose_observer_is_lost_is_measured(
     observed: Observed, side: str, kind: type[wire.Order], number: int
 ) -> None:
-    """It fails again there, and is reported; an observer that is lost on its way out has read all it could."""
-    observed.rounds = [SAME] * ROUNDS
+    """It fails again there, and is reported; an observer that is lost on its way out has shown all it could."""
+    observed.rounds = UNEVEN["files"]
     observed.lost = side, kind, number
     if kind is wire.LeaveAll:
-        assert observed.decided() == reasons.SameCode("commit 1", 2, 2)
+        assert observed.decided() == UNREACHED
     else:
         assert observed.decided() is None
         assert len(observed.opened) == number + 1
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
@@ -189,10 +267,10 @@ def test_a_test_whose_observer_is_lost_is_measured(
     ],
 )
 def test_a_test_that_lacks_a_file_of_its_own_is_not_compared(
-    observed: Observed, number: int, found: Sequence[str], reason: reasons.NotCopied | reasons.NotBuilt
+    observed: Observed, found: Sequence[str], reason: reasons.NotCopied | reasons.NotBuilt
 ) -> None:
-    """In whichever round that is seen: pairs would measure something else. The first by the alphabet is named."""
-    observed.rounds = [*[SAME] * number, found]
+    """Pairs would measure something else. The first by the alphabet is named."""
+    observed.rounds = [Round(found)]
     with pytest.raises(UnpairedError) as caught:
         observed.decided()
     assert caught.value.reason == reason
@@ -202,7 +280,7 @@ def test_a_test_that_lacks_a_file_of_its_own_is_not_compared(
 def test_code_of_the_other_side_is_an_error(observed: Observed, is_loaded: bool) -> None:
     """It is not taken for a reason to measure: a module that was loaded from there, and any file that was read."""
     stray = str(observed.top / "base" / "b.py")
-    observed.rounds = [SAME, ("c.py", "c.py" if is_loaded else stray)]
+    observed.rounds = [Round(("c.py",), ("c.py" if is_loaded else stray,))]
     if is_loaded:
         observed.checked[1] = checked(loaded={"b": stray})
     with pytest.raises(SideError, match="HEAD has read a file of commit 1: b"):
@@ -212,7 +290,7 @@ def test_code_of_the_other_side_is_an_error(observed: Observed, is_loaded: bool)
 def test_observers_that_cannot_be_forked_begin_the_test_anew(observed: Observed) -> None:
     """All of its processes are to be new interpreters then, which observe by themselves where it has begun anew."""
     observed.known.collected = lambda settings: msgspec.structs.replace(collected(settings), fault="it hung")
-    observed.rounds = [SAME] * ROUNDS
+    observed.rounds = [SAME]
     observed.test.fresh = False
     with pytest.raises(RetryFreshError, match="it hung"):
         observed.decided()

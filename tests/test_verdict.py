@@ -115,6 +115,7 @@ def test_a_side_that_broke_the_rules_is_no_side() -> None:
     [
         (reasons.SameCode("main", files=None), Status.SAME),
         (reasons.SameCode("main", files=3, code_files=2), Status.SAME),
+        (reasons.Unreached("main", 14), Status.SAME),
         (reasons.Incomparable(Code.WORK, "a call's work", "1 step", "2 steps", "main", False), Status.INCOMPARABLE),
         (reasons.NotOnBase("main", "failed", "NameError", is_new=True), Status.NEW),
         (reasons.NotOnBase("main", "skipped", "", is_new=False), Status.INCOMPARABLE),
@@ -195,6 +196,9 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.PairsUndecided(Code.NEAR, 1.04, 0.03),
     reasons.SameCode("main", files=None),
     reasons.SameCode("main", files=3, code_files=2),
+    reasons.Unreached("main", 14),
+    reasons.Unreached("main", 1),
+    reasons.Unreached("main", 0),
     reasons.OtherEnvironment(1.4, (), None),
     reasons.CountsChanged(CHANGES),
     reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),

@@ -127,24 +127,26 @@ def test_generators_are_seeded_once_a_test(
         pytest.param(range(100), 32, id="there is no end to what is read"),
     ],
 )
-def test_calls_are_observed_until_they_read_nothing_new(
+@pytest.mark.parametrize("runs", [False, True], ids=["read", "run"])
+def test_calls_are_observed_until_they_bring_nothing_new(
     ends: tuple[Connection, Connection],
     monkeypatch: pytest.MonkeyPatch,
     pytestconfig: pytest.Config,
     news: Collection[int],
     calls: int,
+    runs: bool,
 ) -> None:
     """For the last half of them, all with their setups; for 0.3 s at least, and not for longer than the limit."""
-    clock, made, observer = (
-        FakeClock(),
-        list[str](),
-        SimpleNamespace(count=7, files=lambda: ["/t/own.py"], has_children=False),
+    clock, made = FakeClock(), list[str]()
+    observer = SimpleNamespace(
+        count=7, files=lambda: ["/t/own.py"], data=lambda: ["/t/read.py"], has_children=False, has_hooks=False
     )
+    recorder = SimpleNamespace(count=3, functions=lambda watched: {"/t/own.py": [3]}, is_whole=True, has_compiled=False)
 
     def call() -> None:
         made.append("call")
         clock.advance(1 / 16)
-        observer.count += made.count("call") in news
+        (recorder if runs else observer).count += made.count("call") in news
 
     def processed() -> float:
         made.append("processed")
@@ -152,7 +154,7 @@ def test_calls_are_observed_until_they_read_nothing_new(
 
     monkeypatch.setattr("pytest_rlperf.worker.engine.monotonic", lambda: clock.now_ns / 1e9)
     here, there = ends
-    engine = Engine(template_settings(observes=True), there, observer)  # type: ignore[arg-type]
+    engine = Engine(template_settings(observes=True), there, observer, recorder)  # type: ignore[arg-type]
     for order in (wire.Observe(2.0, number=1), wire.Leave()):
         wire.send(here, order)
     workload = Workload("callable", call, 1.0, "call", call, setup=lambda: made.append("setup"), count=processed)
@@ -162,7 +164,9 @@ def test_calls_are_observed_until_they_read_nothing_new(
     assert isinstance(wire.receive_from_worker(here), wire.Called)
     answer = wire.receive_from_worker(here)
     assert isinstance(answer, wire.Answer)
-    assert wire.answer_to(wire.Observe(2.0), answer).files == ["/t/own.py"]
+    found = wire.answer_to(wire.Observe(2.0), answer)
+    assert (found.files, found.functions, found.data) == (["/t/own.py"], {"/t/own.py": [3]}, ["/t/read.py"])
+    assert found.whole
 
 
 def test_a_text_for_the_user_names_files_by_their_own_places(ends: tuple[Connection, Connection]) -> None:

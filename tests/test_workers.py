@@ -163,7 +163,7 @@ def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: 
     example.write({"mylib.py": "def work(): return sum(range(1000))\n"})
     example.commit()
     example.write({"mylib.py": "def work():\n    return sum(range(1000))\n"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-max-time=0.1")
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-reach=off", "--rlperf-max-time=0.1")
     (note,) = run.notes("new interpreters")
     assert [name in note for name in ("test_threads[1]", "test_threads[2]", "OMP_PROC_BIND")] == [True] * 3
     assert "harmless" not in note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
@@ -25,17 +26,19 @@ def tally(
     devices: Sequence[Device] | None = None,
     environments: Sequence[str] = (),
     names: Collection[str] = (),
+    watched: Sequence[str] = (),
 ) -> Tally:
     """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
 
     Each instrument has one more call, uncounted, for whatever a first call makes; ``setup`` runs before every call.
     ``devices`` are the devices to count; None stands for PyTorch's, if it uses one already. ``environments`` names the
     classes of environments whose steps are counted (see ``Steps``). Only instruments count that have one of ``names``,
-    all where there are none. A counter that cannot be counted is left out, with a note.
+    all where there are none. A counter that cannot be counted is left out, with a note. Functions in files below
+    ``watched`` places are counted by themselves.
     """
     passes = _Passes(call, setup, probes, repetitions, names)
     with quiet(), undisturbed():
-        calls = MonitoredCalls() if sys.version_info >= (3, 12) else Calls()
+        calls = (MonitoredCalls if sys.version_info >= (3, 12) else Calls)(watched)
         is_counted = passes.run(calls)
         if calls.ran_compiled or (not is_counted and frames_compiled()):
             passes.leave_out(Operations.names, "counting them would run code of torch.compile uncompiled")
@@ -52,7 +55,7 @@ def tally(
             passes.run(Steps(environments))
             passes.run(Garbage())
             passes.run(HostMemory())
-    return passes.tally()
+    return replace(passes.tally(), functions=calls.functions())
 
 
 class _Passes:

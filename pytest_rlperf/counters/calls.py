@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import os
 import sys
 import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -14,6 +16,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, Method
 from typing import Any, cast
 
 from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument, is_own
+from pytest_rlperf.model.measured import FunctionCounts
 from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.probes.torch import after_steps
 
@@ -33,12 +36,15 @@ class Calls(TotalsInstrument):
 
     names = ("python_calls", "native_calls", "graphs", "graph_breaks", "recompiles")
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Sequence[str] = ()) -> None:
         super().__init__()
+        self._below = tuple(f"{place}{os.sep}" for place in watched)
         self._thread = threading.get_ident()
         self.has_other_threads = False
+        self._entries: Counter[int] = Counter()
+        self._calls: dict[int, Counter[str]] = {}  # of functions below watched places, by name
         self._codes: dict[int, tuple[CodeType, int]] = {}  # by identity: equal code may be another's
-        self._natives: dict[Hashable, tuple[int, str]] = {}
+        self._natives: dict[Hashable, tuple[int, str, str]] = {}
 
     def begin(self) -> None:
         """Have the interpreter call a profile function, in this thread and in those that are started meanwhile.
@@ -47,6 +53,7 @@ class Calls(TotalsInstrument):
         """
         if sys.getprofile() is not None:
             raise CannotCountError(f"a profiler is active, {sys.getprofile()!r:.60}: run without it")
+        self._forget()
         self._frames = frames_compiled()
         self._in_threads = threading.getprofile()
         self._function = self._profile
@@ -65,6 +72,9 @@ class Calls(TotalsInstrument):
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             self.note_python(frame.f_code)
+            if frame.f_back is not None and (calls := self._calls_of(frame.f_back.f_code)) is not None:
+                name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # from Python 3.11 on
+                calls[f"{frame.f_globals.get('__name__')}.{name}"] += 1
         elif event == "c_call":
             self.note_native(frame.f_code, arg)
 
@@ -80,14 +90,18 @@ class Calls(TotalsInstrument):
     def note_python(self, code: CodeType) -> None:
         """Count a call of a Python function."""
         self.totals.packed += self._unit_of(code)
+        if self._calls_of(code) is not None:
+            self._entries[id(code)] += 1
 
     def note_native(self, caller: CodeType, function: Any) -> None:
         """Count a call of a native function."""
         key = _key_of(function)
         try:
-            unit, module = self._natives[key]
+            unit, module, name = self._natives[key]
         except KeyError:
-            unit, module = self._natives[key] = self._learn_native(function)
+            unit, module, name = self._natives[key] = self._learn_native(function)
+        if (calls := self._calls_of(caller)) is not None:
+            calls[name] += 1
         # A timer may be wrapped around a native function that is to be counted.
         if module not in _USED_BY_TIMERS or self._unit_of(caller):
             self.totals.packed += unit
@@ -106,11 +120,36 @@ class Calls(TotalsInstrument):
             names.append("graphs")
         unit = self.totals.unit(*names)
         self._codes[id(code)] = code, unit
+        if code.co_filename.startswith(self._below):
+            self._calls[id(code)] = Counter()
         return unit
 
-    def _learn_native(self, function: Any) -> tuple[int, str]:
-        module = owner_of(function).partition(".")[0]
-        return self.totals.unit("native_calls", f"native_calls:{module}"), module
+    def _learn_native(self, function: Any) -> tuple[int, str, str]:
+        owner = owner_of(function)
+        module = owner.partition(".")[0]
+        name = f"{owner}.{getattr(function, '__qualname__', type(function).__qualname__)}".removeprefix("builtins.")
+        return self.totals.unit("native_calls", f"native_calls:{module}"), module, name
+
+    # ------------------------------------------------------------------ functions of the code under test
+
+    def _forget(self) -> None:
+        """Begin another call, of which nothing is known."""
+        self._entries.clear()
+        for calls in self._calls.values():
+            calls.clear()
+
+    def _calls_of(self, code: CodeType) -> Counter[str] | None:
+        """Return what a function calls in turn, None for one of other code."""
+        self._unit_of(code)  # which looks at it once
+        return self._calls.get(id(code))
+
+    def functions(self) -> tuple[FunctionCounts, ...]:
+        """Return what was counted of each function of the code under test in the last call."""
+        found = ((self._codes[key][0], entries, self._calls[key]) for key, entries in self._entries.items())
+        return tuple(
+            FunctionCounts(code.co_filename, code.co_firstlineno, entries, dict(calls))
+            for code, entries, calls in found
+        )
 
 
 class MonitoredCalls(Calls):
@@ -118,6 +157,7 @@ class MonitoredCalls(Calls):
 
     def begin(self) -> None:
         """Begin to count, as the first tool that is free."""
+        self._forget()
         self._monitoring: Any = sys.modules["sys"].monitoring
         self._tool = tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)
         self._frames = frames_compiled()
@@ -142,7 +182,10 @@ class MonitoredCalls(Calls):
     def _call(self, code: CodeType, _: int, function: Any, __: object) -> None:
         if type(function) is MethodType:
             function = function.__func__
-        if type(function) is not FunctionType and _is_native(function):
+        if type(function) is FunctionType:
+            if (calls := self._calls_of(code)) is not None:
+                calls[f"{function.__module__}.{function.__qualname__}"] += 1
+        elif _is_native(function):
             self.note_native(code, function)
 
 

@@ -86,7 +86,7 @@ def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
     if evidence.live is not None:
         return _by_pairs(evidence, evidence.live, policy)
     match evidence.unpaired:
-        case reasons.SameCode() as same_code:
+        case (reasons.SameCode() | reasons.Unreached()) as same_code:
             return verdict(policy, Status.SAME, _environment(evidence, policy, same_code) or same_code)
         case reasons.Incomparable() | reasons.NothingLoaded() | reasons.NotCopied() | reasons.NotBuilt() as other:
             return verdict(policy, Status.INCOMPARABLE, other)
@@ -117,7 +117,9 @@ def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
     return found if environment is None else replace(found, reason=environment)
 
 
-def _environment(evidence: Evidence, policy: Policy, same_code: reasons.SameCode | None) -> Reason | None:
+def _environment(
+    evidence: Evidence, policy: Policy, same_code: reasons.SameCode | reasons.Unreached | None
+) -> Reason | None:
     """Return what else has changed where the code has not, if stored numbers show a change."""
     if evidence.by_itself is None:
         return None

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.live import Live, PairRecord
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
+from pytest_rlperf.model.reach import Touched
 from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
 from pytest_rlperf.model.stored import Machine, StoredResult
 
@@ -213,7 +214,8 @@ _ROUGHLY = 1.02  # medians of a handful of pairs may lie a little beside the int
 class Outcome:
     """A test's whole story, as the reports read it; ``live`` is None where only stored numbers were compared.
 
-    ``stored`` marks a test whose figures this run has stored.
+    ``stored`` marks a test whose figures this run has stored. ``touched`` are the parts of the change that it runs or
+    reads, those first that do the most more.
     """
 
     result: Result
@@ -223,6 +225,7 @@ class Outcome:
     seconds: float
     creep: Creep | None = None
     stored: bool = False
+    touched: tuple[Touched, ...] = ()
 
     @property
     def before(self) -> Result | None:

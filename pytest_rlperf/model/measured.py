@@ -22,16 +22,28 @@ class Count:
     value: int
 
 
+@dataclass(frozen=True, slots=True)
+class FunctionCounts:
+    """How often one call enters a function of the code under test, and what that calls in turn, by name."""
+
+    file: str
+    line: int
+    entries: int
+    calls: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Tally:
     """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
 
-    ``has_failed`` where a call failed while it was counted, and the next call did not fail uncounted.
+    ``has_failed`` where a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
+    those of the code under test that the last of its calls entered.
     """
 
     repetitions: tuple[tuple[Count, ...], ...]
     notes: tuple[str, ...]
     has_failed: bool = False
+    functions: tuple[FunctionCounts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from pytest_rlperf.model.judged import Allowance
+from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Anchor
 
@@ -116,6 +117,23 @@ Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | Nothin
 
 
 @dataclass(frozen=True)
+class Untested:
+    """No measured test runs some ``functions`` of the ``changed`` ones; tests that ``may`` are not known to."""
+
+    changed: int
+    functions: tuple[ChangedPart, ...]
+    may: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UntouchedMoved:
+    """The times of most of the ``tests`` that the change cannot matter to have moved alike, by a ``ratio``."""
+
+    tests: int
+    ratio: float
+
+
+@dataclass(frozen=True)
 class UncomparedCounts:
     """A test's counts are not compared; ``gates`` where they, or some of them, would have decided."""
 
@@ -164,6 +182,8 @@ Note: TypeAlias = (
     | NotForked
     | ShortOfTime
     | UncomparedCounts
+    | Untested
+    | UntouchedMoved
     | Saved
 )
 

@@ -45,6 +45,7 @@ class Code(str, enum.Enum):
     UNCONFIRMED = "unconfirmed"
     # Something else than times decided, or explains them.
     CODE = "code"
+    REACH = "reach"
     ENVIRONMENT = "environment"
     COUNTERS = "counters"
     FINDING = "finding"
@@ -343,7 +344,19 @@ class SameCode(Reason):
     code = Code.CODE
 
 
-Unpaired: TypeAlias = SameCode | Incomparable | NothingLoaded | NotCopied | NotBuilt | NotOnBase
+@dataclass(frozen=True)
+class Unreached(Reason):
+    """The sides differ, and neither runs or reads anything of it in the test.
+
+    The change has so many ``functions`` that differ, are new or are gone.
+    """
+
+    base_label: str
+    functions: int
+    code = Code.REACH
+
+
+Unpaired: TypeAlias = SameCode | Unreached | Incomparable | NothingLoaded | NotCopied | NotBuilt | NotOnBase
 """Why a test was not compared in pairs, though there is a side to compare with."""
 
 
@@ -357,7 +370,7 @@ class OtherEnvironment(Reason):
 
     ratio: float | None
     versions: tuple[VersionChange, ...]
-    same_code: SameCode | None
+    same_code: SameCode | Unreached | None
     code = Code.ENVIRONMENT
 
 

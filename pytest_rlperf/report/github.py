@@ -151,6 +151,7 @@ def annotation_commands(
 ) -> list[str]:
     """Return a workflow command for each test that fails, the gravest first: GitHub shows the first ten of a step.
 
+    It stands at the changed line that the test runs, or else at the test's own line.
     ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
     """
     commands = []
@@ -160,10 +161,16 @@ def annotation_commands(
             how = "by what it does" if verdict.by_counts else change_text(outcome)
             title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
             text = "\n".join(filter(None, (pace_text(outcome), message(outcome), blame_text(outcome))))
-            file, line = lines.get(outcome.result.nodeid, ("", 0))
+            file, line = _changed_place(outcome) or lines.get(outcome.result.nodeid, ("", 0))
             place = {"file": file, "line": str(line)} if file else {}
             commands.append(command("error", text, **place, title=title))
     return commands
+
+
+def _changed_place(outcome: Outcome) -> tuple[str, int] | None:
+    """Return the first changed line that a test runs, which a pull request shows; None where none is known."""
+    parts = (each.part for each in outcome.touched)
+    return next(((part.file, part.differs) for part in parts if part.differs and not part.is_gone), None)
 
 
 def command(level: str, text: str, **properties: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +16,7 @@ from pytest_rlperf import units
 from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Estimate, Outcome, Status
 from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import Summary, by_gravity, change_text, headline
 from pytest_rlperf.report.table import GRAVEST_FIRST, LOOKS
@@ -25,6 +28,7 @@ from pytest_rlperf.report.wording import (
     creep_text,
     disturbances_text,
     message,
+    part_text,
     phase_changes,
     phases_note,
 )
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 _OPTION = "--rlperf-html"
 _DIGITS = 12  # of a commit
 _TICKS_MOST = 5
+_PARTS_MOST, _LINES_MOST = 3, 200  # of a change
 _OUTSIDE = -5.0, 105.0  # where a bound is drawn that is infinite: it runs out of the picture
 
 
@@ -129,12 +134,24 @@ def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: P
         "notes": [*result.notes, *filter(None, dict.fromkeys([phases_note(result), *found]))],
         "facts": [(term, text) for term, text in _facts(outcome, tolerance) if text],
         "chart": chart(outcome, tolerance),
+        "differences": [(part_text(each.part), difference(each.part)) for each in outcome.touched[:_PARTS_MOST]],
         "tables": [table for table in (*tables, *device_tables(outcome)) if table.rows],
         "commands": [
             ("Measure it again", f"{command} {shlex.quote(result.nodeid)}"),
             *(_searches(outcome, provenance) if verdict.status is Status.SLOWER else ()),
         ],
     }
+
+
+def difference(part: ChangedPart) -> Markup:
+    """Return a part's text on base beside that on head, as rows of a table; nothing where there is no text."""
+    from markupsafe import Markup
+
+    was, now = ([shown(line) for line in text.splitlines()[:_LINES_MOST]] for text in (part.was, part.now))
+    table = difflib.HtmlDiff(tabsize=4).make_table(was, now) if was or now else ""
+    found = re.search(r"<tbody>.*</tbody>", table, re.DOTALL)
+    plain = re.sub(r' (?:nowrap="nowrap"|id="[^"]*")|<td class="diff_next">.*?</td>', "", found[0] if found else "")
+    return Markup(plain)  # noqa: S704 - difflib escapes the lines
 
 
 def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple[str, str]]:

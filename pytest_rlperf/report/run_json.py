@@ -14,9 +14,11 @@ import msgspec
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import shown, shown_lines
 from pytest_rlperf.model.judged import Fitness, Outcome, Part, Selfcheck, Shard, Verdict
+from pytest_rlperf.model.notes import Untested
+from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.reasons import FullReason, Reason
 from pytest_rlperf.model.stored import LARGEST_LOG, Machine, Provenance
-from pytest_rlperf.report.wording import blame_text, fitness_lines, message, shard_failures, verdict_message
+from pytest_rlperf.report.wording import blame_text, fitness_lines, message, note_lines, shard_failures, verdict_message
 from pytest_rlperf.units import counted
 
 SCHEMA = 1
@@ -109,7 +111,8 @@ class RunFile:
     that ran and have no figures, such as skipped ones. A test that is nowhere did not run, as the run ended early.
     ``strict`` is true where only SAME and FASTER pass. ``against`` is the code that the user had all tests compared
     with, None where the baseline decides about that. ``shard`` is None where all tests were measured. ``parts`` are
-    those of a merged run: each has a machine, and ``machine`` is that of the first.
+    those of a merged run: each has a machine, and ``machine`` is that of the first. ``untested`` are those of the
+    ``changed`` functions that no test runs.
     """
 
     machine: Machine
@@ -123,6 +126,8 @@ class RunFile:
     against: str | None = None
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
+    changed: int = 0
+    untested: tuple[ChangedPart, ...] = ()
 
     def machine_lines(self) -> list[str]:
         """Return a line a machine class, of a merged run with the number of tests that were measured there."""
@@ -258,6 +263,9 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
     failed = {key for run in ordered for key in run.failed} | ({*shard.collected} - {*tests, *unmeasured})
     others = sorted(key for key in failed if key not in tests or not tests[key].verdict.fails(run.strict))
     notes = [note for run in ordered for note in run.notes] + ([shard_failures(others)] if others else [])
+    changed = max(run.changed for run in ordered)
+    untested = tuple(part for part in ordered[0].untested if all(part in run.untested for run in ordered))
+    notes += note_lines([Untested(changed, untested, ())] if untested else [], verbose=False)
     return RunFile(
         ordered[0].machine,
         compared=tuple(dict.fromkeys(text for run in ordered for text in run.compared)),
@@ -269,6 +277,8 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
         strict=run.strict,
         against=run.against,
         parts=tuple(Part(run.machine, tuple(run.tests)) for run in ordered),
+        changed=changed,
+        untested=untested,
     )
 
 

@@ -12,7 +12,15 @@ from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
-from pytest_rlperf.report.wording import blame_text, bounds_text, count_text, improved, trailer, verdict_lines
+from pytest_rlperf.report.wording import (
+    blame_text,
+    bounds_text,
+    count_text,
+    improved,
+    touched_lines,
+    trailer,
+    verdict_lines,
+)
 
 _UNSETTLED = {Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE}
 
@@ -108,7 +116,14 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
     blame = blame_text(outcome)
     steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
-    texts = [*(first or _times(outcome, takes)), compared, *lines, shown(blame) if blame else "", *steps]
+    texts = [
+        *(first or _times(outcome, takes)),
+        *map(shown, touched_lines(outcome)),
+        compared,
+        *lines,
+        shown(blame) if blame else "",
+        *steps,
+    ]
     return for_log("\n".join(filter(None, texts)))
 
 

@@ -26,6 +26,7 @@ from pytest_rlperf.model.judged import (
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
+from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
 from pytest_rlperf.model.stored import Anchor, Provenance
 
@@ -34,6 +35,7 @@ _STORE_AGAIN = "store it again with --rlperf-save-baseline"
 _OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
 _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
 _COUNTS_MOST = 4  # of one phase
+_PARTS_MOST = 3  # of a change
 _MACHINES_MOST = 3
 _NAMED_MOST = 5  # tests that are kept back
 _THROTTLED = "let the device cool down, raise its power limit, or use it alone"
@@ -71,6 +73,8 @@ def message(outcome: Outcome) -> str:
     """Return why a test's verdict is what it is, in one or more lines."""
     lines = verdict_lines(outcome.verdict)
     is_written = isinstance(outcome.verdict.reason, reasons.FullReason)
+    if not is_written:
+        lines[:0] = touched_lines(outcome)
     if not is_written and outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
         lines[0] += "; stored now"
     return "\n".join(lines)
@@ -288,7 +292,7 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
 
 def _beside_times(reason: Reason) -> str | None:
     match reason:
-        case reasons.SameCode():
+        case reasons.SameCode() | reasons.Unreached():
             return _same_code(reason)
         case reasons.OtherEnvironment(ratio, versions, same_code):
             found = "the code is as fast as it was" if same_code is None else _same_code(same_code)
@@ -309,7 +313,13 @@ def _beside_times(reason: Reason) -> str | None:
     return None
 
 
-def _same_code(reason: reasons.SameCode) -> str:
+def _same_code(reason: reasons.SameCode | reasons.Unreached) -> str:
+    if isinstance(reason, reasons.Unreached):
+        if not reason.functions:
+            return f"unchanged: what differs from {reason.base_label} is nothing that this test runs or reads"
+        functions = "the one function" if reason.functions == 1 else f"0 of the {reason.functions} functions"
+        runs = "does not run" if reason.functions == 1 else "runs"
+        return f"unchanged: {runs} {functions} that this change touches"
     if reason.files is not None and not reason.code_files:
         return "this test reads no file of the tree but tests, so no change of the tree's code can make it slower"
     if reason.files is not None:
@@ -381,6 +391,63 @@ def phase_changes(changes: Iterable[CounterChange], most: int | None) -> list[st
 def count_text(change: CounterChange) -> str:
     """Write one changed count and its phase: ``update/critic: ops:aten::mm 12 → 18``."""
     return f"{change.path or 'the call'}: {change.name} {change.was:,} → {change.now:,}"
+
+
+# ----------------------------------------------------------------------- the parts of a change
+
+
+def touched_lines(outcome: Outcome) -> list[str]:
+    """Name the changed parts that a slower or faster test runs, and what they call more; nothing for other tests.
+
+    ``changed: buffer.py:41 Buffer.sample · copy.deepcopy 0 → 8 a call · aten::clone 0 → 16``.
+    """
+    if outcome.verdict.status not in (Status.SLOWER, Status.FASTER) or not outcome.touched:
+        return []
+    found, rest = outcome.touched[:_PARTS_MOST], outcome.touched[_PARTS_MOST:]
+    lines = [f"changed: {_touched_text(each)}" for each in found]
+    operations = [each for each in outcome.verdict.counters if each.name.startswith(_OPERATIONS) and not each.path]
+    if operations:
+        lines[0] += f" · {changes_text(operations)}"
+    return [*lines, f"and {units.counted(len(rest), 'changed part')} more"] if rest else lines
+
+
+def _touched_text(touched: Touched) -> str:
+    base, head = touched.entries or (1, 1)
+    if base != head:
+        entered = [f"entered {base} → {head} times a call"]
+    elif touched.part.kind is not Kind.FUNCTION or base == 1:
+        entered = []
+    else:
+        entered = [f"entered {base} times a call" if base else "not within the call"]
+    calls = [f"{each.name} {each.was} → {each.now}" for each in touched.calls[:_COUNTS_MOST]]
+    if calls:
+        calls[0] += " a call"
+    return " · ".join([part_text(touched.part), *entered, *calls])
+
+
+def part_text(part: ChangedPart) -> str:
+    """Name a part of a change: ``buffer.py:41 Buffer.sample``."""
+    match part.kind:
+        case Kind.FUNCTION:
+            return f"{part.file}:{part.line} {part.name}"
+        case Kind.BODY:
+            return f"{part.file}:{part.differs} the body of {part.name or 'the module'}"
+        case _:
+            return part.file
+
+
+def _untested_text(note: notes.Untested) -> str:
+    """Name the changed functions that no test runs, and how to write a test."""
+    names = [f"{part.name} ({part.file}:{part.line})" for part in note.functions[:_NAMED_MOST]]
+    more = [f"{len(note.functions) - _NAMED_MOST} more"] if len(note.functions) > _NAMED_MOST else []
+    first = note.functions[0].name.rpartition(".")[2].strip("_") or "it"
+    unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
+    verb = "is" if len(note.functions) == 1 else "are"
+    return (
+        f"{len(note.functions)} of {units.counted(note.changed, 'changed function')} {verb} run by no test here"
+        f"{unless}: {', '.join([*names, *more])}; a test is two lines: def test_{first}(rlperf): rlperf(lambda: …)"
+        f"{see('writing-tests.md')}"
+    )
 
 
 # ----------------------------------------------------------------------- the phases that carry a change
@@ -533,6 +600,13 @@ def _note(note: notes.Note) -> str:
         case notes.ComparedWithAnchor(baseline, anchor, last):
             stored = "has no commit" if last is None else f"was last stored at {last[:12]}"
             return f"the anchor of baseline {baseline!r} is {anchor_text(anchor)}; the baseline {stored}"
+        case notes.Untested():
+            return _untested_text(note)
+        case notes.UntouchedMoved(tests, ratio):
+            return (
+                f"most of {units.counted(tests, 'test')} that the change cannot touch moved, by {units.change(ratio)}: "
+                "the runs of today's tree may have been disturbed"
+            )
         case notes.NotForked(why):
             return f"every process was a new interpreter, which takes longer: {shown(why)}"
         case notes.UnmatchedAllowance(allowance, near):

@@ -12,6 +12,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
+from pytest_rlperf.model.reach import Touched
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.summary import failure_text
 from pytest_rlperf.run.state import RunState
@@ -22,12 +23,14 @@ from pytest_rlperf.run.stored_counts import live_counts
 class Measured:
     """The measurements of a test: what its outcome keeps, and what the verdict rests on, yet without stored figures.
 
-    ``base_commit`` is the full SHA since which commits may accept a slowdown.
+    ``base_commit`` is the full SHA since which commits may accept a slowdown. ``touched`` are the parts of the change
+    that the test runs or reads.
     """
 
     result: Result
     evidence: Evidence
     base_commit: str | None = None
+    touched: tuple[Touched, ...] = ()
 
 
 def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> tuple[Outcome, tuple[Note, ...]]:
@@ -54,7 +57,7 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
     stored = evidence.stored if live is not None or run.settings.against is None else None
     anchor = run.baselines.anchor if run.settings.against == ANCHOR else None
     change = None if live is None else creep(verdict.estimate, base, anchor)
-    return Outcome(result, stored, live, verdict, seconds, change), tuple(notes)
+    return Outcome(result, stored, live, verdict, seconds, change, touched=measured.touched), tuple(notes)
 
 
 def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pytest_rlperf import wire
 from pytest_rlperf.judge.counters import EVERY, compare
 from pytest_rlperf.model.findings import OFF
-from pytest_rlperf.model.measured import Counting, PhaseCounts, Tally
+from pytest_rlperf.model.measured import Counting, FunctionCounts, PhaseCounts, Tally
 from pytest_rlperf.options import Config
 
 _SHARE = 0.1  # of the time a test may be measured, for all of its workers together
@@ -75,6 +75,12 @@ class CountingPairs:
         """Return the names of counts by which the sides differ: none that merely vary."""
         base, head = self.learned()
         return [] if base is None or head is None else sorted({each.name for each in compare(base, head, EVERY)})
+
+    def functions(self) -> tuple[Sequence[FunctionCounts], Sequence[FunctionCounts]]:
+        """Return what was counted of functions of the code under test in a call of base, and of head."""
+        both = (side[0].functions if side else () for side in (self._base, self._head))
+        base, head = both
+        return base, head
 
     def learned(self) -> tuple[Counting | None, Counting | None]:
         """Return base's counts, and head's."""

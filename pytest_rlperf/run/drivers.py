@@ -12,6 +12,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError, see
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
+from pytest_rlperf.reach.touch import Change
 from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, ask
 from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
 from pytest_rlperf.run.stopped import LostError
@@ -105,6 +106,7 @@ class Drivers:
 
     def __init__(self, processes: Processes, sides: Sides, names: Sequence[str], fresh: str = "") -> None:
         self.sides = sides
+        self.change = Change(sides)
         self.fresh = fresh or ("" if processes.forks else _ASKED_FOR)
         self._processes = processes
         self._names = names  # of base's workers, where there are any, and of head's

@@ -123,6 +123,8 @@ class EndOfRun:
             strict=run.settings.strict,
             against=run.settings.against,
             shard=run.shard,
+            changed=len(run.coverage.changed),
+            untested=tuple(run.coverage.untested),
         )
 
     def _page(self) -> str:

@@ -33,6 +33,8 @@ class Judged(NamedTuple):
 
 
 Measure: TypeAlias = Callable[[OnTest], Steps[Judged]]
+Observe: TypeAlias = Callable[[OnTest], "Steps[Judged | None]"]
+"""Returns the results of a test that need not be measured."""
 
 
 class TestInLane:
@@ -45,9 +47,7 @@ class TestInLane:
 
     __test__ = False
 
-    def __init__(
-        self, item: pytest.Item, following: pytest.Item | None, order: int, run: RunState, lanes: Lanes, *, forks: bool
-    ) -> None:
+    def __init__(self, item: pytest.Item, run: RunState, lanes: Lanes, *, forks: bool) -> None:
         self.item = item
         self.key = result_key(item)
         self.reports: list[wire.Reported | wire.Warned] = []
@@ -61,14 +61,13 @@ class TestInLane:
         settings = run.settings.for_test(item)
         self._on = OnTest(
             self.key,
-            None if following is None else result_key(following),
+            None,
             settings,
             run.policy(settings),
             lanes,
             self.reports.append,
             self._show,
             self._begin,
-            order,
             fresh=not forks,
         )
 
@@ -83,6 +82,25 @@ class TestInLane:
     def _show(self, step: str) -> None:
         self.step = step
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the test has its results, or never will."""
+        return self.judged is not None or bool(self.failure)
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """How soon the test is to be measured, the lowest first: that which runs the most of a change."""
+        observed = self._on.observed
+        return (self.is_over, 0) if observed is None else observed.weight
+
+    def place(self, order: int, following: TestInLane | None) -> None:
+        """Give the test its place in the run."""
+        self._on.order, self._on.next_key = order, None if following is None else following.key
+
+    def observe(self, observe: Observe) -> Steps[None]:
+        """Find out what the test runs; where it need not be measured, let it end. The errors are as in :meth:`run`."""
+        self.doubt = yield from self._attempt(observe)
+
     def run(self, measure: Measure, limit_s: float) -> Steps[None]:
         """Measure the test for at most ``limit_s`` and let it end; an error that stops this is an error of the test.
 
@@ -90,19 +108,21 @@ class TestInLane:
         """
         if limit_s < self.settings.max_time_s:
             self._on = replace(self._on, settings=replace(self.settings, max_time_s=limit_s), is_short=True)
-        self.doubt = yield from self._attempt(measure)
+        if not self.doubt:
+            self.doubt = yield from self._attempt(measure)
         if self.doubt:
             self.reports.clear()
             self.judged = None
             self._on.forget_reporter()
-            self._on.fresh = True
+            self._on.fresh, self._on.observed = True, None
             yield from self._attempt(measure)
 
-    def _attempt(self, measure: Measure) -> Steps[str]:
+    def _attempt(self, measure: Measure | Observe) -> Steps[str]:
         """Measure the test and let it end in its workers; return why new interpreters are to do that again, if so."""
         try:
             self.judged = yield from measure(self._on)
-            self.done = yield from self._on.conclude(self.judged.end)
+            if self.judged is not None:
+                self.done = yield from self._on.conclude(self.judged.end)
         except Exception as error:
             doubt = "" if self._on.fresh else _doubt_of(error)
             if not doubt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Verdict
 from pytest_rlperf.model.live import Live, StartUp
-from pytest_rlperf.model.measured import Result, work_text
+from pytest_rlperf.model.measured import FunctionCounts, Result, work_text
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.run.counting import CountingPairs
@@ -138,6 +138,10 @@ class LiveComparison:
 
     # ------------------------------------------------------------------ what they show
 
+    def functions(self) -> tuple[Sequence[FunctionCounts], Sequence[FunctionCounts]]:
+        """Return what was counted of functions of the code under test in a call of base, and of head."""
+        return self._counting.functions()
+
     def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
         """Return the comparison, from the figures of all pairs and the verdict on their times."""
         test, sides = self._test, self._drivers.sides
@@ -189,7 +193,8 @@ class LiveComparison:
         if self._drivers.fresh or test.policy.findings["first_call"] == OFF:
             return live
         hides = not test.order and _imports_more(*self._loaded)
-        observed = StartUp(test.first_calls_s, (0.0, 0.0))
+        calls_s = (0.0, 0.0) if test.observed is None else test.observed.first_calls_s
+        observed = StartUp(calls_s, (0.0, 0.0))
         if not hides and not first_call.hints(live.pairs[0]) and not first_call.hints(observed):
             return live
         test.show("starting new interpreters")

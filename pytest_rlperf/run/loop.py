@@ -25,7 +25,7 @@ from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.conclusion import failure_of
 from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Drivers, Processes
 from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.in_lane import Judged, Measure, TestInLane
+from pytest_rlperf.run.in_lane import Judged, Measure, Observe, TestInLane
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.one_test import OneTest, explain, write_traces
 from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lanes, Schedule, Steps
@@ -67,6 +67,7 @@ class TestLoop:
     progress: RunProgress
     _current: TestInLane | None = None  # whose steps are shown
     _left: TimeLeft = field(init=False)
+    _counted: tuple[int, int] = (0, 0)
 
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
@@ -78,14 +79,17 @@ class TestLoop:
             with processes.guardian.guarding_commands():
                 sides = self._prepare_sides(preparation)
                 alone = sides or preparation.alone()
+            observe: Observe | None = None
             if self.run_state.settings.selfcheck:
                 measure = partial(self._check_self, processes.drivers(alone, "other worker", "head worker"))
             else:
                 solo = processes.drivers(alone, "worker")
                 against = None if sides is None else processes.drivers(sides, *PAIR_NAMES)
-                measure = partial(self._compare, solo, BaseSides(preparation, processes), against)
-            self._run_tests(session, measure, processes)
+                known = solo, BaseSides(preparation, processes), against
+                measure, observe = partial(self._compare, *known), partial(self._observe, *known)
+            self._run_tests(session, measure, observe, processes)
             self.run_state.note(*map(NotForked, processes.not_forked()))
+            self.run_state.note_reach()
         except (SideError, BaselineError, LostError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
             raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
@@ -122,25 +126,49 @@ class TestLoop:
 
     # ------------------------------------------------------------------ all tests
 
-    def _run_tests(self, session: pytest.Session, measure: Measure, processes: Processes) -> None:
+    def _run_tests(
+        self, session: pytest.Session, measure: Measure, observe: Observe | None, processes: Processes
+    ) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
         items, lanes = session.items, self.lanes
-        tests = [
-            TestInLane(item, following, order, self.run_state, lanes, forks=processes.forks)
-            for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True))
-        ]
+        tests = [TestInLane(item, self.run_state, lanes, forks=processes.forks) for item in items]
         cache = getattr(self.config, "cache", None)
         usual_s = {} if cache is None else cache.get(_SECONDS, {})
         self._left = TimeLeft([test.key for test in tests], usual_s, lanes.count)
         try:
-            Schedule(lanes, processes.awaited, self._show_step).run(self._in_order(session, tests, measure))
+            jobs = self._all(session, tests, measure, observe)
+            Schedule(lanes, processes.awaited, self._show_step).run(jobs)
         finally:
             if cache is not None:
                 cache.set(_SECONDS, self._left.learned_s())
 
+    def _all(
+        self, session: pytest.Session, tests: Sequence[TestInLane], measure: Measure, observe: Observe | None
+    ) -> Steps[None]:
+        """Observe all tests, then measure and report them: first those that run the most of the change."""
+        if observe is not None:
+            yield from self._observed(tests, observe)
+        ordered = sorted(tests, key=lambda test: test.weight)
+        for order, (test, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True)):
+            test.place(order, following)
+            if test.is_over:
+                self._left.leave_out(test.key)
+        yield from self._in_order(session, ordered, measure)
+
+    def _observed(self, tests: Sequence[TestInLane], observe: Observe) -> Steps[None]:
+        """Observe as many tests at once as there are lanes."""
+        waiting, jobs = [*tests], list[Job[None]]()
+        while waiting or jobs:
+            while waiting and len(jobs) < self.lanes.count:
+                self._current = waiting.pop(0)
+                jobs.append((yield Begin(self._current.observe(observe))))
+            for job in (yield Ended(jobs)):
+                jobs.remove(job)
+                job.outcome()
+
     def _in_order(self, session: pytest.Session, tests: Sequence[TestInLane], measure: Measure) -> Steps[None]:
         """Begin as many tests as there are lanes, and report each once those before it are reported."""
-        budget = Budget(self.run_state.settings, len(tests), self.lanes.count)
+        budget = Budget(self.run_state.settings, sum(not test.is_over for test in tests), self.lanes.count)
         jobs: list[Job[None]] = []
         for number, test in enumerate(tests):
             self._current = test
@@ -163,7 +191,9 @@ class TestLoop:
                 raise session.Interrupted(session.shouldstop)
 
     def _measure(self, test: TestInLane, measure: Measure, budget: Budget) -> Steps[None]:
-        """Measure one test in its part of the run's time."""
+        """Measure one test in its part of the run's time, unless it is over."""
+        if test.is_over:
+            return
         self._left.begin(test.key)
         try:
             yield from test.run(measure, budget.next_s())
@@ -235,6 +265,16 @@ class TestLoop:
                     held.release()
         end = wire.Leave(outcome.result, failure_of(outcome, self.run_state))
         return Judged(end, outcome, notes=notes)
+
+    def _observe(
+        self, solo: Drivers, base_sides: BaseSides, against: Drivers | None, test: OnTest
+    ) -> Steps[Judged | None]:
+        """Return the results of a test that the change cannot matter to, None where it is to be measured."""
+        found = yield from OneTest(test, solo, base_sides, against, self.run_state).observe()
+        if found is None:
+            return None
+        outcome, notes = found
+        return Judged(wire.Leave(outcome.result, failure_of(outcome, self.run_state)), outcome, notes=notes)
 
     def _check_self(self, drivers: Drivers, test: OnTest) -> Steps[Judged]:
         """Compare a test with itself."""

@@ -1,34 +1,36 @@
-"""Whether a test's two sides can differ at all: processes that are not measured run it, and say what they have read."""
+"""Whether a test's two sides can differ at all: processes that are not measured run it, and say what they did."""
 
 from __future__ import annotations
 
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
+from pytest_rlperf.model.reach import Footprint
+from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
 from pytest_rlperf.run.live import UnpairedError
-from pytest_rlperf.run.on_test import OnTest, seed_of
+from pytest_rlperf.run.on_test import Observation, OnTest, seed_of
 from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
 from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 
-ROUNDS = 3  # of processes with seeds of their own: what a test reads may differ from one to the next
-_LONGEST_S = 2.0  # of one side's calls
+ROUNDS = 2  # of processes at most
+_LONGEST_S, _BRIEF_S = 2.0, 0.1  # of one side's calls; the second where the test has to be measured anyway
 
 
-def same_code(test: OnTest, drivers: Drivers) -> Steps[reasons.SameCode | None]:
-    """Return the reason why a test need not be measured, None where it must be.
+def observe(test: OnTest, drivers: Drivers) -> Steps[Observation]:
+    """Return what is known of a test without measuring it.
 
-    It need not where no file differs, or none that any process of either side has read; the last of head's processes
-    then reports the test, where it can. A test that fails here fails again where it is reported. UnpairedError where
-    measuring it would compare nothing, SideError where a side has read another one's file.
+    It need not be measured where both trees are equal, or no process of either side has run or read anything by which
+    they differ; the last of head's processes then reports the test, where it can. A test that fails here fails again
+    where it is reported. UnpairedError where measuring it would compare nothing, SideError where a side has read
+    another one's file.
     """
-    base = drivers.sides.base.label
     if drivers.is_same_code:
-        return reasons.SameCode(base)
+        return Observation(reasons.SameCode(drivers.sides.base.label))
     if drivers.sides.changed is None:
-        return None
-    test.show("looking what it reads")
+        return Observation()
+    test.show("looking what it runs")
     held: Held = yield test.lane()
     with held:
         was_forked = not drivers.fresh
@@ -39,59 +41,94 @@ def same_code(test: OnTest, drivers: Drivers) -> Steps[reasons.SameCode | None]:
         return (yield from _observed(test, drivers, driver))
 
 
-def _observed(test: OnTest, drivers: Drivers, driver: Driver) -> Steps[reasons.SameCode | None]:
-    read, reports = Reads(), list[wire.Reported | wire.Warned]()
+def _observed(test: OnTest, drivers: Drivers, driver: Driver) -> Steps[Observation]:
+    looks, found = _Looks(test, drivers, driver), None
     try:
         for number in range(ROUNDS):
             if number:
                 yield from _leave(test, driver)
-            reports.clear()
-            found = yield from _round(test, drivers, driver, seed_of(2 * number), reports)
-            if found is None:
+            found = yield from looks.round(number)
+            if found is None or looks.is_settled:
                 break
-            read |= found
-            _refuse(read)
-            if read.differing:
-                break
-        else:
+        if found is not None and found.reason is not None:
             if driver.forks:  # no other process needs to run the test: this one reports it
                 driver.forward = test.forward
-                for message in reports:
+                for message in looks.reports:
                     test.forward(message)
             else:
                 yield from _leave(test, driver)
-            return reasons.SameCode(drivers.sides.base.label, len(read.files), len(read.files - drivers.sides.tests))
+            return found
     except BaseException:
         test.let_go(driver)
         test.forget_reporter()
         raise
     yield from _leave(test, driver)
-    return None
+    return found or Observation()
 
 
-def _round(
-    test: OnTest, drivers: Drivers, driver: Driver, seed: int, reports: list[wire.Reported | wire.Warned]
-) -> Steps[Reads | None]:
-    """Return what processes of both sides read in the test; None where that is not known."""
-    sides = drivers.sides
-    try:
-        yield from test.open(driver, drivers, [seed] * 2, forward=reports.append)
-        checked: list[wire.Checked] = yield from test.ask(driver, wire.CheckAll())
-        base, head = driver.loaded(checked)
-        check_loaded(sides, base, head)
-        drivers.learn(*checked)
-        test.first_calls_s = checked[0].first_call_s, checked[1].first_call_s
-        found = Reads()
-        # What the first call has read mostly settles it; else calls go on until they read nothing new.
-        for limit_s in (0.0, _LONGEST_S):
-            seen: list[wire.Observed] = yield from test.ask(driver, wire.ObserveAll(limit_s))
-            found = compare_reads(sides, *(each.files for each in seen))
-            has_children = any(each.children for each in checked) or any(each.children for each in seen)
-            if has_children or found.differing:
-                break
-    except StoppedError:
-        return None
-    return None if has_children else found
+class _Looks:
+    """The rounds of one test's observers, and all that they have shown."""
+
+    def __init__(self, test: OnTest, drivers: Drivers, driver: Driver) -> None:
+        self.reports: list[wire.Reported | wire.Warned] = []
+        self.is_uneven = False
+        self._test, self._drivers, self._driver = test, drivers, driver
+        self._read, self._reached = Reads(), Reached()
+        self._met: list[tuple[Footprint, Footprint]] = []  # what each round has shown after the first call
+
+    def round(self, number: int) -> Steps[Observation | None]:
+        """Have new processes of both sides run the test; return what is known by now, None where that is nothing.
+
+        Each side has both seeds in turn. So one round shows whether what a test runs depends on its seed; where it
+        does, the second has each side do what the other did.
+        """
+        test, driver, sides = self._test, self._driver, self._drivers.sides
+        self.reports.clear()
+        seeds = [seed_of(0), seed_of(2)]
+        try:
+            forward = self.reports.append
+            yield from test.open(driver, self._drivers, seeds[:: -1 if number else 1], forward=forward)
+            checked: list[wire.Checked] = yield from test.ask(driver, wire.CheckAll())
+            check_loaded(sides, *driver.loaded(checked))
+            self._drivers.learn(*checked)
+            for is_first in (True, False):
+                order = wire.ObserveAll(0.0 if is_first else self._limit_s())
+                base, head = yield from test.ask(driver, order)
+                self._add(base, head, is_first=is_first)
+        except StoppedError:
+            return None
+        calls_s = checked[0].first_call_s, checked[1].first_call_s
+        untouched = self._reached.nothing and not self.is_uneven
+        return Observation(self._reason(), self._reached, calls_s, self._read.files, untouched)
+
+    def _limit_s(self) -> float:
+        """Return how long calls go on after the first, which mostly settles what a test does."""
+        return _LONGEST_S if self._reached.nothing else _BRIEF_S
+
+    def _add(self, base: Footprint, head: Footprint, *, is_first: bool) -> None:
+        """Add what both sides have run and read by now; ``is_first`` where both have made one call."""
+        sides, change = self._drivers.sides, self._drivers.change
+        read = compare_reads(sides, base.files, head.files)
+        self._read |= read
+        _refuse(self._read)
+        self._reached |= change.reached(read, base, head)
+        if is_first:
+            self._met.append((base, head))
+            self.is_uneven = change.is_uneven(*zip(*self._met, strict=True))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether another round would show nothing that is of use."""
+        return not self._reached.nothing or not self.is_uneven
+
+    def _reason(self) -> reasons.SameCode | reasons.Unreached | None:
+        sides, read = self._drivers.sides, self._read
+        if not self._reached.nothing:
+            return None
+        if not read.differing:
+            return reasons.SameCode(sides.base.label, len(read.files), len(read.files - sides.tests))
+        spares = self._test.settings.spares and not self.is_uneven
+        return reasons.Unreached(sides.base.label, len(self._drivers.change.functions)) if spares else None
 
 
 def _leave(test: OnTest, driver: Driver) -> Steps[None]:

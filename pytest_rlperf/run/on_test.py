@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_rlperf import wire
+from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.options import Config
+from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps
@@ -19,12 +21,34 @@ _PATIENCE_LEAST_S = 10.0
 _SEED = 1000
 
 
+@dataclass(frozen=True)
+class Observation:
+    """What processes of both sides have shown of a test: why it need not be measured, None where it must be.
+
+    ``reached`` is None where nothing was observed to its end; ``untouched`` where nothing of the change can matter,
+    whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included. ``files`` are those
+    of the trees that were read.
+    """
+
+    reason: reasons.SameCode | reasons.Unreached | None = None
+    reached: Reached | None = None
+    first_calls_s: tuple[float, float] = (0.0, 0.0)
+    files: frozenset[str] = frozenset()
+    untouched: bool = False
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """How soon the test is to be measured: the lowest first."""
+        parts = 0 if self.reached is None else len(self.reached.executes)
+        return self.reason is not None, -parts
+
+
 @dataclass
 class OnTest:
     """One test that is measured: its settings, the rules that judge it, its place in the run, and its processes.
 
     The first driver that opens it has the worker that reports it, to ``forward``; ``measures`` has the first of head's
-    workers that has been checked. ``first_calls_s`` are those of base's and head's observers, imports included.
+    workers that has been checked. ``observed`` is what observers have shown, None before that.
     ``fresh`` where all of its workers are to be new interpreters, ``is_short`` where the run has less time for it than
     the test may take. ``show`` and ``begin`` are for who shows progress.
     """
@@ -44,7 +68,7 @@ class OnTest:
     called: wire.Called | None = None
     is_reporter_lost: bool = False
     measures: Driver | None = None
-    first_calls_s: tuple[float, float] = (0.0, 0.0)
+    observed: Observation | None = None
     _open: dict[int, tuple[Driver, Drivers]] = field(default_factory=dict)
     _held: list[Held] = field(default_factory=list)
 

@@ -21,8 +21,8 @@ from pytest_rlperf.run.counting import count_order, learn
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
 from pytest_rlperf.run.live import LiveComparison, UnpairedError
-from pytest_rlperf.run.observation import same_code
-from pytest_rlperf.run.on_test import OnTest, seed_of
+from pytest_rlperf.run.observation import observe
+from pytest_rlperf.run.on_test import Observation, OnTest, seed_of
 from pytest_rlperf.run.results import SideMeasurement, make_result
 from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.state import RunState
@@ -47,6 +47,26 @@ class OneTest:
     base_sides: BaseSides
     against: Drivers | None
     run: RunState
+
+    def observe(self) -> Steps[tuple[Outcome, tuple[Note, ...]] | None]:
+        """Have processes show what the test runs; return its outcome where it need not be measured, else None.
+
+        Whatever goes wrong goes wrong again where the test is measured.
+        """
+        drivers, commit = self.against, self.run.baselines.commit_of(self.test.key)
+        if drivers is None and commit is not None:
+            drivers, _ = yield from self._find(commit)
+        if drivers is None:
+            return None
+        try:
+            observed = yield from self._observed(drivers)
+        except (SideError, UnpairedError, StoppedError):
+            return None
+        if observed.reason is None or self._needs_figures(observed.reason):
+            self.test.abandon()
+            self.test.forget_reporter()
+            return None
+        return (yield from self.measure())
 
     def measure(self) -> Steps[tuple[Outcome, tuple[Note, ...]]]:
         """Measure and judge the test; return its outcome, and notes on what could not be compared."""
@@ -107,23 +127,49 @@ class OneTest:
         test, saves, named = self.test, self.test.settings.save, self.against is not None
         unpaired: reasons.Unpaired | None
         try:
-            unpaired = yield from same_code(test, test.of(drivers))
+            observed = yield from self._observed(drivers)
+            unpaired = observed.reason
             if unpaired is None:
                 stored = self.run.baselines.stored(test.key)
-                history = None if stored is None else stored.pairs
-                head, live, timed = yield from LiveComparison(test, drivers, history).compare()
+                comparison = LiveComparison(test, drivers, None if stored is None else stored.pairs)
+                head, live, timed = yield from comparison.compare()
+                parts = () if observed.reached is None else observed.reached.executes
+                touched = drivers.change.touched(parts, *comparison.functions())
                 saved = (yield from self._measure_by_itself()) if saves else None
                 evidence = Evidence(head, live=live, timed=timed, by_itself=None if named else saved)
-                return Measured(saved or head, evidence, drivers.sides.commit)
+                return Measured(saved or head, evidence, drivers.sides.commit, touched)
         except UnpairedError as error:
             unpaired = error.reason
         except NothingLoadedError as error:
             if not named:
                 raise
             unpaired = reasons.NothingLoaded(str(error))
-        # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
-        result = yield from (self._measure_by_itself() if saves or not named else self._unmeasured())
+        if not self._needs_figures(unpaired):
+            result = yield from self._unmeasured()
+            return Measured(result, Evidence(result, unpaired=unpaired))
+        result = yield from self._measure_by_itself()
         return Measured(result, Evidence(result, unpaired=unpaired, by_itself=None if named else result))
+
+    def _observed(self, drivers: Drivers) -> Steps[Observation]:
+        """Return what observers show of the test, which do so once."""
+        test, coverage = self.test, self.run.coverage
+        if test.observed is None:
+            test.observed = found = yield from observe(test, test.of(drivers))
+            if not drivers.is_same_code and drivers.sides.changed is not None:
+                coverage.add(test.key, drivers.change.functions, found.reached, found.files)
+                coverage.untouched |= {test.key} if found.untouched else set()
+        return test.observed
+
+    def _needs_figures(self, unpaired: reasons.Unpaired) -> bool:
+        """Whether a test that is not compared is measured by itself.
+
+        Where nothing differs but, perhaps, what the code runs on, figures by themselves can show that.
+        """
+        if self.test.settings.save:
+            return True
+        if isinstance(unpaired, reasons.Unreached):
+            return self.against is None and bool(self.run.baselines.versions_since(self.test.key))
+        return self.against is None
 
     def _unmeasured(self) -> Steps[Result]:
         """Return a result without figures of a component that has run once, as it does without --rlperf."""

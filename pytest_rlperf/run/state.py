@@ -11,11 +11,13 @@ from pathlib import Path
 from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
+from pytest_rlperf.judge.untouched import shared_shift
 from pytest_rlperf.judge.verdict import unmatched
 from pytest_rlperf.model import notes
 from pytest_rlperf.model.judged import LIVE_TOLERANCE, Allowance, Fitness, Outcome, Policy, Selfcheck, Shard
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.options import Config
+from pytest_rlperf.reach.coverage import Coverage
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.run.series import Series
@@ -87,6 +89,7 @@ class RunState:
         self.outcomes = Outcomes()
         self.accepted = AcceptedSlowdowns(root)
         self.series = Series(())
+        self.coverage = Coverage()
         self.notes: list[notes.Note] = [*begun]
         self.note(*map(notes.SkippedBaseline, self.baselines.faults))
         self.gated = 1
@@ -109,6 +112,18 @@ class RunState:
                 self.notes[:] = kept
             if note not in self.notes:
                 self.notes.append(note)
+
+    def note_reach(self) -> None:
+        """Note which changed functions no test runs, and whether tests have moved that the change cannot matter to."""
+        coverage, tests = self.coverage, self.outcomes.tests
+        if coverage.untested and self.shard is None:
+            found = tuple(coverage.untested)
+            self.note(notes.Untested(len(coverage.changed), found, tuple(dict.fromkeys(coverage.unknown))))
+        verdicts = (outcome.verdict for key, outcome in tests.items() if key in coverage.untouched)
+        estimates = [verdict.estimate for verdict in verdicts if verdict.estimate is not None]
+        shift = shared_shift(estimates)
+        if shift is not None:
+            self.note(notes.UntouchedMoved(len(estimates), shift))
 
     @property
     def saved(self) -> notes.Saved | None:

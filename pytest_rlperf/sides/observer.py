@@ -20,7 +20,14 @@ _STARTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
 )
 
+# The events by which functions run that neither a profiler nor a monitor is told of.
+_HOOKS = frozenset({"sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"})
 _LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # what looks through directories for modules and for tests
+# What opens a module to import it, or to show its lines.
+_IMPORTERS = ("importlib.", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
+_OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
+_DEEPEST = 12  # of their frames
+_RECORDER = ("pytest_rlperf.reach.", "threading")  # which begins to record in each new thread
 _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
 """What pytest-benchmark does when pytest starts: it has a program look at the interpreter."""
 
@@ -34,13 +41,20 @@ class Observer:
     def __init__(self, watched: Sequence[str]) -> None:
         self._below = tuple(f"{os.path.realpath(home)}{os.sep}" for home in watched)
         self._paths: set[str] = set()
+        self._data: set[str] = set()
         self._children: list[str] = []
-        _note_into(self._paths, self._children)
+        self._hooks: list[str] = []
+        _note_into(self._paths, self._data, self._children, self._hooks)
 
     @property
     def has_children(self) -> bool:
         """Whether this process, or one that it is a copy of, has started another one, which may have read anything."""
         return bool(self._children)
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether something has had the interpreter call functions of its own, which nothing sees run."""
+        return bool(self._hooks)
 
     @contextlib.contextmanager
     def own_fork(self) -> Iterator[None]:
@@ -56,14 +70,20 @@ class Observer:
 
     def files(self) -> list[str]:
         """Return the files that have been read by now."""
-        files = {_source_of(path) for path in (*tuple(self._paths), *_mapped_files())}
+        return self._watched({_source_of(path) for path in (*tuple(self._paths), *_mapped_files())})
+
+    def data(self) -> list[str]:
+        """Return the modules that have been read by something else than their import, which may do anything with it."""
+        return self._watched(tuple(self._data))
+
+    def _watched(self, files: Iterable[str]) -> list[str]:
         return sorted(file for file in files if file.startswith(self._below) or resolved(file).startswith(self._below))
 
 
-def _note_into(paths: set[str], children: list[str]) -> None:
+def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list[str]) -> None:
     """Note what the process reads from now on, and how it starts children, by an audit hook of PEP 578."""
     # Tests may replace any of these.
-    add, current, decode, join = paths.add, os.getcwd, os.fsdecode, os.path.join
+    add, current, decode, join, add_data = paths.add, os.getcwd, os.fsdecode, os.path.join, data.add
     text, binary, path_like, started, starts = str, bytes, os.PathLike, children.append, _STARTS
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
@@ -76,10 +96,14 @@ def _note_into(paths: set[str], children: list[str]) -> None:
                 name = arguments[0] or "."
                 if event != "sqlite3.connect" and _caller(2).startswith(_LISTS):
                     return
+                if isinstance(name, text) and name[:5] == "file:":  # a database's address
+                    name = "/" + name[5:].partition("?")[0].lstrip("/")
             elif event == "exec":
                 name = arguments[0].co_filename  # type: ignore[attr-defined]
             else:
-                if event in starts and not any(_caller(depth).startswith(_OF_BENCHMARK) for depth in range(2, 16)):
+                if event in _HOOKS and not _caller(2).startswith(_RECORDER):
+                    hooks.append(event)
+                elif event in starts and not any(_caller(depth).startswith(_OF_BENCHMARK) for depth in range(2, 16)):
                     started(event)
                 return
             if isinstance(name, path_like):
@@ -87,7 +111,10 @@ def _note_into(paths: set[str], children: list[str]) -> None:
             if isinstance(name, binary):
                 name = decode(name)
             if isinstance(name, text) and name and name[0] != "<":
-                add(name if name[0] == "/" else join(current(), name))
+                path = name if name[0] == "/" else join(current(), name)
+                add(path)
+                if event == "open" and path.endswith(".py") and not _opener().startswith(_IMPORTERS):
+                    add_data(path)
         except Exception:  # noqa: S110 - of strangers' paths; an audit hook that raises would break off what it looks at
             pass
 
@@ -100,6 +127,15 @@ def _caller(depth: int) -> str:
         return str(sys._getframe(depth).f_globals.get("__name__", ""))
     except ValueError:
         return ""
+
+
+def _opener() -> str:
+    """Return the module that has a file opened, in the place of those that open files for others."""
+    for depth in range(3, _DEEPEST):
+        name = _caller(depth)
+        if name.partition(".")[0] not in _OPENERS:
+            return name
+    return ""
 
 
 def _mapped_files() -> list[str]:

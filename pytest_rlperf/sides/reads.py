@@ -95,6 +95,13 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
     return Reads(**{kind: frozenset(names) for kind, names in found.items()})
 
 
+def places_of(sides: Sides, name: str) -> list[tuple[str, str]]:
+    """Return the places of a file on base and on head, of each of their homes where either has it and they differ."""
+    homes = zip(sides.base.homes, sides.head.homes, strict=True)
+    both = [(f"{base}{os.sep}{name}", f"{head}{os.sep}{name}") for base, head in homes]
+    return [places for places in both if any(map(os.path.lexists, places)) and not _is_same(*places)]
+
+
 def _check_place(sides: Sides, side: Side, path: str, found: str) -> None:
     """Raise SideError where a path that a side has read lies in the other side's places, or the user's own tree."""
     if _home_of(side, path) is not None:

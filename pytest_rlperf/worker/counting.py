@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
@@ -28,6 +28,7 @@ def count(
     limit_s: float,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
     instruments: Collection[str] = (),
+    watched: Sequence[str] = (),
 ) -> Tally:
     """Count the workload's call ``repetitions`` times, in about ``limit_s``; a long one once, in up to four times that.
 
@@ -40,9 +41,7 @@ def count(
         try:
             call_s, traced = look_for_phases(workload, clock_ns)
         except Exception as error:
-            call_plainly(workload)  # raises where looking for phases is not to blame
-            failed = f"the call fails while its phases are recorded: {type(error).__name__}: {error}"
-            return Tally((), (f"not counted: {failed}",), has_failed=True)
+            return _failed(workload, error)
         longest_s = limit_s / (repetitions * _COST_CALLS)
         once_s = _ONCE * limit_s / _COST_CALLS
         if longest_s < call_s <= limit_s:
@@ -58,10 +57,17 @@ def count(
                 devices=_devices(workload),
                 environments=_environments(),
                 names=instruments,
+                watched=watched,
             )
             wait_for_all()()  # or the calls would go on while other workers measure
     workload.processed(0)  # items processed while counting belong to no slice
     return found
+
+
+def _failed(workload: Workload, error: Exception) -> Tally:
+    call_plainly(workload)  # raises where looking for phases is not to blame
+    failed = f"the call fails while its phases are recorded: {type(error).__name__}: {error}"
+    return Tally((), (f"not counted: {failed}",), has_failed=True)
 
 
 def _declined(call_s: float, limit_s: float) -> Tally:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import random
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from json import dumps
 from multiprocessing.connection import Connection
 from os import _exit, getpid
@@ -23,6 +25,8 @@ from pytest_rlperf import wire
 from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.model.measured import Result, Workload
+from pytest_rlperf.model.reach import Footprint
+from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import LoadedFiles, Observer
 from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.spawn.preload import library_variables
@@ -70,10 +74,12 @@ class Engine:
         start: wire.TemplateSettings,
         connection: Connection,
         observer: Observer | None = None,
+        recorder: FunctionRecorder | None = None,
         alike: frozenset[str] = frozenset(),
     ) -> None:
         self.connection = connection
-        self._observer = observer
+        self._observer, self._recorder = observer, recorder
+        self._alike = alike
         self.shared_setup_s = 0.0
         self._start = start
         self._kernels = functools.cache(make_kernels)
@@ -137,15 +143,16 @@ class Engine:
                 variables, output = library_variables(), meter.output
                 return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
             case wire.Count():
-                return count(meter.workload, order.repetitions, order.limit_s, instruments=order.instruments)
+                limits, watched = (order.repetitions, order.limit_s), self._start.watched
+                return count(meter.workload, *limits, instruments=order.instruments, watched=watched)
             case wire.WarmUp():
                 return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
             case wire.Observe(limit_s):
                 assert self._observer is not None
-                _call_until_settled(meter.workload, limit_s, self._observer)
-                # Modules that the process had loaded before it could note anything are known by their files.
-                files = {*untouched(self._observer.files)(), *self.loaded().values()}
-                return wire.Observed(sorted(files), self._observer.has_children or _had_children(ended))
+                assert self._recorder is not None
+                _call_until_settled(meter.workload, limit_s, self._observer, self._recorder)
+                found = untouched(self._footprint)(self._observer, self._recorder)
+                return replace(found, children=found.children or _had_children(ended))
             case wire.Slow():
                 return meter.slow_down(order.share, order.steps)
             case wire.Place():
@@ -161,6 +168,20 @@ class Engine:
             case wire.Trace():
                 return meter.trace(order.title)
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
+
+    def _footprint(self, observer: Observer, recorder: FunctionRecorder) -> Footprint:
+        """Return what this process has run and read."""
+        loaded = self._loaded_files.now()
+        return Footprint(
+            # Modules that the process had loaded before it could note anything are known by their files.
+            files=sorted({*observer.files(), *loaded.values()}),
+            children=observer.has_children,
+            functions=recorder.functions(self._start.watched),
+            data=observer.data(),
+            modules=sorted({*sys.modules} - self._alike - {*loaded}),
+            whole=recorder.is_whole and not observer.has_hooks,
+            compiled=recorder.has_compiled,
+        )
 
     def note_modules(self) -> None:
         """Note which modules are loaded before this process is copied: what copies import later could be there, too."""
@@ -211,11 +232,11 @@ class Engine:
                 self._seeded.add(name)
 
 
-def _call_until_settled(workload: Workload, limit_s: float, observer: Observer) -> None:
-    """Call a component until the last half of its calls has read nothing new, as code may be loaded late."""
+def _call_until_settled(workload: Workload, limit_s: float, observer: Observer, recorder: FunctionRecorder) -> None:
+    """Call a component until the last half of its calls has run and read nothing new: an episode ends late."""
     __tracebackhide__ = True
     began_s = news_s = looked_s = now_s = monotonic()
-    known = observer.count
+    known = observer.count, recorder.count
     while now_s - began_s < limit_s and (now_s - began_s < _SETTLED_LEAST_S or 2 * news_s > now_s + began_s):
         if workload.setup is not None:
             workload.setup()
@@ -223,9 +244,11 @@ def _call_until_settled(workload: Workload, limit_s: float, observer: Observer) 
         now_s = monotonic()
         if now_s - looked_s > _LOOK_S:
             looked_s = now_s
-            if observer.count != known:
-                known, news_s = observer.count, now_s
+            if (found := (observer.count, recorder.count)) != known:
+                known, news_s = found, now_s
     wait_for_all()()
+    if limit_s:
+        gc.collect()  # what waits for it calls functions, too
     workload.processed(0)
 
 

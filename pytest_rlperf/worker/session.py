@@ -36,6 +36,7 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
+from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import Observer
 from pytest_rlperf.spawn.preload import (
     fault_of_forks,
@@ -411,6 +412,7 @@ def main(
     os.set_inheritable(connection.fileno(), False)
     start = wire.settings_of(settings)
     observer = Observer(start.watched) if start.observes else None
+    recorder = FunctionRecorder() if start.observes else None
     if forked:
         wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
@@ -419,7 +421,7 @@ def main(
     began_s = monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
-    engine = Engine(start, connection, observer, alike)
+    engine = Engine(start, connection, observer, recorder, alike)
     session = Session(start, engine, began_s)
     try:
         with without_version_control():

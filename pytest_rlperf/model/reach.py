@@ -1,0 +1,84 @@
+"""What a test's processes run and read, and the parts of a change."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_rlperf.model.measured import CounterChange
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a process has run and read since it began.
+
+    ``files`` are those that it has read, and ``data`` those modules among them that it has read otherwise than by
+    importing them. ``functions`` are the first lines of the functions that it has executed, by their files. ``modules``
+    are those from elsewhere that it has loaded for itself. What its ``children`` did is not known. It is ``whole``
+    unless functions may have run that nothing has noted, in threads of native code for one. Where code of it is
+    ``compiled`` from functions, these run unnoticed.
+    """
+
+    files: list[str]
+    children: bool
+    functions: Mapping[str, list[int]] = field(default_factory=dict)
+    data: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    whole: bool = True
+    compiled: bool = False
+
+
+class Kind(str, enum.Enum):
+    """The kinds of parts that a change has."""
+
+    FUNCTION = "function"  # a method, too
+    BODY = "body"  # of a class or a module, less its functions
+    FILE = "file"  # data, or a source that cannot be taken apart
+    MODULE = "module"  # from elsewhere, which one side alone loads
+
+
+@dataclass(frozen=True)
+class ChangedPart:
+    """A part that differs between the sides: its file as seen from the top of the tree, and its qualified name.
+
+    The name of a module's body is empty. ``line`` is where it begins on head, or on base where head lacks it, and
+    ``differs`` the first of its lines that differs; both are 0 without lines. ``was`` and ``now`` are its text on base
+    and on head, empty where there is none.
+    """
+
+    kind: Kind
+    file: str
+    name: str = ""
+    line: int = 0
+    differs: int = 0
+    was: str = field(default="", compare=False)
+    now: str = field(default="", compare=False)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is a function that only base has."""
+        return self.kind is Kind.FUNCTION and not self.now
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A part of a change that a test runs or reads; ``entries`` are those of a call on base and on head.
+
+    ``calls`` are what it calls more or less often. Both are unknown where calls were not counted, and ``entries`` are
+    None then.
+    """
+
+    part: ChangedPart
+    entries: tuple[int, int] | None = None
+    calls: tuple[CounterChange, ...] = ()
+
+    @property
+    def more(self) -> int:
+        """How many calls of all kinds head makes more or less."""
+        return sum(abs(change.now - change.was) for change in self.calls)
+
+    @property
+    def busiest(self) -> int:
+        """The entries of a call on the side that has more of them."""
+        return max(self.entries or (0,))

@@ -1,0 +1,1 @@
+"""What differs between the sides, and which tests run it."""

@@ -1,0 +1,130 @@
+"""Which functions a process executes: noted from its start on, at the cost of a few dozen nanoseconds a call.
+
+Every process that observes a test imports this, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+_TOOLS = (3, 4, 5)  # of sys.monitoring: 0 to 2 are for debuggers, coverage and profilers
+_NAME = "pytest-rlperf notes what runs"
+# What makes code of functions that it reads, and of all that these call.
+_COMPILERS = (
+    "/torch/jit/frontend.py",
+    "/torch/_dynamo/symbolic_convert.py",
+    "/tensorflow/python/autograph/impl/api.py",
+)
+
+
+class FunctionRecorder:
+    """Notes the functions that this process and its threads execute from now on, by their code.
+
+    A copy of the process goes on with that.
+    """
+
+    def __init__(self) -> None:
+        self._noted = _Monitored() if sys.version_info >= (3, 12) else _Profiled()
+
+    @property
+    def count(self) -> int:
+        """How many functions have been noted."""
+        return len(self._noted.codes())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all functions were noted: not where a test has a profiler of its own, or threads of native code."""
+        return self._noted.is_whole()
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether something has made code of functions, and so runs them unnoticed."""
+        return any(code.co_filename.endswith(_COMPILERS) for code in self._noted.codes())
+
+    def functions(self, below: Sequence[str]) -> dict[str, list[int]]:
+        """Return the first lines of those whose files are ``below`` some places, by file."""
+        prefixes = tuple(f"{os.path.realpath(place)}{os.sep}" for place in below)
+        found: dict[str, set[int]] = {}
+        for code in self._noted.codes():
+            path = code.co_filename
+            if code.co_name == "<module>":
+                continue
+            if path.startswith(prefixes) or (path[:1] == "/" and os.path.realpath(path).startswith(prefixes)):
+                found.setdefault(path, set()).add(code.co_firstlineno)
+        return {path: sorted(lines) for path, lines in found.items()}
+
+
+class _Monitored:
+    """Notes each function once by ``sys.monitoring``, in all threads, from Python 3.12 on."""
+
+    def __init__(self) -> None:
+        self._monitoring: Any = vars(sys)["monitoring"]
+        self._seen: dict[int, CodeType] = {}  # by identity: equal code may be another file's
+        self._tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)
+        self._monitoring.use_tool_id(self._tool, _NAME)
+        seen, disable = self._seen, self._monitoring.DISABLE
+
+        def note(code: CodeType, _: int) -> object:
+            seen[id(code)] = code
+            return disable
+
+        event = self._monitoring.events.PY_START
+        self._monitoring.register_callback(self._tool, event, note)
+        self._monitoring.set_events(self._tool, event)
+
+    def codes(self) -> list[CodeType]:
+        return [*self._seen.copy().values()]
+
+    def is_whole(self) -> bool:
+        events = self._monitoring.events.PY_START
+        return bool(self._monitoring.get_tool(self._tool) == _NAME and self._monitoring.get_events(self._tool) & events)
+
+
+class _Profiled:
+    """Notes functions by the standard library's profiler in C, of which each thread has one."""
+
+    def __init__(self) -> None:
+        self._begun: list[CodeType] = []  # the first functions of threads, which no profiler sees
+        self._main = self._started()
+        self._profilers = [self._main]
+        threading.setprofile(self._begin_thread)
+        self._first = _newest_thread() - len(self._begun)
+
+    def codes(self) -> list[CodeType]:
+        noted = (entry.code for profiler in [*self._profilers] for entry in profiler.getstats())
+        return [*self._begun, *(code for code in noted if isinstance(code, CodeType))]
+
+    def is_whole(self) -> bool:
+        return sys.getprofile() is self._main and _newest_thread() - self._first == len(self._begun)
+
+    def _started(self) -> Any:
+        from _lsprof import Profiler
+
+        profiler = Profiler()
+        profiler.enable(subcalls=False, builtins=False)
+        return profiler
+
+    def _begin_thread(self, frame: FrameType, _: str, __: object) -> None:
+        self._begun.append(frame.f_code)
+        self._profilers.append(self._started())
+
+
+def _newest_thread() -> int:
+    """Return how many threads have run Python in this process by now, those of native code among them, less a constant.
+
+    Each new one is given the next number.
+    """
+    import ctypes
+
+    current, number_of = ctypes.pythonapi.PyThreadState_Get, ctypes.pythonapi.PyThreadState_GetID
+    current.restype, number_of.restype, number_of.argtypes = ctypes.c_void_p, ctypes.c_uint64, [ctypes.c_void_p]
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(number_of(current())))
+    thread.start()
+    thread.join()
+    return found[0]

@@ -1,0 +1,243 @@
+"""A source file by its parts, each by what it does when it runs: functions, and the bodies of classes and the module.
+
+Docstrings, annotations of functions, comments and layout do nothing. An import does what the part does that uses the
+name it binds.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from pytest_rlperf.model.reach import ChangedPart, Kind
+
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = ("body", "orelse", "finalbody")
+_NAMES_ALONE = {"__all__", "__version__"}  # which no code under measurement computes with
+# Decorators that run the function itself wherever they run anything. Others may compile it, or keep it for later.
+_TRANSPARENT = {
+    *("abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "deleter", "final", "fixture"),
+    *("getter", "inference_mode", "lru_cache", "no_grad", "overload", "override", "property", "setter"),
+    *("staticmethod", "wraps"),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function with all that it contains, or a body without its functions and classes.
+
+    It reaches from ``first``, that of its first decorator, to ``last``; ``line`` has its name. ``runs`` is what it
+    does, as text, and ``names`` are those that it uses. A function is ``kept`` where a decorator may have it run as
+    something else. ``text`` is its source.
+    """
+
+    kind: Kind
+    name: str
+    first: int
+    line: int
+    last: int
+    runs: str
+    names: frozenset[str]
+    kept: bool
+    text: str
+
+
+class Source:
+    """The parts of a file by name, of which there may be several, and the names that its imports bind."""
+
+    def __init__(self, text: str) -> None:
+        self.parts: dict[tuple[str, int], Part] = {}
+        self.imports: dict[str, set[str]] = {}
+        self._lines = text.splitlines()
+        self._times: Counter[tuple[str, Kind]] = Counter()
+        tree = ast.parse(text)
+        mentioned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        _AsItRuns().visit(tree)
+        tree.body = self._taken(tree.body, "", at_top=True)
+        self._add(Kind.BODY, "", tree, 1, 1, len(self._lines))
+        self.handed_on = frozenset(self.imports) - mentioned
+        """The names that are imported for other modules alone."""
+
+    def function_at(self, line: int) -> Part | None:
+        """Return the outermost function that has a line."""
+        return next((part for part in self._functions if part.first <= line <= part.last), None)
+
+    @functools.cached_property
+    def _functions(self) -> list[Part]:
+        return [part for part in self.parts.values() if part.kind is Kind.FUNCTION]
+
+    # ------------------------------------------------------------------ taking it apart
+
+    def _taken(self, body: Iterable[ast.stmt], prefix: str, *, at_top: bool = False) -> list[ast.stmt]:
+        """Take functions and classes out of a body, and imports where it is the module's; return the rest."""
+        rest: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, _Function):
+                self._add(Kind.FUNCTION, f"{prefix}{node.name}", node, _first(node), node.lineno, node.end_lineno or 0)
+                if node.name.startswith("__"):  # Python asks whether a class has it
+                    rest.append(_mark(node.name))
+            elif isinstance(node, ast.ClassDef):
+                name, last = f"{prefix}{node.name}", node.end_lineno or 0
+                node.body = self._taken(node.body, f"{name}.")
+                self._add(Kind.BODY, name, node, _first(node), node.lineno, last)
+            elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
+                continue
+            elif not (isinstance(node, ast.Assign) and _targets(node) <= _NAMES_ALONE):
+                self._take_nested(node, prefix)
+                rest.append(node)
+        return rest
+
+    def _take_nested(self, node: ast.stmt, prefix: str) -> None:
+        """Take functions and classes out of the blocks of a statement, and leave their names there."""
+        for owner in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            for field in _BLOCKS:
+                block = getattr(owner, field, None)
+                if isinstance(block, list):
+                    marks = [_mark(each.name) for each in block if isinstance(each, (*_Function, ast.ClassDef))]
+                    setattr(owner, field, [*self._taken(block, prefix), *marks])
+
+    def _add(self, kind: Kind, name: str, node: ast.AST, first: int, line: int, last: int) -> None:
+        names = frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+        text = "\n".join(self._lines[first - 1 : last])
+        is_kept = isinstance(node, _Function) and _is_kept(node)
+        self._times[name, kind] += 1
+        key = name, self._times[name, kind] * (1 if kind is Kind.FUNCTION else -1)
+        self.parts[key] = Part(kind, name, first, line, last, ast.dump(node), names, is_kept, text)
+
+    def _add_import(self, node: ast.Import | ast.ImportFrom) -> bool:
+        """Note the names that an import binds; False where these are not known."""
+        origin = "" if isinstance(node, ast.Import) else f"{'.' * node.level}{node.module or ''}:"
+        if any(alias.name == "*" for alias in node.names) or (origin == "__future__:" and not _is_layout(node)):
+            return False
+        for alias in node.names:
+            bound = alias.asname or (alias.name if origin else alias.name.partition(".")[0])
+            self.imports.setdefault(bound, set()).add(f"{origin}{alias.name}")
+        return True
+
+
+@functools.cache
+def source_of(path: str) -> Source | None:
+    """Return the source at a path, one without parts where there is no file, None where it cannot be taken apart."""
+    try:
+        return Source(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Source("")
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError, RecursionError):
+        return None
+
+
+def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
+    """Yield what differs between two sources of a file, with the part of base and that of head."""
+    rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
+    handed_on = rebound & {*base.imports} & {*head.imports} & (base.handed_on | head.handed_on)
+    for key in dict.fromkeys([*head.parts, *base.parts]):
+        was, now = base.parts.get(key), head.parts.get(key)
+        if was is not None and now is not None and was.runs == now.runs:
+            if rebound.isdisjoint(was.names) and not (handed_on and not was.name):
+                continue
+        elif _does_nothing(was) and _does_nothing(now):
+            continue
+        yield _changed(was, now, file), was, now
+
+
+def _does_nothing(part: Part | None) -> bool:
+    """Whether there is no such part, or it is the body of an empty module."""
+    return part is None or (not part.name and part.runs == _EMPTY)
+
+
+def _changed(was: Part | None, now: Part | None, file: str) -> ChangedPart:
+    here = now or was
+    assert here is not None
+    texts = ["" if part is None else part.text for part in (was, now)]
+    differs = here.first + _first_difference(*texts)
+    if not here.name:
+        texts = ["", ""]  # of the whole module, which is too much to show
+    return ChangedPart(here.kind, file, here.name, here.line, differs, *texts)
+
+
+def _first_difference(was: str, now: str) -> int:
+    """Return how many lines of ``now`` come before the first that differs from ``was``."""
+    if not was or not now:
+        return 0
+    pairs = SequenceMatcher(None, was.splitlines(), now.splitlines(), autojunk=False).get_opcodes()
+    return next((start for tag, _, _, start, _ in pairs if tag != "equal"), 0)
+
+
+# --------------------------------------------------------------------------- syntax trees
+
+
+class _AsItRuns(ast.NodeTransformer):
+    """Leaves of a tree what runs: no docstring, no annotation but those of classes, nothing for type checkers alone."""
+
+    _in_class = False
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        return self._body_of(node, in_class=False)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._body_of(node, in_class=True)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        if not _is_kept(node):  # such a decorator may read annotations
+            node.returns = None
+            arguments = node.args
+            named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+            for argument in filter(None, named):
+                argument.annotation = None
+        return self._body_of(node, in_class=False)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
+        self.generic_visit(node)
+        if self._in_class:
+            return node
+        if node.value is None:
+            return None
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        self.generic_visit(node)
+        is_for_types = ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        return node.orelse if is_for_types else node
+
+    def _body_of(
+        self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, in_class: bool
+    ) -> ast.AST:
+        if ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+        outside, self._in_class = self._in_class, in_class
+        self.generic_visit(node)
+        self._in_class = outside
+        return node
+
+
+_EMPTY = ast.dump(ast.Module([], []))
+
+
+def _is_kept(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a decorator may have something else run in a function's place, made of it."""
+    called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    names = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in called)
+    return not _TRANSPARENT.issuperset(names)
+
+
+def _is_layout(node: ast.Import | ast.ImportFrom) -> bool:
+    return all(alias.name == "annotations" for alias in node.names)
+
+
+def _first(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _targets(node: ast.Assign) -> set[str]:
+    return {getattr(target, "id", "") for target in node.targets}
+
+
+def _mark(name: str) -> ast.stmt:
+    return ast.Expr(ast.Constant(f"def {name}"))

@@ -1,0 +1,171 @@
+"""The parts of a change that a test touches, by what processes of both sides have run and read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pytest_rlperf.model.measured import CounterChange, FunctionCounts
+from pytest_rlperf.model.reach import ChangedPart, Footprint, Kind, Touched
+from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.reach.source import Part, changed_parts, source_of
+from pytest_rlperf.sides.reads import Reads, places_of
+
+_VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The parts of a change that a test runs or reads, those it ``executes`` for certain first.
+
+    It ``may`` run other parts, too, which nothing would have noted. All of the test is ``known`` unless it has had
+    children, or one side does what the other does not.
+    """
+
+    executes: tuple[ChangedPart, ...] = ()
+    may: tuple[ChangedPart, ...] = ()
+    known: bool = True
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no part of the change can matter to the test."""
+        return self.known and not self.executes and not self.may
+
+    def __or__(self, other: Reached) -> Reached:
+        """Return what either has reached."""
+        executes = tuple(dict.fromkeys((*self.executes, *other.executes)))
+        may = tuple(part for part in dict.fromkeys((*self.may, *other.may)) if part not in executes)
+        return Reached(executes, may, self.known and other.known)
+
+
+class Change:
+    """The parts by which two sides differ, as far as they lie in sources of their trees."""
+
+    def __init__(self, sides: Sides) -> None:
+        self._sides = sides
+        self._found: dict[ChangedPart, tuple[Part | None, Part | None]] = {}
+
+    @cached_property
+    def functions(self) -> tuple[ChangedPart, ...]:
+        """All functions that differ, are new or are gone."""
+        trees = self._sides.base.tree, self._sides.head.tree
+        if None in trees:
+            return ()
+        names = [name for name in self._sides.changed or () if name.endswith(".py")]
+        parts = (part for name in names for part, _, _ in _parts(name, *(f"{tree}{os.sep}{name}" for tree in trees)))
+        return tuple(part for part in parts if part.kind is Kind.FUNCTION)
+
+    def reached(self, reads: Reads, base: Footprint, head: Footprint) -> Reached:
+        """Return what processes of both sides, which have read ``reads``, have reached of the change."""
+        executes: list[ChangedPart] = []
+        may: list[ChangedPart] = []
+        data = {self._name(path) for path in (*base.data, *head.data)}
+        for name in sorted(reads.differing):
+            for places in places_of(self._sides, name):
+                file = self._in_tree(name)
+                if not name.endswith(".py") or name in data:
+                    executes += [] if _is_version(*places) else [ChangedPart(Kind.FILE, file)]
+                    continue
+                lines = [set(found.functions.get(path, ())) for found, path in zip((base, head), places, strict=True)]
+                unseen = not (base.whole and head.whole) or base.compiled or head.compiled
+                for part, *both in _parts(file, *places):
+                    self._found[part] = both[0], both[1]
+                    if _runs(both, lines):
+                        executes.append(part)
+                    elif unseen or any(each is not None and each.kept for each in both):
+                        may.append(part)
+        is_known = not (base.children or head.children)
+        return Reached(tuple(dict.fromkeys(executes)), tuple(dict.fromkeys(may)), is_known)
+
+    def touched(
+        self, parts: Iterable[ChangedPart], base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]
+    ) -> tuple[Touched, ...]:
+        """Return parts with what was counted of them in a call of base and of head; those that do the most more first.
+
+        Nothing is known of entries where nothing was counted.
+        """
+        found = [self._counted(part, base, head) if base and head else Touched(part) for part in parts]
+        return tuple(sorted(found, key=lambda each: (each.part.kind is not Kind.FUNCTION, -each.more, -each.busiest)))
+
+    def _counted(self, part: ChangedPart, base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]) -> Touched:
+        entries: list[int] = []
+        calls: list[Counter[str]] = []
+        for side, each in zip(self._found.get(part, (None, None)), (base, head), strict=True):
+            own = [counts for counts in each if side is not None and self._lies_in(counts, part, side)]
+            entries.append(sum(counts.entries for counts in own if side is not None and counts.line == side.first))
+            calls.append(sum((Counter(counts.calls) for counts in own), Counter()))
+        was, now = calls
+        named = {name for name in (*was, *now) if "<" not in name}  # comprehensions and lambdas say nothing by name
+        names = sorted(named, key=lambda name: (-abs(now[name] - was[name]), was[name] - now[name], name))
+        changes = tuple(CounterChange("", name, was[name], now[name]) for name in names if was[name] != now[name])
+        return Touched(part, (entries[0], entries[1]), changes)
+
+    def _lies_in(self, counts: FunctionCounts, part: ChangedPart, side: Part) -> bool:
+        is_function = side.kind is Kind.FUNCTION and side.first <= counts.line <= side.last
+        return is_function and self._in_tree(self._name(counts.file)) == part.file
+
+    def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint]) -> bool:
+        """Whether one side alone has run, read or loaded something by the end of the same number of calls."""
+        return self._met(base) != self._met(head)
+
+    def _met(self, footprints: Iterable[Footprint]) -> set[tuple[str, str]]:
+        """Return what processes of one side have met: files, functions in them, and modules of elsewhere, by name."""
+        met: set[tuple[str, str]] = set()
+        for each in footprints:
+            met.update(("", module) for module in each.modules)
+            met.update((name, "") for name in map(self._name, each.files) if self._is_there(name))
+            met.update(self._executed(each.functions))
+        return met
+
+    def _executed(self, functions: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, str]]:
+        """Yield the functions that have run, by their files and names, as both sides have them."""
+        for path, lines in functions.items():
+            source = source_of(path) if path.endswith(".py") else None
+            for line in lines:
+                part = None if source is None else source.function_at(line)
+                if part is not None:
+                    yield self._name(path), part.name
+
+    def _name(self, path: str) -> str:
+        """Return a file's name in whichever place of either side it lies."""
+        homes = (*self._sides.base.homes, *self._sides.head.homes)
+        return next((path[len(str(home)) + 1 :] for home in homes if path.startswith(f"{home}{os.sep}")), path)
+
+    def _is_there(self, name: str) -> bool:
+        return any((home / name).is_file() for side in (self._sides.base, self._sides.head) for home in side.homes)
+
+    def _in_tree(self, name: str) -> str:
+        """Return the place in the tree of a file that may have been built: the changed one that ends so."""
+        changed = self._sides.changed or ()
+        return name if name in changed else next((each for each in changed if each.endswith(f"/{name}")), name)
+
+
+def _runs(both: Iterable[Part | None], lines: Iterable[set[int]]) -> bool:
+    """Whether a part has run on either side: a function where it was entered, a body where its module was loaded."""
+    for part, found in zip(both, lines, strict=True):
+        if part is not None and (part.kind is Kind.BODY or any(part.first <= line <= part.last for line in found)):
+            return True
+    return False
+
+
+def _parts(file: str, base: str, head: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
+    """Yield the parts of a file that differ; the whole file where either side's cannot be taken apart."""
+    was, now = source_of(base), source_of(head)
+    if was is None or now is None:
+        whole = Part(Kind.BODY, "", 0, 0, 0, "", frozenset(), kept=False, text="")
+        yield ChangedPart(Kind.FILE, file), whole, whole
+    else:
+        yield from changed_parts(was, now, file)
+
+
+def _is_version(base: str, head: str) -> bool:
+    """Whether two files of data have nothing but a version's number in them."""
+    try:
+        return all(_VERSION.fullmatch(Path(path).read_bytes()) for path in (base, head))
+    except OSError:
+        return False
