@@ -19,6 +19,9 @@ from pytest_rlperf.model.reach import ChangedPart, Kind
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _NAMES_ALONE = {"__all__", "__version__"}  # which no code under measurement computes with
+# Bases whose classes make fields of annotations, and packages all of whose bases may.
+_FIELDS = {"BaseModel", "BaseSettings", "NamedTuple", "PyTreeNode", "Struct", "TensorClass", "TypedDict"}
+_FIELD_PACKAGES = {"eqx", "equinox", "flax", "linen", "nn", "nnx", "pydantic", "msgspec"}
 # Decorators that run the function itself wherever they run anything. Others may compile it, or keep it for later.
 _TRANSPARENT = {
     *("abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "deleter", "final", "fixture"),
@@ -172,15 +175,22 @@ def _first_difference(was: str, now: str) -> int:
 
 
 class _AsItRuns(ast.NodeTransformer):
-    """Leaves of a tree what runs: no docstring, no annotation but those of classes, nothing for type checkers alone."""
+    """Leaves of a tree what runs: no docstring, no annotation but of fields, nothing for type checkers alone."""
 
-    _in_class = False
+    _makes_fields = False  # of the annotations around
+
+    def __init__(self) -> None:
+        self._classes: set[str] = set()  # of this file, that make fields
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
-        return self._body_of(node, in_class=False)
+        return self._body_of(node, makes_fields=False)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._body_of(node, in_class=True)
+        bases = {found for base in node.bases for found in ast.unparse(base).partition("[")[0].split(".")}
+        makes_fields = bool(node.decorator_list or node.keywords or bases & (_FIELDS | _FIELD_PACKAGES | self._classes))
+        if makes_fields:
+            self._classes.add(node.name)
+        return self._body_of(node, makes_fields=makes_fields)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         if not _is_kept(node):  # such a decorator may read annotations
@@ -189,13 +199,13 @@ class _AsItRuns(ast.NodeTransformer):
             named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
             for argument in filter(None, named):
                 argument.annotation = None
-        return self._body_of(node, in_class=False)
+        return self._body_of(node, makes_fields=False)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
         self.generic_visit(node)
-        if self._in_class:
+        if self._makes_fields:
             return node
         if node.value is None:
             return None
@@ -207,13 +217,13 @@ class _AsItRuns(ast.NodeTransformer):
         return node.orelse if is_for_types else node
 
     def _body_of(
-        self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, in_class: bool
+        self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, makes_fields: bool
     ) -> ast.AST:
         if ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-        outside, self._in_class = self._in_class, in_class
+        outside, self._makes_fields = self._makes_fields, makes_fields
         self.generic_visit(node)
-        self._in_class = outside
+        self._makes_fields = outside
         return node
 
 
