@@ -73,7 +73,13 @@ def disturb(project: Path, stopped: threading.Event, number: int) -> None:
 def measured(project: Path, found: Path, cache: Path) -> tuple[str, float, str]:
     """Compare once; return the label of today's tree, how many times slower it was measured, and the verdict."""
     found.unlink(missing_ok=True)
-    arguments = ["--rlperf-against=base", f"--rlperf-json={found}", "--rlperf-pairs=3..5", "--rlperf-max-time=10"]
+    arguments = [
+        "--rlperf-against=base",
+        "--rlperf-reach=off",
+        f"--rlperf-json={found}",
+        "--rlperf-pairs=3..5",
+        "--rlperf-max-time=10",
+    ]
     ended = python(["-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments], project, XDG_CACHE_HOME=str(cache))
     if not found.exists():
         return "no run", 0.0, ended.output.strip().splitlines()[-1][:90]

@@ -60,7 +60,7 @@ def pytest_configure(config: Any) -> None:
         one.test.observed = found
         return found
 
-    OneTest._observed = turned  # type: ignore[method-assign]
+    OneTest._observed = turned  # type: ignore[assignment,method-assign]
 
 
 # --------------------------------------------------------------------------- the program

@@ -72,7 +72,16 @@ def make_project(project: Path, tests: int) -> None:
 
 def run_pytest(project: Path, *arguments: str) -> Ended:
     """Measure the project's tests."""
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rlperf-against=HEAD~1", *arguments]
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rlperf-against=HEAD~1",
+        "--rlperf-reach=off",
+        *arguments,
+    ]
     return python(command, project, PYTHONPATH=str(ROOT))
 
 

@@ -130,7 +130,11 @@ def soak(place: Path, tests: int, *, against: bool) -> tuple[str, list[list[floa
         "TMPDIR": str(place / "tmp"),
         "XDG_CACHE_HOME": str(place / "cache"),
     }
-    options = ["--rlperf", "--rlperf-max-time=0.000001", *(["--rlperf-against=HEAD~1"] if against else [])]
+    options = [
+        "--rlperf",
+        "--rlperf-max-time=0.000001",
+        *(["--rlperf-against=HEAD~1", "--rlperf-reach=off"] if against else []),
+    ]
     command = ["-m", "pytest", "-p", "rlperf", "-p", "no:cacheprovider", "-q", *options]
     ended = python(command, project, PYTHONPATH=str(ROOT), **variables)
     if not (place / "samples").exists():
@@ -150,7 +154,14 @@ def find_planted(project: Path, times: int) -> int:
     for leak in ("pass", "LEAKS[kind]()"):
         write(project, {"leaky.py": LEAKY.format(leak=leak)})
         commit(project, leak)
-    options = ["-q", "-p", "no:cacheprovider", "--rlperf-against=HEAD~1", "--rlperf-json=run.json"]
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rlperf-against=HEAD~1",
+        "--rlperf-reach=off",
+        "--rlperf-json=run.json",
+    ]
     ended = python(["-m", "pytest", *options], project, PYTHONPATH=str(ROOT))
     if not (project / "run.json").exists():
         raise SystemExit(ended.output)

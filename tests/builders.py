@@ -26,6 +26,7 @@ from pytest_rlperf.model.measured import (
     Share,
     WorkerRecord,
 )
+from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import Machine, Provenance, StoredResult
@@ -338,6 +339,11 @@ def preparation(project: Project) -> Preparation:
     made = project.rootdir.parent / "made"
     made.mkdir(exist_ok=True)
     return Preparation(project, lambda: Path(tempfile.mkdtemp(dir=made)), lambda step: None)
+
+
+def footprint(files: Iterable[str] = (), functions: Mapping[str, list[int]] | None = None, **changes: Any) -> Footprint:
+    """Return what a process has run and read."""
+    return replace(Footprint(list(files), children=False, functions=functions or {}), **changes)
 
 
 def template_settings(**changes: Any) -> wire.TemplateSettings:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit, parse
 from pytest_rlperf.model.judged import Outcome, Part, Shard, Status
+from pytest_rlperf.model.reach import ChangedPart, Kind
 from pytest_rlperf.report.run_json import MergeError, RunFile, document_of, merge_shards, written
 
 KEYS = tuple(f"tests/test_it.py::test_{number}" for number in range(7))
@@ -63,6 +64,15 @@ def read_back(text: str) -> RunFile:
     run = parse(text.encode(), "x")
     assert isinstance(run, RunFile)
     return run
+
+
+def test_shards_leave_untested_what_none_of_them_executes() -> None:
+    """What one shard does not run, another may; the merged run has the note."""
+    names = ("f", "g", "h")
+    f, g, h = (ChangedPart(Kind.FUNCTION, "lib.py", name, 1) for name in names)
+    merged = merge_shards({"a": part_of(1, changed=3, untested=(f, g)), "b": part_of(2, changed=3, untested=(g, h))})
+    assert (merged.changed, merged.untested) == (3, (g,))
+    assert sum("g (lib.py:1)" in note for note in merged.notes) == 1
 
 
 def test_shards_become_the_run_that_measures_all() -> None:

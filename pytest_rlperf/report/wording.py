@@ -408,7 +408,7 @@ def touched_lines(outcome: Outcome) -> list[str]:
     operations = [each for each in outcome.verdict.counters if each.name.startswith(_OPERATIONS) and not each.path]
     if operations:
         lines[0] += f" · {changes_text(operations)}"
-    return [*lines, f"and {units.counted(len(rest), 'changed part')} more"] if rest else lines
+    return [*lines, f"and {len(rest)} more changed part{'s' * (len(rest) > 1)}"] if rest else lines
 
 
 def _touched_text(touched: Touched) -> str:

@@ -1,0 +1,279 @@
+"""What a run says of a change: the tests that it touches come first and name it, others are spared.
+
+Which changes touch a test is in test_reach_cases.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from example import FAILED, OK, Example, Run
+
+from pytest_rlperf.judge.untouched import shared_shift
+from pytest_rlperf.model import notes
+from pytest_rlperf.model.judged import Status
+from pytest_rlperf.model.measured import CounterChange, FunctionCounts
+from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
+from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.reach.coverage import Coverage
+from pytest_rlperf.reach.touch import Change, Reached
+from pytest_rlperf.report.html import difference
+from pytest_rlperf.report.wording import note_lines, touched_lines
+from pytest_rlperf.sides.reads import compare_reads
+
+LIB = """
+import copy
+
+ROWS = [[0.0] * 8 for _ in range(100)]
+
+
+class Buffer:
+    def sample(self):
+        return {sample}
+
+    def grow(self):
+        return len(ROWS)
+
+    def save(self):
+        return {save}
+"""
+TESTS = """
+    from lib import Buffer
+
+    def test_grow(rlperf):
+        rlperf(Buffer().grow)
+
+    def test_sample(rlperf):
+        rlperf(Buffer().sample)
+"""
+QUICK = ("--rlperf-against=HEAD", "--rlperf-pairs=2..3", "--rlperf-max-time=2", "--rlperf-findings=growth=off")
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """Measure two tests of a change, of which one runs it, as GitHub would; return the run and its page."""
+    example = Example(
+        tmp_path_factory.mktemp("changed"),
+        {"lib.py": LIB.format(sample="ROWS[:64]", save="1"), "test_it.py": TESTS},
+        GITHUB_ACTIONS="true",
+    )
+    example.commit()
+    example.write({"lib.py": LIB.format(sample="copy.deepcopy(ROWS[:64])", save="2")})
+    page = example.tmp / "page.html"
+    run = example.pytest(*QUICK, "-v", f"--rlperf-html={page}", code=FAILED, GITHUB_WORKSPACE=str(example.root))
+    return run, page
+
+
+def test_only_what_a_change_touches_is_measured_and_first(changed: tuple[Run, Path]) -> None:
+    """A test that runs another function of the same class has no figures, and is reported last."""
+    run, _ = changed
+    assert run.results == [("test_sample", "FAILED"), ("test_grow", "PASSED")]
+    assert (run.statuses["test_grow"], run.codes["test_grow"]) == ("SAME", "reach")
+    assert run.tests["test_grow"]["live"] is None
+    assert run.statuses["test_sample"] == "SLOWER"
+
+
+def test_a_slower_test_names_the_changed_function(changed: tuple[Run, Path]) -> None:
+    """First of all, with its place and what it calls more; in JSON too, with its text on both sides."""
+    run, _ = changed
+    (touched,) = run.tests["test_sample"]["touched"]
+    assert touched["entries"] == [1, 1]
+    assert touched["calls"] == [{"path": "", "name": "copy.deepcopy", "was": 0, "now": 1}]
+    part = touched["part"]
+    assert (part["kind"], part["file"], part["name"], part["line"]) == ("function", "lib.py", "Buffer.sample", 8)
+    assert (part["differs"], "deepcopy" in part["was"], "deepcopy" in part["now"]) == (9, False, True)
+    lines = run.error("test_sample").splitlines()
+    assert [line.partition(" ·")[0] for line in lines[2:3]] == ["changed: lib.py:8 Buffer.sample"]
+
+
+def test_an_annotation_stands_at_the_changed_line(changed: tuple[Run, Path]) -> None:
+    """Which a pull request shows, while the line of the test is in no diff."""
+    run, _ = changed
+    (annotation,) = re.findall(r"^::error file=(\S+?),line=(\d+),", run.out, re.MULTILINE)
+    assert annotation == ("lib.py", "9")
+
+
+def test_a_page_has_the_function_on_both_sides(changed: tuple[Run, Path]) -> None:
+    """Folded, beside each other."""
+    _, page = changed
+    text = page.read_text(encoding="utf-8")
+    assert "<summary>lib.py:8 Buffer.sample</summary>" in text
+    assert text.count("<details class=difference>") == 1
+
+
+def test_a_run_ends_with_the_changed_functions_that_no_test_runs(changed: tuple[Run, Path]) -> None:
+    """A green gate says nothing of these; it is a note, and fails nothing."""
+    run, _ = changed
+    assert run.document["changed"] == 2
+    assert [part["name"] for part in run.document["untested"]] == ["Buffer.save"]
+    assert len(run.notes("Buffer.save (lib.py:14)")) == 1
+
+
+def test_reach_off_measures_all(tmp_path: Path) -> None:
+    """By the command line or the settings; a comment is a difference then."""
+    example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": TESTS})
+    example.commit()
+    example.write({"lib.py": LIB.format(sample="1", save="1") + "# a comment\n"})
+    run = example.pytest(*QUICK, "--rlperf-reach=off", code=OK)
+    assert all(test["live"] is not None for test in run.tests.values())
+    assert run.tests["test_grow"]["touched"] == []
+    example.write({"pytest.ini": "[pytest]\nrlperf_reach = off\n"})
+    assert example.pytest(*QUICK, "-k", "grow", code=OK).tests["test_grow"]["live"] is not None
+
+
+def test_other_words_for_reach_are_refused(tmp_path: Path) -> None:
+    """With those that there are."""
+    run = Example(tmp_path, {"test_it.py": TESTS}).pytest("--rlperf", "--rlperf-reach=none", code=4)
+    assert "on or off" in run.err
+
+
+# --------------------------------------------------------------------------- what is counted of a change
+
+
+def both_sides(top: Path, base: str, head: str, name: str = "lib.py") -> Sides:
+    """Write two versions of a file, and return their sides."""
+    for side, text in (("base", base), ("head", head)):
+        builders.write(top / side, {name: text})
+    today = builders.project(top / "head").side("HEAD", "python", (), (top / "head",))
+    now = replace(today, tree=top / "head")
+    return Sides(replace(now, homes=(top / "base",), tree=top / "base"), now, (), (name,), ())
+
+
+def reached(sides: Sides, *lines: int) -> tuple[Change, Reached]:
+    """Return a change, and what processes reach of it that run functions at some lines of both sides."""
+    change = Change(sides)
+    prints = [
+        builders.footprint([str(side.homes[0] / "lib.py")], {str(side.homes[0] / "lib.py"): list(lines)})
+        for side in (sides.base, sides.head)
+    ]
+    return change, change.reached(compare_reads(sides, *(each.files for each in prints)), *prints)
+
+
+def test_parts_that_do_the_most_more_come_first(tmp_path: Path) -> None:
+    """By the calls that one call makes more, then by their entries."""
+    code = "def first():\n    return {0}\n\n\ndef second():\n    return {0}\n\n\ndef third():\n    return {0}\n"
+    sides = both_sides(tmp_path, code.format(1), code.format(2))
+    change, found = reached(sides, 1, 5, 9)
+
+    def counts(side: str, *entries: tuple[int, int, dict[str, int]]) -> list[FunctionCounts]:
+        return [FunctionCounts(str(tmp_path / side / "lib.py"), *each) for each in entries]
+
+    base = counts("base", (1, 1, {}), (5, 2, {"math.sqrt": 1}), (9, 8, {}))
+    head = counts("head", (1, 1, {}), (5, 2, {"math.sqrt": 9}), (9, 8, {}))
+    touched = change.touched(found.executes, base, head)
+    assert [each.part.name for each in touched] == ["second", "third", "first"]
+    assert touched[0].calls == (CounterChange("", "math.sqrt", 1, 9),)
+    assert [each.entries for each in touched] == [(2, 2), (8, 8), (1, 1)]
+    assert {each.entries for each in change.touched(found.executes, (), ())} == {None}
+
+
+def test_functions_of_a_change_are_all_that_differ(tmp_path: Path) -> None:
+    """New ones and those that are gone, too, and no body."""
+    sides = both_sides(
+        tmp_path, "N = 1\ndef gone(): ...\ndef kept(): ...\n", "N = 2\ndef new(): ...\ndef kept(): ...\n"
+    )
+    change, found = reached(sides, 3)
+    assert {part.name: part.is_gone for part in change.functions} == {"new": False, "gone": True}
+    assert [(part.kind, part.name) for part in found.executes] == [(Kind.BODY, "")]
+
+
+def test_a_source_that_cannot_be_parsed_differs_as_a_whole(tmp_path: Path) -> None:
+    """It may be anything."""
+    _, found = reached(both_sides(tmp_path, "def f(): ...\n", "def f(:\n"), 1)
+    assert [(part.kind, part.file) for part in found.executes] == [(Kind.FILE, "lib.py")]
+
+
+def test_a_file_of_nothing_but_a_version_is_no_change(tmp_path: Path) -> None:
+    """Many packages read one when they are imported; any other number may be a size."""
+    for base, head, differs in (("2.8.0\n", "2.9.0a1\n", False), ("1000\n", "2000\n", True), ("1.5\n", "2.5\n", True)):
+        sides = both_sides(tmp_path, base, head, "lib.txt")
+        prints = [builders.footprint([str(side.homes[0] / "lib.txt")]) for side in (sides.base, sides.head)]
+        found = Change(sides).reached(compare_reads(sides, *(each.files for each in prints)), *prints)
+        assert bool(found.executes) == differs, base
+
+
+# --------------------------------------------------------------------------- what tests reach together
+
+F, G, H = (
+    ChangedPart(Kind.FUNCTION, file, name, 1, 1, "was", "now")
+    for file, name in (("lib/a.py", "f"), ("lib/b.py", "g"), ("docs/conf.py", "h"))
+)
+GONE = replace(F, name="gone", now="")
+
+
+def test_coverage_lists_what_no_test_executes() -> None:
+    """Of the directories from which tests have read something: a script of the documentation needs no test."""
+    coverage = Coverage()
+    coverage.add("test_1", (F, G, H, GONE), Reached((F,)), frozenset({"lib/a.py"}))
+    assert (coverage.changed, [part.name for part in coverage.untested]) == ([F, G], ["g"])
+    coverage.add("test_2", (F, G, H, GONE), None, frozenset())
+    assert coverage.unknown == ["test_2"]
+    coverage.add("test_3", (F, G, H, GONE), Reached((G,)), frozenset({"lib/b.py"}))
+    assert coverage.untested == []
+
+
+# --------------------------------------------------------------------------- what untouched tests say
+
+
+@pytest.mark.parametrize(
+    ("ratios", "shift"),
+    [
+        ((1.02, 1.03, 1.04), 1.03),
+        ((0.97, 0.97, 1.0), 0.97),
+        ((1.03, 1.0, 1.0), None),
+        ((1.03, 1.03, 0.97, 0.97), None),
+        ((1.03, 1.03), None),
+    ],
+)
+def test_a_shift_that_most_untouched_tests_share_is_found(ratios: tuple[float, ...], shift: float | None) -> None:
+    """They are the same code: more than half of them moved the same way by more than chance."""
+    assert shared_shift([builders.estimate(ratio) for ratio in ratios]) == shift
+
+
+# --------------------------------------------------------------------------- sentences
+
+
+def outcome_of(status: Status, *touched: Touched) -> Any:
+    return replace(builders.compared("test_it", status, 1.2), touched=touched)
+
+
+def test_the_lines_of_a_change(wording: Any) -> None:
+    """Places, entries, and what is called more; three at the most, and none of a test that is as fast as it was."""
+    deep = CounterChange("", "copy.deepcopy", 0, 8)
+    touched = (
+        Touched(F, (1, 1), (deep,)),
+        Touched(G, (1, 16)),
+        Touched(ChangedPart(Kind.BODY, "lib/a.py", "Env", 3, 4)),
+        Touched(H, (0, 0)),
+        Touched(ChangedPart(Kind.FILE, "lib/data.json")),
+    )
+    assert touched_lines(outcome_of(Status.SAME, *touched)) == []
+    assert touched_lines(outcome_of(Status.SLOWER)) == []
+    texts = [touched_lines(outcome_of(Status.SLOWER, *each)) for each in (touched, touched[3:], touched[1:3])]
+    assert "\n".join(line for lines in texts for line in lines) == wording
+
+
+def test_the_notes_on_a_change(wording: Any) -> None:
+    """How to write a test is a part of each."""
+    found: list[notes.Note] = [
+        notes.Untested(14, (F,), ()),
+        notes.Untested(
+            14, (F, G, H, *(replace(F, name=f"f{number}") for number in range(4))), ("test_it.py::test_fork",)
+        ),
+        notes.UntouchedMoved(8, 1.011),
+    ]
+    assert "\n".join(note_lines(found, verbose=False)) == wording
+
+
+def test_a_difference_is_markup_of_text_alone() -> None:
+    """Whatever the text has in it: tags, and characters that turn the direction of writing."""
+    text = difference(replace(F, was="<b>\u202e", now="<script>"))
+    assert "<script>" not in text
+    assert "\u202e" not in text
+    assert "&lt;script&gt;" in text.replace('<span class="diff_chg">', "").replace("</span>", "")
+    assert difference(ChangedPart(Kind.FILE, "data.json")) == ""
