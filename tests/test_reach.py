@@ -115,15 +115,14 @@ def test_a_run_ends_with_the_changed_functions_that_no_test_runs(changed: tuple[
 
 
 def test_reach_off_measures_all(tmp_path: Path) -> None:
-    """By the command line or the settings; a comment is a difference then."""
+    """By the command line or, as here, by the settings; a comment is a difference then."""
     example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": TESTS})
     example.commit()
     example.write({"lib.py": LIB.format(sample="1", save="1") + "# a comment\n"})
-    run = example.pytest(*QUICK, "--rlperf-reach=off", code=OK)
+    example.write({"pytest.ini": "[pytest]\nrlperf_reach = off\n"})
+    run = example.pytest(*QUICK, code=OK)
     assert all(test["live"] is not None for test in run.tests.values())
     assert run.tests["test_grow"]["touched"] == []
-    example.write({"pytest.ini": "[pytest]\nrlperf_reach = off\n"})
-    assert example.pytest(*QUICK, "-k", "grow", code=OK).tests["test_grow"]["live"] is not None
 
 
 def test_other_words_for_reach_are_refused(tmp_path: Path) -> None:

@@ -141,7 +141,9 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     observer = SimpleNamespace(
         count=7, files=lambda: ["/t/own.py"], data=lambda: ["/t/read.py"], has_children=False, has_hooks=False
     )
-    recorder = SimpleNamespace(count=3, functions=lambda watched: {"/t/own.py": [3]}, is_whole=True, has_compiled=False)
+    recorder = SimpleNamespace(
+        count=3, functions=lambda watched: {"/t/own.py": [3]}, is_whole=True, has_compiled=False, has_spawned=False
+    )
 
     def call() -> None:
         made.append("call")

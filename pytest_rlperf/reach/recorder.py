@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
+from pytest_rlperf.sides.observer import resolved
+
 _TOOLS = (3, 4, 5)  # of sys.monitoring: 0 to 2 are for debuggers, coverage and profilers
 _NAME = "pytest-rlperf notes what runs"
 # What makes code of functions that it reads, and of all that these call.
@@ -46,17 +48,23 @@ class FunctionRecorder:
         """Whether something has made code of functions, and so runs them unnoticed."""
         return any(code.co_filename.endswith(_COMPILERS) for code in self._noted.codes())
 
+    @property
+    def has_spawned(self) -> bool:
+        """Whether multiprocessing has started a new interpreter, of which no audit event tells."""
+        return any(code.co_name == "spawnv_passfds" for code in self._noted.codes())
+
     def functions(self, below: Sequence[str]) -> dict[str, list[int]]:
         """Return the first lines of those whose files are ``below`` some places, by file."""
         prefixes = tuple(f"{os.path.realpath(place)}{os.sep}" for place in below)
-        found: dict[str, set[int]] = {}
+        lines: dict[str, set[int]] = {}
         for code in self._noted.codes():
-            path = code.co_filename
-            if code.co_name == "<module>":
-                continue
-            if path.startswith(prefixes) or (path[:1] == "/" and os.path.realpath(path).startswith(prefixes)):
-                found.setdefault(path, set()).add(code.co_firstlineno)
-        return {path: sorted(lines) for path, lines in found.items()}
+            if code.co_name != "<module>":
+                lines.setdefault(code.co_filename, set()).add(code.co_firstlineno)
+        return {
+            path: sorted(found)
+            for path, found in lines.items()
+            if path.startswith(prefixes) or (path[:1] == "/" and resolved(path).startswith(prefixes))
+        }
 
 
 class _Monitored:

@@ -100,10 +100,10 @@ class Change:
             entries.append(sum(counts.entries for counts in own if side is not None and counts.line == side.first))
             calls.append(sum((Counter(counts.calls) for counts in own), Counter()))
         was, now = calls
-        named = {name for name in (*was, *now) if "<" not in name}  # comprehensions and lambdas say nothing by name
-        names = sorted(named, key=lambda name: (-abs(now[name] - was[name]), was[name] - now[name], name))
-        changes = tuple(CounterChange("", name, was[name], now[name]) for name in names if was[name] != now[name])
-        return Touched(part, (entries[0], entries[1]), changes)
+        # Comprehensions and lambdas say nothing by name.
+        found = [CounterChange("", name, was[name], now[name]) for name in {*was, *now} if "<" not in name]
+        changes = sorted((each for each in found if each.was != each.now), key=_by_extent)
+        return Touched(part, (entries[0], entries[1]), tuple(changes))
 
     def _lies_in(self, counts: FunctionCounts, part: ChangedPart, side: Part) -> bool:
         is_function = side.kind is Kind.FUNCTION and side.first <= counts.line <= side.last
@@ -143,6 +143,12 @@ class Change:
         """Return the place in the tree of a file that may have been built: the changed one that ends so."""
         changed = self._sides.changed or ()
         return name if name in changed else next((each for each in changed if each.endswith(f"/{name}")), name)
+
+
+def _by_extent(change: CounterChange) -> tuple[int, int, bool, str]:
+    """Return what sorts the largest changes to the front, of equal ones what is called more, and has a public name."""
+    more = change.now - change.was
+    return -abs(more), -more, change.name.rpartition(".")[2].startswith("_"), change.name
 
 
 def _runs(both: Iterable[Part | None], lines: Iterable[set[int]]) -> bool:

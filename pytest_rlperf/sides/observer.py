@@ -93,7 +93,7 @@ def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list
             elif event in ("import", "compile"):
                 name = arguments[1]
             elif event in ("os.listdir", "os.scandir", "sqlite3.connect"):
-                name = arguments[0] or "."
+                name = decode(arguments[0] or ".")  # type: ignore[arg-type]  # bytes on Python 3.10
                 if event != "sqlite3.connect" and _caller(2).startswith(_LISTS):
                     return
                 if isinstance(name, text) and name[:5] == "file:":  # a database's address

@@ -84,7 +84,7 @@ class Engine:
         self._start = start
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
-        self._seed = 0
+        self._seed = self._ended = 0
         self._seeded: set[str] = set()
         self._modules: frozenset[str] = frozenset()
         self._scratch = Path(start.scratch)
@@ -107,6 +107,7 @@ class Engine:
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every random generator that is loaded."""
         self._seed = seed
+        self._ended = children_seen()[1]
         self._seeded = set()
         random.seed(seed)
         self._seed_loaded()
@@ -117,7 +118,7 @@ class Engine:
         _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
         self.send(wire.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
         meter = Meter(workload, self._kernels)
-        ended = children_seen()[1]
+        ended = self._ended
         try:
             while True:
                 order = self.receive()
@@ -175,7 +176,7 @@ class Engine:
         return Footprint(
             # Modules that the process had loaded before it could note anything are known by their files.
             files=sorted({*observer.files(), *loaded.values()}),
-            children=observer.has_children,
+            children=observer.has_children or recorder.has_spawned,
             functions=recorder.functions(self._start.watched),
             data=observer.data(),
             modules=sorted({*sys.modules} - self._alike - {*loaded}),

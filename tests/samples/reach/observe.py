@@ -1,0 +1,97 @@
+"""Runs the tests of projects in processes that observe them, as the templates and workers of a measured run do.
+
+The arguments are a directory for what is found, and the tops of projects.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from pytest_rlperf.model.reach import Footprint
+from pytest_rlperf.reach.recorder import FunctionRecorder
+from pytest_rlperf.sides.observer import LoadedFiles, Observer
+from pytest_rlperf.worker.resources import children_seen
+
+CALLS = 1300  # one of them wraps a buffer of 1,000 places
+
+
+class Observed:
+    """The hooks and the fixture of a session that forks for each test, and writes what this runs and reads."""
+
+    def __init__(self, top, found):
+        alike = frozenset(sys.modules)
+        self._observer, self._recorder = Observer([top]), FunctionRecorder()
+        self._top, self._found, self._alike = top, found, alike
+        self._loaded_files = LoadedFiles([top], (), alike)
+        self._test, self._ended = "", 0
+
+    def pytest_collection_finish(self):
+        gc.collect()
+        gc.freeze()
+
+    def pytest_runtest_protocol(self, item):
+        with self._observer.own_fork():
+            child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return True
+        self._test = item.name
+        for report in runtestprotocol(item, log=False):
+            if report.failed:
+                print(report.longreprtext, flush=True)
+        os._exit(0)
+
+    @pytest.fixture
+    def rlperf(self):
+        return self._observe
+
+    def _observe(self, call, least_s=0.0):
+        self._ended = children_seen()[1]
+        call()
+        first = self._footprint()
+        end_s = time.monotonic() + least_s
+        for _ in range(CALLS):
+            call()
+        while time.monotonic() < end_s:
+            call()
+        gc.collect()
+        (self._found / f"{self._test}.json").write_text(json.dumps([asdict(first), asdict(self._footprint())]))
+
+    def _footprint(self):
+        """Return what this process has run and read, as an engine does."""
+        running, ended = children_seen()
+        loaded = self._loaded_files.now()
+        return Footprint(
+            files=sorted({*self._observer.files(), *loaded.values()}),
+            children=self._observer.has_children or running > 0 or ended > self._ended,
+            functions=self._recorder.functions([self._top]),
+            data=self._observer.data(),
+            modules=sorted({*sys.modules} - self._alike - {*loaded}),
+            whole=self._recorder.is_whole and not self._observer.has_hooks,
+            compiled=self._recorder.has_compiled,
+        )
+
+
+def main(found, *tops):
+    gc.collect()
+    gc.freeze()
+    for top in tops:
+        child = os.fork()
+        if not child:
+            os.chdir(top)
+            options = ["-q", "-s", "-p", "no:cacheprovider", f"--rootdir={top}"]
+            pytest.main([*options, top], plugins=[Observed(top, Path(found))])
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
