@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,15 +143,14 @@ def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: P
     }
 
 
-def difference(part: ChangedPart) -> Markup:
-    """Return a part's text on base beside that on head, as rows of a table; nothing where there is no text."""
-    from markupsafe import Markup
-
-    was, now = ([shown(line) for line in text.splitlines()[:_LINES_MOST]] for text in (part.was, part.now))
-    table = difflib.HtmlDiff(tabsize=4).make_table(was, now) if was or now else ""
-    found = re.search(r"<tbody>.*</tbody>", table, re.DOTALL)
-    plain = re.sub(r' (?:nowrap="nowrap"|id="[^"]*")|<td class="diff_next">.*?</td>', "", found[0] if found else "")
-    return Markup(plain)  # noqa: S704 - difflib escapes the lines
+def difference(part: ChangedPart) -> list[tuple[str, str, bool]]:
+    """Return the lines of a part on base, each beside that on head, and whether they differ; none without a text."""
+    was, now = (text.splitlines()[:_LINES_MOST] for text in (part.was, part.now))
+    rows: list[tuple[str, str, bool]] = []
+    for tag, start, end, start_now, end_now in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
+        both = zip_longest(was[start:end], now[start_now:end_now], fillvalue="")
+        rows += [(one, other, tag != "equal") for one, other in both]
+    return rows
 
 
 def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple[str, str]]:
