@@ -35,7 +35,6 @@ class Kind(str, enum.Enum):
     FUNCTION = "function"  # a method, too
     BODY = "body"  # of a class or a module, less its functions
     FILE = "file"  # data, or a source that cannot be taken apart
-    MODULE = "module"  # from elsewhere, which one side alone loads
 
 
 @dataclass(frozen=True)

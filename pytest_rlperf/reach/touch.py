@@ -23,8 +23,8 @@ _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
 class Reached:
     """The parts of a change that a test runs or reads, those it ``executes`` for certain first.
 
-    It ``may`` run other parts, too, which nothing would have noted. All of the test is ``known`` unless it has had
-    children, or one side does what the other does not.
+    It ``may`` run other parts, too, which nothing would have noted. What its children did, if it had any, is not
+    ``known``.
     """
 
     executes: tuple[ChangedPart, ...] = ()
