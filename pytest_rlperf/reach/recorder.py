@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,6 +23,7 @@ _COMPILERS = (
     "/torch/_dynamo/symbolic_convert.py",
     "/tensorflow/python/autograph/impl/api.py",
 )
+_COMPILE = {"get_jit_def", "get_jit_class_def", "run", "convert", "converted_call"}  # the functions that do so
 
 
 class FunctionRecorder:
@@ -32,6 +34,7 @@ class FunctionRecorder:
 
     def __init__(self) -> None:
         self._noted = _Monitored() if sys.version_info >= (3, 12) else _Profiled()
+        self._directory = Path.cwd()
 
     @property
     def count(self) -> int:
@@ -46,7 +49,7 @@ class FunctionRecorder:
     @property
     def has_compiled(self) -> bool:
         """Whether something has made code of functions, and so runs them unnoticed."""
-        return any(code.co_filename.endswith(_COMPILERS) for code in self._noted.codes())
+        return any(code.co_filename.endswith(_COMPILERS) and code.co_name in _COMPILE for code in self._noted.codes())
 
     @property
     def has_spawned(self) -> bool:
@@ -59,7 +62,10 @@ class FunctionRecorder:
         lines: dict[str, set[int]] = {}
         for code in self._noted.codes():
             if code.co_name != "<module>":
-                lines.setdefault(code.co_filename, set()).add(code.co_firstlineno)
+                path = code.co_filename
+                if path.endswith(".py"):  # others are made up
+                    path = str(self._directory / path)
+                lines.setdefault(path, set()).add(code.co_firstlineno)
         return {
             path: sorted(found)
             for path, found in lines.items()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -19,9 +20,9 @@ from pytest_rlperf.model.reach import ChangedPart, Kind
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _NAMES_ALONE = {"__all__", "__version__"}  # which no code under measurement computes with
-# Bases whose classes make fields of annotations, and packages all of whose bases may.
-_FIELDS = {"BaseModel", "BaseSettings", "NamedTuple", "PyTreeNode", "Struct", "TensorClass", "TypedDict"}
-_FIELD_PACKAGES = {"eqx", "equinox", "flax", "linen", "nn", "nnx", "pydantic", "msgspec"}
+_OF_TYPES = ("typing:", "typing_extensions:", "collections.abc:", "types:")
+# Bases whose classes make no fields of annotations. Any other may, or have a base that does.
+_PLAIN = {"ABC", "BaseException", "Enum", "Exception", "Generic", "IntEnum", "object"}
 # Decorators that run the function itself wherever they run anything. Others may compile it, or keep it for later.
 _TRANSPARENT = {
     *("abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "deleter", "final", "fixture"),
@@ -36,7 +37,8 @@ class Part:
 
     It reaches from ``first``, that of its first decorator, to ``last``; ``line`` has its name. ``runs`` is what it
     does, as text, and ``names`` are those that it uses. A function is ``kept`` where a decorator may have it run as
-    something else. ``text`` is its source.
+    something else. ``text`` is its source. The ``order`` of a body is that of its statements, imports, classes and kept
+    functions: the first may have an effect on the others.
     """
 
     kind: Kind
@@ -48,6 +50,7 @@ class Part:
     names: frozenset[str]
     kept: bool
     text: str
+    order: tuple[str, ...] = ()
 
 
 class Source:
@@ -55,16 +58,13 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self.parts: dict[tuple[str, int], Part] = {}
-        self.imports: dict[str, set[str]] = {}
-        self._lines = text.splitlines()
+        self.imports: dict[str, list[str]] = {}
+        self._lines = text.split("\n")
         self._times: Counter[tuple[str, Kind]] = Counter()
         tree = ast.parse(text)
-        mentioned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         _AsItRuns().visit(tree)
-        tree.body = self._taken(tree.body, "", at_top=True)
-        self._add(Kind.BODY, "", tree, 1, 1, len(self._lines))
-        self.handed_on = frozenset(self.imports) - mentioned
-        """The names that are imported for other modules alone."""
+        tree.body, order = self._taken(tree.body, "", at_top=True)
+        self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
 
     def function_at(self, line: int) -> Part | None:
         """Return the outermost function that has a line."""
@@ -76,24 +76,30 @@ class Source:
 
     # ------------------------------------------------------------------ taking it apart
 
-    def _taken(self, body: Iterable[ast.stmt], prefix: str, *, at_top: bool = False) -> list[ast.stmt]:
-        """Take functions and classes out of a body, and imports where it is the module's; return the rest."""
+    def _taken(
+        self, body: Iterable[ast.stmt], prefix: str, *, at_top: bool = False
+    ) -> tuple[list[ast.stmt], list[str]]:
+        """Take functions and classes out of a body, and imports where it is the module's; return the rest and order."""
         rest: list[ast.stmt] = []
+        order: list[str] = []
         for node in body:
             if isinstance(node, _Function):
                 self._add(Kind.FUNCTION, f"{prefix}{node.name}", node, _first(node), node.lineno, node.end_lineno or 0)
+                order += [f"def {node.name}"] * _is_kept(node)
                 if node.name.startswith("__"):  # Python asks whether a class has it
                     rest.append(_mark(node.name))
             elif isinstance(node, ast.ClassDef):
                 name, last = f"{prefix}{node.name}", node.end_lineno or 0
-                node.body = self._taken(node.body, f"{name}.")
-                self._add(Kind.BODY, name, node, _first(node), node.lineno, last)
+                node.body, inner = self._taken(node.body, f"{name}.")
+                self._add(Kind.BODY, name, node, _first(node), node.lineno, last, inner)
+                order.append(f"class {node.name}")
             elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
-                continue
+                order += [] if _is_of_python(node) else [ast.dump(node)]
             elif not (isinstance(node, ast.Assign) and _targets(node) <= _NAMES_ALONE):
                 self._take_nested(node, prefix)
                 rest.append(node)
-        return rest
+                order.append(ast.dump(node))
+        return rest, order
 
     def _take_nested(self, node: ast.stmt, prefix: str) -> None:
         """Take functions and classes out of the blocks of a statement, and leave their names there."""
@@ -102,15 +108,17 @@ class Source:
                 block = getattr(owner, field, None)
                 if isinstance(block, list):
                     marks = [_mark(each.name) for each in block if isinstance(each, (*_Function, ast.ClassDef))]
-                    setattr(owner, field, [*self._taken(block, prefix), *marks])
+                    setattr(owner, field, [*self._taken(block, prefix)[0], *marks])
 
-    def _add(self, kind: Kind, name: str, node: ast.AST, first: int, line: int, last: int) -> None:
+    def _add(
+        self, kind: Kind, name: str, node: ast.AST, first: int, line: int, last: int, order: Iterable[str] = ()
+    ) -> None:
         names = frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
         text = "\n".join(self._lines[first - 1 : last])
         is_kept = isinstance(node, _Function) and _is_kept(node)
         self._times[name, kind] += 1
         key = name, self._times[name, kind] * (1 if kind is Kind.FUNCTION else -1)
-        self.parts[key] = Part(kind, name, first, line, last, ast.dump(node), names, is_kept, text)
+        self.parts[key] = Part(kind, name, first, line, last, ast.dump(node), names, is_kept, text, tuple(order))
 
     def _add_import(self, node: ast.Import | ast.ImportFrom) -> bool:
         """Note the names that an import binds; False where these are not known."""
@@ -119,7 +127,7 @@ class Source:
             return False
         for alias in node.names:
             bound = alias.asname or (alias.name if origin else alias.name.partition(".")[0])
-            self.imports.setdefault(bound, set()).add(f"{origin}{alias.name}")
+            self.imports.setdefault(bound, []).append(f"{origin}{alias.name}")
         return True
 
 
@@ -137,15 +145,39 @@ def source_of(path: str) -> Source | None:
 def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
     """Yield what differs between two sources of a file, with the part of base and that of head."""
     rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
-    handed_on = rebound & {*base.imports} & {*head.imports} & (base.handed_on | head.handed_on)
+    # Other modules may import it from here, whether or not something here uses it.
+    handed_on = any(not _is_of_types(base.imports.get(name)) for name in rebound & {*base.imports} & {*head.imports})
     for key in dict.fromkeys([*head.parts, *base.parts]):
         was, now = base.parts.get(key), head.parts.get(key)
-        if was is not None and now is not None and was.runs == now.runs:
+        if was is not None and now is not None and was.runs == now.runs and _is_in_order(was.order, now.order):
             if rebound.isdisjoint(was.names) and not (handed_on and not was.name):
                 continue
-        elif _does_nothing(was) and _does_nothing(now):
+        elif (was is None or now is None) and _does_nothing(was) and _does_nothing(now):
             continue
         yield _changed(was, now, file), was, now
+
+
+def _is_in_order(was: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether what both bodies have comes in the same order."""
+    if was == now:
+        return True
+    both = {*was} & {*now}
+    return [each for each in was if each in both] == [each for each in now if each in both]
+
+
+def _is_of_types(origins: Sequence[str] | None) -> bool:
+    """Whether a name was imported from a module of nothing but types."""
+    return all(origin.startswith(_OF_TYPES) for origin in origins or ())
+
+
+def _is_of_python(node: ast.Import | ast.ImportFrom) -> bool:
+    """Whether an import is of the standard library alone, which has no effect on others."""
+    modules = (
+        [alias.name for alias in node.names]
+        if isinstance(node, ast.Import)
+        else ["." * node.level + (node.module or "")]
+    )
+    return all(module.partition(".")[0] in sys.stdlib_module_names for module in modules)
 
 
 def _does_nothing(part: Part | None) -> bool:
@@ -167,7 +199,7 @@ def _first_difference(was: str, now: str) -> int:
     """Return how many lines of ``now`` come before the first that differs from ``was``."""
     if not was or not now:
         return 0
-    pairs = SequenceMatcher(None, was.splitlines(), now.splitlines(), autojunk=False).get_opcodes()
+    pairs = SequenceMatcher(None, was.split("\n"), now.split("\n"), autojunk=False).get_opcodes()
     return next((start for tag, _, _, start, _ in pairs if tag != "equal"), 0)
 
 
@@ -180,16 +212,16 @@ class _AsItRuns(ast.NodeTransformer):
     _makes_fields = False  # of the annotations around
 
     def __init__(self) -> None:
-        self._classes: set[str] = set()  # of this file, that make fields
+        self._plain = {*_PLAIN}  # and classes of this file
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
         return self._body_of(node, makes_fields=False)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        bases = {found for base in node.bases for found in ast.unparse(base).partition("[")[0].split(".")}
-        makes_fields = bool(node.decorator_list or node.keywords or bases & (_FIELDS | _FIELD_PACKAGES | self._classes))
-        if makes_fields:
-            self._classes.add(node.name)
+        bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+        makes_fields = bool(node.decorator_list or node.keywords or bases - self._plain)
+        if not makes_fields:
+            self._plain.add(node.name)
         return self._body_of(node, makes_fields=makes_fields)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:

@@ -440,12 +440,12 @@ def _untested_text(note: notes.Untested) -> str:
     """Name the changed functions that no test runs, and how to write a test."""
     names = [f"{part.name} ({part.file}:{part.line})" for part in note.functions[:_NAMED_MOST]]
     more = [f"{len(note.functions) - _NAMED_MOST} more"] if len(note.functions) > _NAMED_MOST else []
-    first = note.functions[0].name.rpartition(".")[2].strip("_") or "it"
+    first = note.functions[0].name.rpartition(".")[2]
     unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
     verb = "is" if len(note.functions) == 1 else "are"
     return (
         f"{len(note.functions)} of {units.counted(note.changed, 'changed function')} {verb} run by no test here"
-        f"{unless}: {', '.join([*names, *more])}; a test is two lines: def test_{first}(rlperf): rlperf(lambda: …)"
+        f"{unless}: {', '.join([*names, *more])}; a test is two lines: def test_it(rlperf): rlperf(lambda: {first}(…))"
         f"{see('writing-tests.md')}"
     )
 

@@ -24,7 +24,7 @@ _STARTS = frozenset(
 _HOOKS = frozenset({"sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"})
 _LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # what looks through directories for modules and for tests
 # What opens a module to import it, or to show its lines.
-_IMPORTERS = ("importlib.", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
+_IMPORTERS = ("importlib", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
 _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
 _DEEPEST = 12  # of their frames
 _RECORDER = ("pytest_rlperf.reach.", "threading")  # which begins to record in each new thread
@@ -113,7 +113,7 @@ def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list
             if isinstance(name, text) and name and name[0] != "<":
                 path = name if name[0] == "/" else join(current(), name)
                 add(path)
-                if event == "open" and path.endswith(".py") and not _opener().startswith(_IMPORTERS):
+                if event == "open" and path.endswith(".py") and not _is_shown_or_imported():
                     add_data(path)
         except Exception:  # noqa: S110 - of strangers' paths; an audit hook that raises would break off what it looks at
             pass
@@ -129,13 +129,16 @@ def _caller(depth: int) -> str:
         return ""
 
 
-def _opener() -> str:
-    """Return the module that has a file opened, in the place of those that open files for others."""
+def _is_shown_or_imported() -> bool:
+    """Whether a module is opened to import it, or to show its lines; loaders read for others, too."""
     for depth in range(3, _DEEPEST):
         name = _caller(depth)
-        if name.partition(".")[0] not in _OPENERS:
-            return name
-    return ""
+        if name.startswith(("importlib", "_frozen_importlib")):
+            if sys._getframe(depth - 1).f_code.co_name == "get_code":
+                return True
+        elif name.partition(".")[0] not in _OPENERS:
+            return name.startswith(_IMPORTERS)
+    return False
 
 
 def _mapped_files() -> list[str]:
