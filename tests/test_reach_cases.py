@@ -202,6 +202,7 @@ def test_what_no_rule_sees_is_spared(decided: Decided, case: Case) -> None:
     assert decided.reached(case) == (Reached(), False), why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "files",
     [
@@ -336,6 +337,7 @@ class Bare(ast.NodeTransformer):
 PACKAGE_TEXTS = [path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))]
 
 
+@pytest.mark.slow
 def test_a_statement_planted_into_any_function_is_found() -> None:
     """It is all that differs, in 200 of the package's own functions, drawn from files that are quickly taken apart."""
     drawing = random.Random(1)
@@ -345,6 +347,7 @@ def test_a_statement_planted_into_any_function_is_found() -> None:
         check_planted(text, number, drawing)
 
 
+@pytest.mark.slow
 def test_what_does_not_run_is_no_change() -> None:
     """Comments, layout, docstrings and annotations of functions, in each of the package's own files."""
     for text in PACKAGE_TEXTS:
