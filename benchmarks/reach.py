@@ -15,17 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 VARIABLE = "RLPERF_REACH_LOOKS"  # holds the file of what tests reach; in a run's process this module is a plugin
 ONLY_LOOK = "RLPERF_REACH_ONLY_LOOK"
-_LIMIT_S = 300.0
 
 
 # --------------------------------------------------------------------------- the plugin
@@ -66,41 +61,24 @@ def pytest_configure(config: Any) -> None:
 # --------------------------------------------------------------------------- the program
 
 
-def git(clone: Path, *arguments: str) -> str:
-    """Run git in the clone, and return what it prints."""
-    return subprocess.run(["git", *arguments], cwd=clone, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def compare(clone: Path, sha: str, scratch: Path, *, only_look: bool) -> dict[str, Any]:
     """Compare a commit with its parent, and return what came of it."""
+    from shared import git, python  # not where this module is a plugin
+
     git(clone, "checkout", "--quiet", "--force", sha)
     looks, output = scratch / "looks.jsonl", scratch / "run.json"
     for path in (looks, output):
         path.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "pytest", "perf", f"--rlperf-against={sha}^", f"--rlperf-json={output}"]
-    argv += ["-p", "reach", "-p", "no:cacheprovider", "-q", "--rlperf-max-time=10"]
-    argv += ["--rlperf-findings=first_call=off,growth=off,counts=off"]
-    environment = {**os.environ, VARIABLE: str(looks), "PYTHONPATH": str(Path(__file__).parent)}
-    if only_look:
-        environment[ONLY_LOOK] = "1"
-    began_s = time.monotonic()
-    process = subprocess.Popen(
-        argv,
-        cwd=clone,
-        env=environment,
-        text=True,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+    arguments = ["-m", "pytest", "perf", f"--rlperf-against={sha}^", f"--rlperf-json={output}", "-q"]
+    arguments += ["-p", "reach", "-p", "no:cacheprovider", "--rlperf-max-time=10", "--rlperf-setup-time=60"]
+    arguments += ["--rlperf-findings=first_call=off,growth=off,counts=off"]
+    variables = {VARIABLE: str(looks), "PYTHONPATH": str(Path(__file__).parent)} | (
+        {ONLY_LOOK: "1"} if only_look else {}
     )
-    try:
-        text, _ = process.communicate(timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT)
-        text, _ = process.communicate()
-    found: dict[str, Any] = {"sha": sha, "code": process.returncode, "seconds": round(time.monotonic() - began_s, 1)}
+    ended = python(arguments, clone, **variables)
+    found: dict[str, Any] = {"sha": sha, "code": ended.code, "seconds": round(ended.seconds, 1)}
     if not output.exists() or not looks.exists():
-        return {**found, "failed": text[-1500:]}
+        return {**found, "failed": ended.output[-1500:]}
     tests = json.loads(output.read_text())["tests"]
     found["tests"] = [json.loads(line) for line in looks.read_text().splitlines()]
     for test in found["tests"]:
@@ -127,6 +105,8 @@ def summary(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Compare commits with their parents."""
+    from shared import git
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clone", type=Path)
     parser.add_argument("commits", type=int)

@@ -66,10 +66,11 @@ def python(arguments: Sequence[str], folder: Path, **variables: str) -> Ended:
     return Ended(time.monotonic() - start_s, process.returncode, output)
 
 
-def git(folder: Path, *arguments: str) -> None:
-    """Run git in ``folder`` as a made-up author."""
+def git(folder: Path, *arguments: str) -> str:
+    """Run git in ``folder`` as a made-up author, and return what it prints."""
     author = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *author, *arguments], cwd=folder, check=True, capture_output=True)
+    argv = ["git", *author, *arguments]
+    return subprocess.run(argv, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:

@@ -25,6 +25,7 @@ from wording import Wording
 from pytest_rlperf import wire
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.reach.recorder import Recorded
 from pytest_rlperf.spawn.connections import connected
 from pytest_rlperf.spawn.preload import library_variables
 from pytest_rlperf.timers import FakeClock
@@ -139,11 +140,9 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     """For the last half of them, all with their setups; for 0.3 s at least, and not for longer than the limit."""
     clock, made = FakeClock(), list[str]()
     observer = SimpleNamespace(
-        count=7, files=lambda: ["/t/own.py"], data=lambda: ["/t/read.py"], has_children=False, has_hooks=False
+        below=(), count=7, files=lambda: ["/t/own.py"], data=lambda: ["/t/read.py"], has_children=False, has_hooks=False
     )
-    recorder = SimpleNamespace(
-        count=3, functions=lambda watched: {"/t/own.py": [3]}, is_whole=True, has_compiled=False, has_spawned=False
-    )
+    recorder = SimpleNamespace(count=3, read=lambda below: Recorded({"/t/own.py": [3]}, False, False), is_whole=True)
 
     def call() -> None:
         made.append("call")

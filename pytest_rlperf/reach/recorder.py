@@ -5,15 +5,13 @@ Every process that observes a test imports this, so it imports next to nothing.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_rlperf.sides.observer import resolved
+from pytest_rlperf.sides.observer import is_below
 
 _TOOLS = (3, 4, 5)  # of sys.monitoring: 0 to 2 are for debuggers, coverage and profilers
 _NAME = "pytest-rlperf notes what runs"
@@ -24,6 +22,17 @@ _COMPILERS = (
     "/tensorflow/python/autograph/impl/api.py",
 )
 _COMPILE = {"get_jit_def", "get_jit_class_def", "run", "convert", "converted_call"}  # the functions that do so
+
+
+class Recorded(NamedTuple):
+    """The first lines of functions by their files; whether something has compiled functions, which then run unnoticed.
+
+    Whether multiprocessing has started a new interpreter, of which no audit event tells.
+    """
+
+    functions: dict[str, list[int]]
+    has_compiled: bool
+    has_spawned: bool
 
 
 class FunctionRecorder:
@@ -46,31 +55,21 @@ class FunctionRecorder:
         """Whether all functions were noted: not where a test has a profiler of its own, or threads of native code."""
         return self._noted.is_whole()
 
-    @property
-    def has_compiled(self) -> bool:
-        """Whether something has made code of functions, and so runs them unnoticed."""
-        return any(code.co_filename.endswith(_COMPILERS) and code.co_name in _COMPILE for code in self._noted.codes())
-
-    @property
-    def has_spawned(self) -> bool:
-        """Whether multiprocessing has started a new interpreter, of which no audit event tells."""
-        return any(code.co_name == "spawnv_passfds" for code in self._noted.codes())
-
-    def functions(self, below: Sequence[str]) -> dict[str, list[int]]:
-        """Return the first lines of those whose files are ``below`` some places, by file."""
-        prefixes = tuple(f"{os.path.realpath(place)}{os.sep}" for place in below)
+    def read(self, below: tuple[str, ...]) -> Recorded:
+        """Return what has been noted by now, of functions those whose files are ``below`` some places."""
+        codes = self._noted.codes()
         lines: dict[str, set[int]] = {}
-        for code in self._noted.codes():
+        for code in codes:
             if code.co_name != "<module>":
                 path = code.co_filename
                 if path.endswith(".py"):  # others are made up
                     path = str(self._directory / path)
                 lines.setdefault(path, set()).add(code.co_firstlineno)
-        return {
-            path: sorted(found)
-            for path, found in lines.items()
-            if path.startswith(prefixes) or (path[:1] == "/" and resolved(path).startswith(prefixes))
-        }
+        return Recorded(
+            {path: sorted(found) for path, found in lines.items() if path[:1] == "/" and is_below(path, below)},
+            any(code.co_filename.endswith(_COMPILERS) and code.co_name in _COMPILE for code in codes),
+            any(code.co_name == "spawnv_passfds" for code in codes),
+        )
 
 
 class _Monitored:

@@ -146,7 +146,8 @@ def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[Chang
     """Yield what differs between two sources of a file, with the part of base and that of head."""
     rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
     # Other modules may import it from here, whether or not something here uses it.
-    handed_on = any(not _is_of_types(base.imports.get(name)) for name in rebound & {*base.imports} & {*head.imports})
+    moved = rebound & {*base.imports} & {*head.imports}
+    handed_on = any(not _is_of_types([*base.imports[name], *head.imports[name]]) for name in moved)
     for key in dict.fromkeys([*head.parts, *base.parts]):
         was, now = base.parts.get(key), head.parts.get(key)
         if was is not None and now is not None and was.runs == now.runs and _is_in_order(was.order, now.order):
@@ -165,9 +166,9 @@ def _is_in_order(was: Sequence[str], now: Sequence[str]) -> bool:
     return [each for each in was if each in both] == [each for each in now if each in both]
 
 
-def _is_of_types(origins: Sequence[str] | None) -> bool:
-    """Whether a name was imported from a module of nothing but types."""
-    return all(origin.startswith(_OF_TYPES) for origin in origins or ())
+def _is_of_types(origins: Iterable[str]) -> bool:
+    """Whether all places that a name was imported from are modules of nothing but types."""
+    return all(origin.startswith(_OF_TYPES) for origin in origins)
 
 
 def _is_of_python(node: ast.Import | ast.ImportFrom) -> bool:

@@ -62,25 +62,29 @@ class Change:
 
     def reached(self, reads: Reads, base: Footprint, head: Footprint) -> Reached:
         """Return what processes of both sides, which have read ``reads``, have reached of the change."""
-        executes: list[ChangedPart] = []
-        may: list[ChangedPart] = []
         data = {self._name(path) for path in (*base.data, *head.data)}
+        found = Reached(known=not (base.children or head.children))
         for name in sorted(reads.differing):
+            file = self._in_tree(name)
             for places in places_of(self._sides, name):
-                file = self._in_tree(name)
-                if not name.endswith(".py") or name in data:
-                    executes += [] if _is_version(*places) else [ChangedPart(Kind.FILE, file)]
-                    continue
-                lines = [set(found.functions.get(path, ())) for found, path in zip((base, head), places, strict=True)]
-                unseen = not (base.whole and head.whole) or base.compiled or head.compiled
-                for part, *both in _parts(file, *places):
-                    self._found[part] = both[0], both[1]
-                    if _runs(both, lines):
-                        executes.append(part)
-                    elif unseen or any(each is not None and each.kept for each in both):
-                        may.append(part)
-        is_known = not (base.children or head.children)
-        return Reached(tuple(dict.fromkeys(executes)), tuple(dict.fromkeys(may)), is_known)
+                if name.endswith(".py") and name not in data:
+                    found |= self._reached_in(file, places, base, head)
+                elif not _is_version(*places):
+                    found |= Reached((ChangedPart(Kind.FILE, file),))
+        return found
+
+    def _reached_in(self, file: str, places: tuple[str, str], base: Footprint, head: Footprint) -> Reached:
+        """Return what processes of both sides have reached in a source that differs."""
+        executes, may = list[ChangedPart](), list[ChangedPart]()
+        lines = [each.functions.get(path, ()) for each, path in zip((base, head), places, strict=True)]
+        unseen = not (base.whole and head.whole) or base.compiled or head.compiled
+        for part, was, now in _parts(file, *places):
+            self._found[part] = was, now
+            if _runs((was, now), lines):
+                executes.append(part)
+            elif unseen or any(each is not None and each.kept for each in (was, now)):
+                may.append(part)
+        return Reached(tuple(executes), tuple(may))
 
     def touched(
         self, parts: Iterable[ChangedPart], base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]
@@ -151,7 +155,7 @@ def _by_extent(change: CounterChange) -> tuple[int, int, bool, str]:
     return -abs(more), -more, change.name.rpartition(".")[2].startswith("_"), change.name
 
 
-def _runs(both: Iterable[Part | None], lines: Iterable[set[int]]) -> bool:
+def _runs(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
     """Whether a part has run on either side: a function where it was entered, a body where its module was loaded."""
     for part, found in zip(both, lines, strict=True):
         if part is not None and (part.kind is Kind.BODY or any(part.first <= line <= part.last for line in found)):

@@ -22,6 +22,7 @@ from pytest_rlperf.report.summary import Summary, by_gravity, change_text, headl
 from pytest_rlperf.report.table import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.tables import CHANGE, device_tables, phase_table, share_table, sides, verdict_table
 from pytest_rlperf.report.wording import (
+    PARTS_MOST,
     blame_text,
     bounds_text,
     cost_text,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _OPTION = "--rlperf-html"
 _DIGITS = 12  # of a commit
 _TICKS_MOST = 5
-_PARTS_MOST, _LINES_MOST = 3, 200  # of a change
+_LINES_MOST = 200  # of a part of a change
 _OUTSIDE = -5.0, 105.0  # where a bound is drawn that is infinite: it runs out of the picture
 
 
@@ -134,7 +135,7 @@ def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: P
         "notes": [*result.notes, *filter(None, dict.fromkeys([phases_note(result), *found]))],
         "facts": [(term, text) for term, text in _facts(outcome, tolerance) if text],
         "chart": chart(outcome, tolerance),
-        "differences": [(part_text(each.part), difference(each.part)) for each in outcome.touched[:_PARTS_MOST]],
+        "differences": [(part_text(each.part), difference(each.part)) for each in outcome.touched[:PARTS_MOST]],
         "tables": [table for table in (*tables, *device_tables(outcome)) if table.rows],
         "commands": [
             ("Measure it again", f"{command} {shlex.quote(result.nodeid)}"),

@@ -35,7 +35,7 @@ _STORE_AGAIN = "store it again with --rlperf-save-baseline"
 _OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
 _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
 _COUNTS_MOST = 4  # of one phase
-_PARTS_MOST = 3  # of a change
+PARTS_MOST = 3  # of a change
 _MACHINES_MOST = 3
 _NAMED_MOST = 5  # tests that are kept back
 _THROTTLED = "let the device cool down, raise its power limit, or use it alone"
@@ -403,7 +403,7 @@ def touched_lines(outcome: Outcome) -> list[str]:
     """
     if outcome.verdict.status not in (Status.SLOWER, Status.FASTER) or not outcome.touched:
         return []
-    found, rest = outcome.touched[:_PARTS_MOST], outcome.touched[_PARTS_MOST:]
+    found, rest = outcome.touched[:PARTS_MOST], outcome.touched[PARTS_MOST:]
     lines = [f"changed: {_touched_text(each)}" for each in found]
     operations = [each for each in outcome.verdict.counters if each.name.startswith(_OPERATIONS) and not each.path]
     if operations:
@@ -438,14 +438,13 @@ def part_text(part: ChangedPart) -> str:
 
 def _untested_text(note: notes.Untested) -> str:
     """Name the changed functions that no test runs, and how to write a test."""
-    names = [f"{part.name} ({part.file}:{part.line})" for part in note.functions[:_NAMED_MOST]]
-    more = [f"{len(note.functions) - _NAMED_MOST} more"] if len(note.functions) > _NAMED_MOST else []
+    names = _first_few([f"{part.name} ({part.file}:{part.line})" for part in note.functions])
     first = note.functions[0].name.rpartition(".")[2]
     unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
     verb = "is" if len(note.functions) == 1 else "are"
     return (
         f"{len(note.functions)} of {units.counted(note.changed, 'changed function')} {verb} run by no test here"
-        f"{unless}: {', '.join([*names, *more])}; a test is two lines: def test_it(rlperf): rlperf(lambda: {first}(…))"
+        f"{unless}: {names}; a test is two lines: def test_it(rlperf): rlperf(lambda: {first}(…))"
         f"{see('writing-tests.md')}"
     )
 
@@ -618,8 +617,12 @@ def _note(note: notes.Note) -> str:
 
 def _named(keys: Sequence[str]) -> str:
     """Return the names of tests, of the first few where there are many."""
-    more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
-    return ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
+    return _first_few([test_name(key) for key in keys])
+
+
+def _first_few(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _NAMED_MOST} more"] if len(names) > _NAMED_MOST else []
+    return ", ".join([*names[:_NAMED_MOST], *more])
 
 
 def _measured_fresh(keys: Sequence[str], why: str) -> str:

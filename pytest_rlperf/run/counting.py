@@ -78,9 +78,7 @@ class CountingPairs:
 
     def functions(self) -> tuple[Sequence[FunctionCounts], Sequence[FunctionCounts]]:
         """Return what was counted of functions of the code under test in a call of base, and of head."""
-        both = (side[0].functions if side else () for side in (self._base, self._head))
-        base, head = both
-        return base, head
+        return self._base[0].functions if self._base else (), self._head[0].functions if self._head else ()
 
     def learned(self) -> tuple[Counting | None, Counting | None]:
         """Return base's counts, and head's."""

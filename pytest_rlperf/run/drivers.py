@@ -326,9 +326,8 @@ class Drivers:
             ]
         settings = wire.DriverSettings(
             f"{self._name(observes=observes)} {number}",
-            templates[
-                :: 1 if number % 2 or not self._has_base else -1
-            ],  # neither side is always the first to be forked
+            # Neither side is always the first to be forked.
+            templates if number % 2 or not self._has_base else templates[::-1],
             apart=not self._has_base,
             scratch=str(self._processes.guardian.scratch),
             start_limit_s=self._processes.start_limit_s,

@@ -39,7 +39,7 @@ class Observer:
     """
 
     def __init__(self, watched: Sequence[str]) -> None:
-        self._below = tuple(f"{os.path.realpath(home)}{os.sep}" for home in watched)
+        self.below = tuple(f"{os.path.realpath(home)}{os.sep}" for home in watched)
         self._paths: set[str] = set()
         self._data: set[str] = set()
         self._children: list[str] = []
@@ -77,7 +77,7 @@ class Observer:
         return self._watched(tuple(self._data))
 
     def _watched(self, files: Iterable[str]) -> list[str]:
-        return sorted(file for file in files if file.startswith(self._below) or resolved(file).startswith(self._below))
+        return sorted(file for file in files if is_below(file, self.below))
 
 
 def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list[str]) -> None:
@@ -199,6 +199,11 @@ def _newer_than(known: frozenset[str]) -> list[str] | None:
         new.append(name)
         count += name not in known
     return new[::-1] if count == others else None
+
+
+def is_below(file: str, places: tuple[str, ...]) -> bool:
+    """Whether a file lies below one of ``places``, by its name or without links to directories."""
+    return file.startswith(places) or resolved(file).startswith(places)
 
 
 def resolved(file: str) -> str:

@@ -83,7 +83,7 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
                 _check_place(sides, side, path, found_as)
                 continue
             name = path[len(str(side.homes[home])) + 1 :]
-            places = [f"{each.homes[home]}{os.sep}{name}" for each in (sides.base, sides.head)]
+            places = _places(sides, home, name)
             if any(map(os.path.lexists, places)):
                 found["files"].add(name)
                 if not _is_same(*places):
@@ -97,9 +97,12 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
 
 def places_of(sides: Sides, name: str) -> list[tuple[str, str]]:
     """Return the places of a file on base and on head, of each of their homes where either has it and they differ."""
-    homes = zip(sides.base.homes, sides.head.homes, strict=True)
-    both = [(f"{base}{os.sep}{name}", f"{head}{os.sep}{name}") for base, head in homes]
+    both = (_places(sides, home, name) for home in range(len(sides.head.homes)))
     return [places for places in both if any(map(os.path.lexists, places)) and not _is_same(*places)]
+
+
+def _places(sides: Sides, home: int, name: str) -> tuple[str, str]:
+    return f"{sides.base.homes[home]}{os.sep}{name}", f"{sides.head.homes[home]}{os.sep}{name}"
 
 
 def _check_place(sides: Sides, side: Side, path: str, found: str) -> None:

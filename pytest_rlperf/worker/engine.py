@@ -25,7 +25,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.model.measured import Result, Workload
-from pytest_rlperf.model.reach import Footprint
+from pytest_rlperf.reach.footprint import footprint
 from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import LoadedFiles, Observer
 from pytest_rlperf.spawn.cpus import usable_cpus
@@ -38,7 +38,8 @@ from pytest_rlperf.worker.resources import children_seen, place
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
-_loaded_now = untouched(LoadedFiles.now)  # what tests replace is for what they measure
+# What tests replace is for what they measure.
+_loaded_now, _footprint_now = untouched(LoadedFiles.now), untouched(footprint)
 
 
 class Unwound(Failed):
@@ -118,7 +119,6 @@ class Engine:
         _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
         self.send(wire.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
         meter = Meter(workload, self._kernels)
-        ended = self._ended
         try:
             while True:
                 order = self.receive()
@@ -126,21 +126,21 @@ class Engine:
                     return _leave(order)
                 if not isinstance(order, wire.Order):
                     raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
-                answer = self._answer(order, meter, ended)
+                answer = self._answer(order, meter)
                 _refuse_much_output(item.config, self._scratch, "measured calls have")
                 self.send(wire.Answer(order.number, answer))
         finally:
             meter.thaw()
             place(self._cpus)
 
-    def _answer(self, order: wire.Order, meter: Meter, ended: int) -> Any:
-        """Carry out an order, and return its answer; ``ended`` is a measure of the child processes that had ended."""
+    def _answer(self, order: wire.Order, meter: Meter) -> Any:
+        """Carry out an order, and return its answer."""
         __tracebackhide__ = True
         match order:
             case wire.Check():
                 self._seed_loaded()  # modules that the test's fixtures were the first to import
                 first_call_s, items = meter.check(), meter.workload.processed(1)
-                loaded, children = self.loaded(), _had_children(ended)
+                loaded, children = self.loaded(), _had_children(self._ended)
                 variables, output = library_variables(), meter.output
                 return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
             case wire.Count():
@@ -152,8 +152,8 @@ class Engine:
                 assert self._observer is not None
                 assert self._recorder is not None
                 _call_until_settled(meter.workload, limit_s, self._observer, self._recorder)
-                found = untouched(self._footprint)(self._observer, self._recorder)
-                return replace(found, children=found.children or _had_children(ended))
+                found = _footprint_now(self._observer, self._recorder, self._loaded_files, self._alike)
+                return replace(found, children=found.children or _had_children(self._ended))
             case wire.Slow():
                 return meter.slow_down(order.share, order.steps)
             case wire.Place():
@@ -169,20 +169,6 @@ class Engine:
             case wire.Trace():
                 return meter.trace(order.title)
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
-
-    def _footprint(self, observer: Observer, recorder: FunctionRecorder) -> Footprint:
-        """Return what this process has run and read."""
-        loaded = self._loaded_files.now()
-        return Footprint(
-            # Modules that the process had loaded before it could note anything are known by their files.
-            files=sorted({*observer.files(), *loaded.values()}),
-            children=observer.has_children or recorder.has_spawned,
-            functions=recorder.functions(self._start.watched),
-            data=observer.data(),
-            modules=sorted({*sys.modules} - self._alike - {*loaded}),
-            whole=recorder.is_whole and not observer.has_hooks,
-            compiled=recorder.has_compiled,
-        )
 
     def note_modules(self) -> None:
         """Note which modules are loaded before this process is copied: what copies import later could be there, too."""

@@ -8,13 +8,13 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pytest_rlperf.model.reach import Footprint
+from pytest_rlperf.reach.footprint import footprint
 from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import LoadedFiles, Observer
 from pytest_rlperf.worker.resources import children_seen
@@ -28,7 +28,7 @@ class Observed:
     def __init__(self, top, found):
         alike = frozenset(sys.modules)
         self._observer, self._recorder = Observer([top]), FunctionRecorder()
-        self._top, self._found, self._alike = top, found, alike
+        self._found, self._alike = found, alike
         self._loaded_files = LoadedFiles([top], (), alike)
         self._test, self._ended = "", 0
 
@@ -67,16 +67,8 @@ class Observed:
     def _footprint(self):
         """Return what this process has run and read, as an engine does."""
         running, ended = children_seen()
-        loaded = self._loaded_files.now()
-        return Footprint(
-            files=sorted({*self._observer.files(), *loaded.values()}),
-            children=self._observer.has_children or running > 0 or ended > self._ended,
-            functions=self._recorder.functions([self._top]),
-            data=self._observer.data(),
-            modules=sorted({*sys.modules} - self._alike - {*loaded}),
-            whole=self._recorder.is_whole and not self._observer.has_hooks,
-            compiled=self._recorder.has_compiled,
-        )
+        found = footprint(self._observer, self._recorder, self._loaded_files, self._alike)
+        return replace(found, children=found.children or running > 0 or ended > self._ended)
 
 
 def main(found, *tops):
