@@ -9,20 +9,19 @@ import re
 import shlex
 import shutil
 import string
-import sys
 import textwrap
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
-from pytest_rlperf.cli.search import KINDS, Search, search
+from pytest_rlperf.cli.first_tests.drafts import KINDS, without
+from pytest_rlperf.cli.first_tests.search import Search, search
+from pytest_rlperf.cli.first_tests.tried import Trial
 from pytest_rlperf.errors import SideError, shown
 from pytest_rlperf.sides.installs import installs_from, is_project
-from pytest_rlperf.sides.programs import read_settings, run
+from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.units import counted
 from pytest_rlperf.writing import write_whole
 
@@ -33,7 +32,7 @@ _FILE = "test_perf.py"
 _WORKFLOWS = Path(".github", "workflows")
 _GATE, _DEPENDENCIES = "gate.yml", "dependencies.yml"
 _REPOSITORY = "git+https://github.com/pytest-rlperf/pytest-rlperf"  # there is no release yet
-_LIMIT_S, _TEST_LIMIT_S = 60.0, 20.0  # of a trial, and of each test in it
+_SHOWN = 12  # lines of what was skipped
 # As the script `pytest` starts it, without the current directory on sys.path.
 _PYTEST = "import sys; sys.path[:] = filter(None, sys.path); import pytest; sys.exit(pytest.main())"
 
@@ -120,12 +119,10 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool) ->
     from pytest_rlperf.components.libraries import libraries
 
     known = [library for library in libraries() if library.starter]
+    print_text("importing the project's modules…\n")
     own = search(root, names, [library.module for library in known])
     declared = _declared(root)
     used = [] if names else _used(known, own, declared)
-    tested = used if own.known or not own.found else []
-    reason = "its tests would load none of your code: rlperf suite measures it"
-    own.skipped += [(library.module, reason) for library in used if library not in tested]
     output = output or _place(root, names, own)
     here = root.resolve()
     # Where GitHub reads workflows; the root outside of a repository.
@@ -135,10 +132,13 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool) ->
     kept = output.exists() or output.is_symlink()
     if kept and not github:
         raise UsageError(f"{output} exists, and rlperf init writes over no file: --output PATH names another")
+    tested = used if own.known else []
+    reason = "its tests would load none of your code: rlperf suite measures it"
+    own.skipped += [(library.module, reason) for library in used if library not in tested]
     print_text(_found_text(own, tested))
     if kept:
         print_text(f"kept {output}\n")
-    elif not _write_tests(output, own, tested):
+    elif not _write_tests(root, output, own, tested):
         print_text("nothing was written\n" + ("" if names else _ADVICE))
         return Exit.NOTHING_MEASURED
     if github:
@@ -185,8 +185,7 @@ def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> l
 def _place(root: Path, names: list[str], own: Search) -> Path:
     """Return the file to write: among the project's tests, or beside code that can be imported from there alone."""
     name = "".join(f"_{each.partition(':')[2].lower()}" for each in names)
-    entries = {each.module.entry for each in own.found}
-    if root.resolve() in entries and not installs_from(root.resolve()):
+    if root.resolve() in own.entries and not installs_from(root.resolve()):
         return root / f"test_perf{name}.py"
     places = read_settings(root).get("tool", {}).get("pytest", {}).get("ini_options", {}).get("testpaths", [])
     places = places.split() if isinstance(places, str) else places
@@ -197,117 +196,46 @@ def _place(root: Path, names: list[str], own: Search) -> Path:
 # --------------------------------------------------------------------------- the file of tests
 
 
-def _write_tests(output: Path, own: Search, used: Iterable[Library]) -> list[str]:
+def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library]) -> list[str]:
     """Write the tests that pass, and tell of those that do not; return the names of those that do."""
     one_thread = [_ONE_THREAD] * ("torch" in own.imported and find_spec("torch") is not None)
-    failed = {each.test: f"{each.name} takes {', '.join(each.unknown)}" for each in own.found if each.unknown}
-    sources = [*(each.source for each in own.found if not each.unknown), *map(first_tests, used)]
-    names = list[str]()
+    trial = Trial(root, output, own, [*one_thread, *map(first_tests, used)])
     missing = [place for place in (output.parent, *output.parent.parents) if not place.exists()]
+    names = list[str]()
     try:
-        while sources:
-            text = _joined([*one_thread, *sources])
-            names = _tests(text)
+        while trial.left():
+            text = trial.text(_head())
             write_whole(output, text.encode())
-            print_text(f"trying {counted(len(names), 'test')}…\n")
-            errors = _tried(output, names)
-            if not errors:
-                break
-            tried = [each.test for each in own.found if not each.unknown]
-            if tried and all(_missing(errors.get(test, "")) in own.tops for test in tried):
-                raise UsageError(
-                    f"tests in {output.parent} cannot import {', '.join(sorted(own.tops))}: pip install -e . in the "
-                    "project, and begin again; or give --output a place beside it"
-                )
-            failed |= errors
-            sources = [left for source in sources if _tests(left := _without(source, errors))]
+            print_text(f"trying {counted(len(trial.left()), 'test')}…\n")
+            trial.run()
+        if trial.passed():
+            write_whole(output, trial.text(_head()).encode())
+            names = trial.passed()
     finally:
-        if not sources or sys.exc_info()[0]:
+        if not names:
             output.unlink(missing_ok=True)
             for place in missing:
                 shutil.rmtree(place, ignore_errors=True)  # bytecode may be in it
-    if failed:
-        print_text(_failed_text(failed, own))
-    if sources:
+    if trial.errors:
+        print_text(_failed_text(trial))
+    if names:
         print_text(f"wrote {output}: {', '.join(names)}\n")
-    return names if sources else []
+    return names
 
 
 def first_tests(library: Library) -> str:
     """Return the tests to begin with, with full buffers and short episodes where the library's are made for it."""
     text = library.first_tests.read_text(encoding="utf-8")
     for name in re.findall(r"^def (\w+)_replay\(transitions", text, re.MULTILINE):
-        text = _without(text, [f"test_{name}_replay_sample"]) + _FULL_BUFFERS.format(name)
+        text = without(text, [f"test_{name}_replay_sample"]) + _FULL_BUFFERS.format(name)
     for name in re.findall(r"^def (\w+)_vecenv\(num_envs: int, env_id", text, re.MULTILINE):
         text += _SHORT_EPISODES.format(name)
     return text
 
 
-def _tried(output: Path, names: list[str]) -> dict[str, str]:
-    """Run a file's tests once, as `pytest` does, and return the error of each that does not pass."""
-    with TemporaryDirectory() as scratch:
-        report = Path(scratch, "junit.xml")
-        options = ["-p", "rlperf", "-p", "no:cacheprovider", "-v", f"--junitxml={report}"]
-        argv = [sys.executable, "-c", _PYTEST, *options, str(output)]
-        try:
-            done = run(argv, cwd=Path(), limit_s=_LIMIT_S + _TEST_LIMIT_S * len(names))
-        except SideError as error:
-            return dict.fromkeys(names, str(error))
-        if report.is_file():
-            return _errors(ElementTree.parse(report), names)  # noqa: S314 - pytest wrote it
-    last = [name for name in names if re.search(rf"::{name}\b", done.out)][-1:]  # with -v, the one that ended it
-    lines = (done.err or done.out).strip().splitlines()[-1:]
-    return dict.fromkeys(last or names, f"pytest ended with code {done.code}: {''.join(lines)}")
-
-
-def _errors(report: ElementTree.ElementTree[Any], names: list[str]) -> dict[str, str]:
-    """Return the errors in pytest's report, by tests; what fails before a test does is every test's."""
-    found: dict[str, str] = {}
-    for case in report.iter("testcase"):
-        test = case.get("name", "").partition("[")[0]
-        for outcome in case:
-            if outcome.tag in ("failure", "error", "skipped"):
-                lines = (outcome.text or "").strip().splitlines() or [""]
-                error = next((line[1:].strip() for line in lines if line.startswith("E ")), outcome.get("message", ""))
-                places = re.findall(r"^[^\s/]\S*\.py:\d+: ", outcome.text or "", re.MULTILINE)  # in the project
-                found |= dict.fromkeys([test] if test in names else names, f"{''.join(places[-1:])}{error}")
-    return found
-
-
-def _joined(sources: Iterable[str]) -> str:
-    """Return the module that has the tests of several, with the imports of all at its top."""
-    imports, bodies = zip(*map(_divided, sources), strict=True)
-    lines = sorted({line for each in imports for line in each}, key=lambda line: (line[0] == "f", line.lower()))
-    head = _HEAD.format(textwrap.dedent(_table(_commands("").items())))
-    return f"{head}\n" + "\n".join(lines) + "\n\n\n" * bool(lines) + "\n\n\n".join(filter(None, bodies)) + "\n"
-
-
-def _divided(source: str) -> tuple[list[str], str]:
-    """Return the imports at the top of a module, and the rest of its text."""
-    module = ast.parse(source)
-    body = module.body if ast.get_docstring(module) is None else module.body[1:]
-    count = next((index for index, node in enumerate(body) if not isinstance(node, _IMPORTS)), None)
-    imports = [ast.unparse(node) for node in body[:count]]
-    last = max((node.end_lineno or 0 for node in body[:count]), default=0)
-    return imports, "\n".join(source.splitlines()[last:]).strip("\n")
-
-
-def _without(text: str, dropped: Collection[str]) -> str:
-    """Return a module's text without some of its tests."""
-    lines = text.splitlines(keepends=True)
-    for node in reversed(ast.parse(text).body):
-        if isinstance(node, ast.FunctionDef) and node.name in dropped:
-            del lines[min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1 : node.end_lineno]
-    return re.sub(r"\n{4,}", "\n\n\n", "".join(lines))
-
-
-def _tests(text: str) -> list[str]:
-    """Return the names of the tests in a module."""
-    return [
-        node.name
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    ]
+def _head() -> str:
+    """Return the docstring of the file, which shows the commands to type."""
+    return _HEAD.format(textwrap.dedent(_table(_commands("").items())))
 
 
 # --------------------------------------------------------------------------- the workflows
@@ -351,32 +279,34 @@ def _table(rows: Iterable[tuple[str, ...]]) -> str:
 
 def _found_text(own: Search, used: Iterable[Library]) -> str:
     """Return what was found, and what was skipped and why."""
-    components = [(each.place, each.name, KINDS[each.fixture]) for each in own.found]
+    components = [(each.place, each.name, KINDS[each.fixture]) for each in own.drafts]
     known = [(library.module, "used, and known: its tests", "") for library in used]
-    text = f"searched {counted(len(own.modules), 'file')}\n"
+    text = f"looked at {counted(len(own.sources), 'module')}\n"
     if components or known:
         text += "found\n" + _table([*components, *known])
     places: dict[str, list[str]] = {}
     for place, reason in own.skipped:
         places.setdefault(reason, []).append(place)
     skipped = [(f"{one} and {len(more)} more" if more else one, reason) for reason, (one, *more) in places.items()]
+    if len(skipped) > _SHOWN:
+        skipped[_SHOWN:] = [(f"and {len(skipped) - _SHOWN} more", "")]
     return text + ("skipped\n" + _table(skipped) if skipped else "")
 
 
-def _failed_text(failed: Mapping[str, str], own: Search) -> str:
-    """Return the tests that do not pass, with their errors, and what to change."""
-    sources = {each.test: each.source for each in own.found}
-    text = "left out\n"
-    for test, error in failed.items():
-        text += _table([(f"{test}:", error)])
-        missing, source = _missing(error), sources.get(test, "")
-        if missing:
-            needed = "-e ." if missing in own.tops else f"what has the module {missing}"
-            text += f"    pip install {needed}, and begin again\n"
-        elif source:
-            fills = "put your object for ... into its test, and the test into a file of tests"
-            text += f"    {fills if '=...' in source else 'fix the code, or the arguments in its test'}:\n"
-            text += textwrap.indent(source.strip(), "      ") + "\n"
+def _failed_text(trial: Trial) -> str:
+    """Return what has no test, each with its place, the call that was tried and its error."""
+    rows = []
+    for test, error in trial.errors.items():
+        draft = trial.draft(test)
+        missing = _missing(error)
+        advice = f": pip install {'-e .' if missing in trial.own.tops else 'what has it'}" if missing else ""
+        rows.append((draft.place if draft else test, f"{error}{advice}"))
+    text = "left out\n" + _table(rows)
+    for test in trial.errors:
+        draft = trial.draft(test)
+        if draft is not None and draft.unknown:
+            text += "  put your object for ... into its test, and the test into a file of tests:\n"
+            text += textwrap.indent(draft.source(0).strip(), "    ") + "\n"
     return text
 
 

@@ -44,6 +44,8 @@ class Stepper(ABC):
     NEXT_STEP, the subclass appends to ``_ended``, once a call, a value for ``_n_ended``.
     """
 
+    unit = "env step"
+
     def __init__(self, env: Any, num_envs: int, actions: Iterable[Any]) -> None:
         self.env = env
         self.num_envs = num_envs
@@ -306,9 +308,14 @@ def check_finite(arrays: Iterable[tuple[str, Any]]) -> None:
     """Raise ComponentError where an array of a rollout, each with its name, holds NaN or infinity."""
     __tracebackhide__ = True
     for name, array in arrays:
-        values = to_numpy(array)
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
+        if not is_finite(array):
             raise ComponentError(f"the rollout has NaN or infinity in {name}")
+
+
+def is_finite(array: Any) -> bool:
+    """Return whether an array, or a number, is of a kind without NaN and infinity, or holds neither."""
+    values = to_numpy(array)
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
 
 
 def check_of_policy(

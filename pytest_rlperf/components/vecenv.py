@@ -1,8 +1,9 @@
-"""A vector env's step: of a library's vector env, of one's own, or of whatever a thunk steps.
+"""An env's step: of a library's vector env, of a single env, of one's own, or of whatever a thunk steps.
 
-An env of one's own is of no library's class, but has ``reset()``, ``step(actions)`` and ``num_envs``. ``step`` returns
-``(obs, rewards, terminated, truncated, info)``, as in gymnasium, or ``(obs, rewards, dones, infos)``, as in the older
-gym and in libraries that follow it.
+A vector env of one's own is of no library's class, but has ``reset()``, ``step(actions)`` and ``num_envs``. Without
+``num_envs``, an object with an action space is a single env. ``step`` returns ``(obs, rewards, terminated, truncated,
+info)``, as in gymnasium, or ``(obs, rewards, dones, infos)``, as in the older gym and in libraries that follow it. Envs
+of many agents, and functional envs of JAX, are recognised by their methods too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_rlperf.components.agents import agents_stepper
 from pytest_rlperf.components.checks import (
     attribute,
     check_count,
@@ -26,12 +28,15 @@ from pytest_rlperf.components.checks import (
 from pytest_rlperf.components.contracts import (
     ACTIONS,
     ENV_STEP,
+    RESET,
     Stepper,
     autoreset_mode,
     check_observations,
     check_rows,
+    is_finite,
     timed_call,
 )
+from pytest_rlperf.components.functional import FunctionalStepper, is_functional
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
 from pytest_rlperf.errors import ComponentError, see
 from pytest_rlperf.model.measured import Workload
@@ -45,20 +50,23 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
     """Return the workload of stepping ``env``, or a thunk that makes one.
 
     That is a vector env of a library that is known, or of one's own: with ``reset()``, ``step(actions)``, ``num_envs``
-    and something to draw actions from (see this module). An env made by the thunk is closed afterwards; one that was
-    given is the giver's to close. With ``num_envs`` a thunk does not make an env but steps one, of any kind.
+    and something to draw actions from (see this module); a single env, which is reset when its episode ends; an env of
+    PettingZoo's kind, whose agents' steps are counted; or a functional env of JAX, mapped over ``num_envs`` states. An
+    env made by the thunk is closed afterwards; one that was given is the giver's to close. With ``num_envs`` a thunk
+    does not make an env but steps one, of any kind.
     """
     __tracebackhide__ = True
     if num_envs is not None:
         check_count("num_envs", num_envs)
-        return _stepping_workload(env, num_envs)
+        if not is_functional(env):
+            return _stepping_workload(env, num_envs)
     close: Callable[[], None] = _keep_open
     if callable(env) and attribute(env, "step") is None:
         check_takes(_THUNK_CALL, env, (), "rlperf_vecenv_step(lambda: make(…))")
         env = env()
         close = attribute(env, "close") or _keep_open
     try:
-        stepper = _stepper(env, seed=random.getrandbits(31))
+        stepper = _stepper(env, num_envs, seed=random.getrandbits(31))
     except BaseException:
         close()  # the fixture made it
         raise
@@ -66,7 +74,7 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
         component="vecenv_step",
         call=stepper.call,
         items=float(stepper.num_envs),
-        unit="env step",
+        unit=stepper.unit,
         check=stepper.check,
         count=stepper.count,
         close=close,
@@ -108,22 +116,26 @@ def _keep_open() -> None:
     """Leave an env open that was open when it came."""
 
 
-def _stepper(env: Any, seed: int) -> Stepper:
+def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
     """Choose by what the env is."""
     __tracebackhide__ = True
-    make = adapter_for(lambda library: library.vecenv, env)
+    make = adapter_for(lambda library: library.vecenv, env) or agents_stepper(env)
     if make is not None:
         stepper: Stepper = make(env, seed)
         return stepper
+    if is_functional(env):
+        return FunctionalStepper(env, given, seed)
     if not can_be_stepped(env):
         what = f"the class {env.__qualname__}, only an instance" if isinstance(env, type) else type(env).__qualname__
         raise ComponentError(
             f"rlperf_vecenv_step does not support {what}. It supports the vector envs of "
-            f"{libraries_known(lambda library: library.vecenv)}, and any object that has reset(), step(actions) and "
-            "num_envs. For any other vector env, pass a function without arguments that steps it, and the number of "
-            "envs: rlperf_vecenv_step(step, num_envs=8)"
+            f"{libraries_known(lambda library: library.vecenv)}, single envs, PettingZoo's, JAX's functional envs, and "
+            "any object that has reset(), step(actions) and num_envs. For any other vector env, pass a function "
+            "without arguments that steps it, and the number of envs: rlperf_vecenv_step(step, num_envs=8)"
         )
     num_envs = num_envs_of(env)
+    if num_envs is None and callable(attribute(attribute(env, "action_space"), "sample")):
+        return SingleStepper(env, seed)
     if num_envs is None:
         raise ComponentError(
             f"{type(env).__qualname__} has no num_envs: where it steps several envs, give it their number; for any "
@@ -180,18 +192,51 @@ class AnyStepper(Stepper):
     def _check_rows(self, results: Any) -> Any:
         """Check what a step returned, and return which envs have ended an episode with it."""
         __tracebackhide__ = True
-        if not isinstance(results, tuple) or len(results) not in (4, 5):
-            what = f"{len(results)} values" if isinstance(results, tuple) else type(results).__qualname__
-            raise ComponentError(
-                f"step() returned {what}, expected (obs, rewards, terminated, truncated, info) or (obs, rewards, "
-                f"dones, infos); {_ANY_STEP.format(self.num_envs)}"
-            )
+        _check_tuple(results, self.num_envs)
         obs, rewards, *ends, _ = results
         check_observations(obs, self.num_envs)
         names = ("dones",) if len(ends) == 1 else ("terminated", "truncated")
         flags = dict(zip(names, map(to_numpy, ends), strict=True))
         check_rows(self.num_envs, {"rewards": rewards, **flags})
         return np.logical_or.reduce([array.reshape(-1).astype(np.bool_) for array in flags.values()])
+
+
+class SingleStepper(AnyStepper):
+    """Steps one env, and resets it when an episode ends, as its user does."""
+
+    def __init__(self, env: Any, seed: int) -> None:
+        _seed(env.action_space, seed)
+        super().__init__(env, 1, [env.action_space.sample() for _ in range(ACTIONS)], seed)
+
+    def check_step(self, results: Any) -> bool:
+        """Check that a step returned a tuple with a finite reward, and return whether it ended an episode."""
+        __tracebackhide__ = True
+        _check_tuple(results, 1)
+        if not is_finite(results[1]):
+            raise ComponentError(f"step() returned the reward {results[1]!r}, which is not finite")
+        return _has_ended(results)
+
+    def finish(self, results: Any) -> None:
+        """Reset the env if its episode has ended."""
+        if _has_ended(results):
+            with RESET:
+                self.env.reset()
+
+
+def _has_ended(results: Any) -> bool:
+    """Return whether a step of a single env ended its episode."""
+    return bool(results[2]) or (len(results) == 5 and bool(results[3]))
+
+
+def _check_tuple(results: Any, num_envs: int) -> None:
+    """Raise ComponentError unless a step returned the tuple that gymnasium's or gym's envs return."""
+    __tracebackhide__ = True
+    if not isinstance(results, tuple) or len(results) not in (4, 5):
+        what = f"{len(results)} values" if isinstance(results, tuple) else type(results).__qualname__
+        raise ComponentError(
+            f"step() returned {what}, expected (obs, rewards, terminated, truncated, info) or (obs, rewards, "
+            f"dones, infos); {_ANY_STEP.format(num_envs)}"
+        )
 
 
 def reset_first(env: Any, **given: int) -> None:

@@ -1,0 +1,143 @@
+"""Drafts of tests with what a project's own tests build: fixtures, helper functions, and objects in their modules."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of
+from pytest_rlperf.cli.first_tests.objects import Agent
+from pytest_rlperf.cli.first_tests.project import Project, names_of, place_of, steps
+from pytest_rlperf.components.checks import attribute
+
+_MAKES = re.compile(r"_?(make|build|create|get|new|setup)(_|$)")
+_FILLS = re.compile(r"_?(fill|populate)_")
+_MEMBERS_MOST = 12  # of a list that are looked at
+_DEEPEST = 3  # fixtures that take fixtures
+
+
+@dataclass(frozen=True)
+class _Built:
+    """An object that a test module makes: its name there, the expression of it, and the fixture that gives it."""
+
+    module: ModuleType
+    name: str
+    expression: str
+    value: Any
+    given: str = ""
+
+    @property
+    def uses(self) -> tuple[tuple[str, str], ...]:
+        """Return what its test imports; a fixture of a conftest.py is there without."""
+        if self.given and self.module.__name__.rpartition(".")[2] == "conftest":
+            return ()
+        return ((self.module.__name__, self.name),)
+
+    @property
+    def place(self) -> str:
+        """Return where it is made."""
+        value = vars(self.module)[self.name]
+        return place_of(value) if callable(value) else os.path.relpath(str(self.module.__file__))
+
+
+def built(project: Project) -> Iterator[Draft]:
+    """Yield what fixtures and helper functions of the project's tests return, and objects that test modules hold."""
+    for module in project.tests:
+        for name, value in list(vars(module).items()):
+            place = f"{module.__name__}:{name}"
+            is_held = isinstance(value, (list, tuple)) or _is_env(value)
+            if place not in project.ended and (is_held or attribute(value, "__module__") == module.__name__):
+                project.tell(begins=place)
+                for each in _made(project, module, name, value):
+                    yield from _drafts(project, each)
+
+
+def _is_env(value: Any) -> bool:
+    return not isinstance(value, type) and steps(value)
+
+
+def _made(project: Project, module: ModuleType, name: str, value: Any) -> Iterator[_Built]:
+    """Yield what a name in a test module stands for, or makes."""
+    if _fixture(value) is not None:
+        made = _from_fixture(project, module, name)
+        if made is not None:
+            yield _Built(module, name, name, made, given=name)
+    elif inspect.isfunction(value):
+        if _MAKES.match(name) and all(each.default is not each.empty for each in parameters_of(value)):
+            made = _called(value)
+            if made is not None:
+                yield _Built(module, name, f"{name}()", made)
+    elif isinstance(value, (list, tuple)):
+        for index, each in enumerate(value[:_MEMBERS_MOST]):
+            if _is_env(each):
+                yield _Built(module, name, f"{name}[{index}]", each)
+    elif _is_env(value):
+        yield _Built(module, name, name, value)
+
+
+def _fixture(value: Any) -> Callable[..., Any] | None:
+    """Return the function of a pytest fixture; None of anything else."""
+    if type(value).__name__ == "FixtureFunctionDefinition":
+        function: Callable[..., Any] = value._get_wrapped_function()
+        return function
+    wrapped = getattr(value, "__pytest_wrapped__", None)  # before pytest 8.4
+    return getattr(wrapped, "obj", None)
+
+
+def _called(function: Callable[..., Any], **given: Any) -> Any:
+    """Return what a function of a test's returns, or yields first; None where it fails."""
+    try:
+        made = function(**given)
+        return next(made) if inspect.isgenerator(made) else made
+    except (Exception, SystemExit):
+        return None
+
+
+def _from_fixture(project: Project, module: ModuleType, name: str, depth: int = 0) -> Any:
+    """Return what a fixture gives a test, with the fixtures that it takes; None where that fails."""
+    modules = [module, *(each for each in project.tests if each.__name__.rpartition(".")[2] == "conftest")]
+    function = next((found for each in modules if (found := _fixture(vars(each).get(name))) is not None), None)
+    if function is None or depth > _DEEPEST:
+        return None
+    given = {each: _from_fixture(project, module, each, depth + 1) for each in names_of(function)}
+    return None if None in given.values() else _called(function, **given)
+
+
+def _drafts(project: Project, made: _Built) -> Iterator[Draft]:
+    """Yield what an object is measured as; of a tuple its first member, with an observation behind it."""
+    several = isinstance(made.value, tuple) and len(made.value) > 0
+    first, *rest = made.value if several else (made.value,)
+    given = (made.given,) if made.given else ()
+    if _is_env(first):
+        whole = f"{made.expression}[0]" if several else made.expression
+        call = f"lambda: {whole}" if made.expression.endswith(")") else whole
+        name = re.sub(r"\W+", "_", made.expression).strip("_")
+        bodies = [[f"rlperf_vecenv_step({call})"]]
+        yield project.draft(made.place, name, "rlperf_vecenv_step", made.uses, bodies, given=given)
+    elif project.is_own(type(first)):
+        observed = bool(rest) and (hasattr(rest[0], "shape") or hasattr(rest[0], "keys"))
+        targets = f"agent, obs{', *_' * (len(rest) > 1)}" if observed else "agent"
+        line = f"{targets} = {made.expression}{'[0]' * (several and not observed)}"
+        making = Making((line,), "agent", made.uses, observed="obs" if observed else "")
+        filler = _filler(made.module, type(first), int(observed))
+        if filler:
+            setup = f"setup=lambda: {filler}(agent{', obs' * observed})"
+            making = replace(making, uses=(*made.uses, (made.module.__name__, filler)), setup=setup)
+        for draft in Agent(project, made.module, type(first), [making], {}, is_ready=True).drafts():
+            yield msgspec.structs.replace(draft, given=given, place=made.place)
+
+
+def _filler(module: ModuleType, of: type, more: int) -> str:
+    """Return the function of a test module that fills an object of a class, by its name and annotation; or ""."""
+    for name, value in vars(module).items():
+        parameters = parameters_of(value) if inspect.isfunction(value) and _FILLS.match(name) else []
+        if len(parameters) == 1 + more and of.__name__ in str(parameters[0].annotation):
+            return name
+    return ""

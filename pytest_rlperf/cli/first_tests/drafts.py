@@ -1,0 +1,366 @@
+"""First tests before they are tried: what each measures, the calls that may make it, and the file that has them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+
+KINDS = {
+    "rlperf_vecenv_step": "env",
+    "rlperf_replay_sample": "replay buffer",
+    "rlperf_gae": "GAE function",
+    "rlperf_sac_update": "SAC-like agent",
+    "rlperf_ppo_collect": "PPO-like agent",
+    "rlperf_ppo_update": "PPO-like agent",
+    "rlperf": "call",
+}
+_SIZES = {"stored": "[1_000, 10_000, 100_000]", "episode_steps": "[10, 1_000]", "num_envs": "[8, 64]"}
+"""Measured at each: scans of all that is stored, resets within a step, and work for each env show at these alone."""
+
+_VERSIONS = 4  # of a test, at most
+_LONG = 100  # characters of a line
+_NEEDED = {"gymnasium.": "gymnasium", "np.": "numpy", "pytest.": "pytest", "torch.": "torch"}
+
+# Values by the names that parameters have, of a task with three numbers to observe and one to act with. Further values
+# are tried if the call fails with the first.
+_VALUES: dict[str, tuple[str, ...]] = {
+    name: values
+    for values, names in {
+        ("stored",): "capacity buffer_size max_size size maxlen max_len memory_size buffer_capacity max_capacity",
+        ("episode_steps",): "episode_steps episode_length max_episode_steps max_steps max_ep_len horizon time_limit",
+        ("3",): "obs_dim state_dim observation_dim ob_dim obs_size state_size observation_size n_obs input_dim",
+        ("1",): "act_dim action_dim ac_dim act_size action_size",
+        ("2",): "n_actions num_actions",
+        ("8",): "num_envs n_envs",
+        ("128",): "n_steps num_steps",
+        ("256",): "batch_size",
+        ("64",): "hidden hidden_dim hidden_size",
+        ("4",): "n_epochs epochs k_epochs",
+        ("(64, 64)",): "hidden_sizes hidden_dims",
+        ("(3,)",): "obs_shape state_shape observation_shape",
+        ("(1,)",): "act_shape action_shape",
+        ("0",): "seed idx",
+        ("0.99",): "gamma",
+        ("0.005",): "tau",
+        ("0.2",): "alpha eps_clip clip clip_range clip_ratio action_std_init",
+        ("3e-4",): "lr learning_rate actor_lr critic_lr lr_actor lr_critic",
+        ("1.0",): "max_action action_scale",
+        ("False",): "capture_video",
+        ("False", "True"): "has_continuous_action_space continuous is_continuous discrete is_discrete",
+        ('"cpu"',): "device",
+        ('"rlperf"',): "run_name",
+        ('"Pendulum-v1"', '"CartPole-v1"'): "env_id env_name",
+        (
+            'gymnasium.make("Pendulum-v1")',
+            'gymnasium.make("CartPole-v1")',
+            'gymnasium.make_vec("CartPole-v1", num_envs=8)',
+        ): "env",
+        (
+            'gymnasium.make_vec("Pendulum-v1", num_envs=8)',
+            'gymnasium.make_vec("CartPole-v1", num_envs=8)',
+        ): "envs vec_env venv",
+        ("gymnasium.spaces.Box(-1.0, 1.0, (3,))",): "observation_space obs_space state_space",
+        ("gymnasium.spaces.Box(-1.0, 1.0, (1,))", "gymnasium.spaces.Discrete(2)"): "action_space act_space",
+    }.items()
+    for name in names.split()
+}
+_GAMES = {"env_id": '"ALE/Breakout-v5"', "env": 'gymnasium.make("ALE/Breakout-v5")'}  # where Atari is installed
+_ENVS = ("env", "envs", "vec_env", "venv")
+_LOCALS = (*_ENVS, "observation_space", "obs_space", "state_space", "action_space", "act_space")
+BUFFERS = ("buffer", "replay_buffer", "memory", "replay", "rb")
+_OBSERVED = tuple(name for name, values in _VALUES.items() if values in (("3",), ("(3,)",)))
+_ACTED = tuple(name for name, values in _VALUES.items() if values in (("1",), ("(1,)",)))
+_CHOSEN = tuple(name for name, values in _VALUES.items() if values == ("2",))
+# Of one transition; an episode has ten steps.
+TRANSITION = {
+    name: value
+    for value, names in {
+        "obs": "obs state observation s o ob next_obs next_state next_observation s2 o2 next_o s_ ns new_obs obs_next",
+        "action": "action act a ac actions",
+        "1.0": "reward rew r",
+        "step % 10 == 9": "done dones d terminated terminal term end",
+        "False": "truncated trunc timeout",
+        "0.5": "value val logp log_prob priority",
+        "[{}]": "infos",
+        "{}": "info",
+        "(obs, action, 1.0, obs, step % 10 == 9)": "transition experience",
+    }.items()
+    for name in names.split()
+}
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A test before it is tried: the object that it measures, and its lines, in several versions to try in turn.
+
+    ``uses`` are what the lines import, by modules and names; no name imports the module. ``unknown`` are the arguments
+    whose values only the author knows; the lines have ``...`` for them. ``given`` are fixtures of the project's.
+    """
+
+    place: str
+    name: str
+    fixture: str
+    test: str
+    uses: tuple[tuple[str, str], ...]
+    bodies: tuple[tuple[str, ...], ...]
+    unknown: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> str:
+        """Return the module that has the object, or makes it."""
+        return self.uses[-1][0] if self.uses else ""
+
+    def source(self, version: int) -> str:
+        """Return the function of its test."""
+        body = "\n".join(self.bodies[version])
+        if self.fixture != "rlperf_replay_sample":
+            body = re.sub(r"\bstored\b", "10_000", body)
+        varied = [name for name in _SIZES if f"={name}" in body]
+        marks = "".join(f'@pytest.mark.parametrize("{name}", {_SIZES[name]})\n' for name in varied)
+        head = f"{marks}def {self.test}({', '.join([self.fixture, *self.given, *varied])}):\n"
+        return head + textwrap.indent(body, "    ") + "\n"
+
+
+def test_name(name: str, fixture: str) -> str:
+    """Return the name of the test of an object by its name."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\W+", "_", name).lower().strip("_")
+    words = words.removeprefix("compute_")
+    last = "" if fixture == "rlperf" else fixture.rpartition("_")[2]
+    return f"test_{words}" if words.endswith(last) else f"test_{words}_{last}"
+
+
+# --------------------------------------------------------------------------- calls with values for their arguments
+
+
+@dataclass(frozen=True)
+class Making:
+    """The lines that make an object and end with its expression, what they import, and what is unknown.
+
+    ``observed`` and ``acted`` are expressions of an observation and an action that fit it. ``setup`` is the argument
+    that makes it ready for each call. ``bases`` are the names of the object's classes.
+    """
+
+    lines: tuple[str, ...]
+    expression: str
+    uses: tuple[tuple[str, str], ...] = ()
+    unknown: tuple[str, ...] = ()
+    observed: str = "np.random.rand(3).astype(np.float32)"
+    acted: str = "np.random.rand(1).astype(np.float32)"
+    setup: str = ""
+    bases: frozenset[str] = frozenset()
+
+
+def makings(
+    name: str,
+    function: Callable[..., Any] | None,
+    known: Mapping[str, Sequence[Making]],
+    uses: tuple[tuple[str, str], ...] = (),
+) -> list[Making]:
+    """Return the calls of a function or class to try in turn, with values for the parameters that need one.
+
+    ``known`` are values of the project's own for some names, which come before the others.
+    """
+    chosen: dict[str, list[Making]] = {}
+    unknown = []
+    defaults: dict[str, Any] = {}
+    for parameter in parameters_of(function):
+        lower, is_required = parameter.name.lower(), parameter.default is parameter.empty
+        values = [*known.get(lower, ()), *(Making((), value) for value in _VALUES.get(lower, ()))]
+        if lower in _GAMES and find_spec("ale_py") is not None:
+            values.append(Making((), _GAMES[lower], (("ale_py", ""),)))
+        named = set(re.findall(r"\w+", str(parameter.annotation)))
+        values = [value for value in values if value.bases & named] or values
+        if not values and parameter.annotation in (bool, "bool"):
+            values = [Making((), "False")]
+        if not is_required:
+            defaults[lower] = parameter.default
+        if is_required or any(value.expression in _SIZES for value in values):
+            chosen[parameter.name] = values or [Making((), "...")]
+            unknown += [] if values else [parameter.name]
+    count = min(_VERSIONS, max(map(len, chosen.values()), default=1))
+    return [
+        _making(name, {each: row[min(index, len(row) - 1)] for each, row in chosen.items()}, defaults, uses, unknown)
+        for index in range(count)
+    ]
+
+
+def _making(
+    name: str,
+    chosen: Mapping[str, Making],
+    defaults: Mapping[str, Any],
+    uses: tuple[tuple[str, str], ...],
+    unknown: Iterable[str],
+) -> Making:
+    """Return one call; what a test uses again, such as an env, is made on a line of its own."""
+    lines: list[str] = []
+    arguments = {}
+    for each, value in chosen.items():
+        lines += [line for line in value.lines if line not in lines]
+        arguments[each] = each if each in _LOCALS else value.expression
+        if each in _LOCALS and value.expression != each:
+            lines.append(f"{each} = {value.expression}")
+    needed = tuple(dict.fromkeys([*(use for value in chosen.values() for use in value.uses), *uses]))
+    call = f"{name}({', '.join(f'{each}={value}' for each, value in arguments.items())})"
+    observed, acted = _samples(
+        {**{name: repr(value) for name, value in defaults.items()}, **{k.lower(): v for k, v in arguments.items()}}
+    )
+    return Making(tuple(lines), call, needed, tuple(unknown), observed, acted)
+
+
+def _samples(arguments: Mapping[str, str]) -> tuple[str, str]:
+    """Return expressions of an observation and an action, for what is made with these arguments."""
+    observed, acted = Making((), "").observed, Making((), "").acted
+    for name, value in arguments.items():
+        if re.fullmatch(r"\d+", value):
+            observed = _random(f"{value}") if name in _OBSERVED else observed
+            acted = f"step % {value}" if name in _CHOSEN else _random(value) if name in _ACTED else acted
+        elif re.fullmatch(r"[(\[][\d, ]+[)\]]", value):
+            observed = _random(f"*{value}") if name in _OBSERVED else observed
+            acted = _random(f"*{value}") if name in _ACTED else acted
+        elif name in _LOCALS and name in _ENVS:
+            observed, acted = f"{name}.observation_space.sample()", f"{name}.action_space.sample()"
+        elif name in _LOCALS:
+            is_action = name.startswith("ac")
+            observed, acted = (observed, f"{name}.sample()") if is_action else (f"{name}.sample()", acted)
+    return observed, acted
+
+
+def _random(shape: str) -> str:
+    return f"np.random.rand({shape}).astype(np.float32)"
+
+
+def parameters_of(function: Callable[..., Any] | None) -> list[inspect.Parameter]:
+    """Return the parameters of a function or class that take one argument; none where Python does not know them."""
+    if function is None:
+        return []
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each for each in signature.parameters.values() if each.kind not in variadic and each.name != "self"]
+
+
+def call_text(name: str, function: Callable[..., Any], values: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return a method's call with values for the parameters that need one, and the names of unknown ones."""
+    given = {}
+    for parameter in parameters_of(function):
+        if parameter.default is parameter.empty:
+            lower = parameter.name.lower()
+            given[parameter.name] = values.get(lower) or next(iter(_VALUES.get(lower, ())), "...")
+    call = f"{name}({', '.join(f'{each}={value}' for each, value in given.items())})"
+    return call, [each for each, value in given.items() if value == "..."]
+
+
+def fitted(making: Making, shapes: Mapping[str, tuple[int, ...]]) -> Making:
+    """Return a making whose observation and action have other shapes, where those of its arguments are not these."""
+    texts = {"obs": making.observed, "action": making.acted}
+    for kind, shape in shapes.items():
+        several = ", ".join(map(str, shape))
+        if texts[kind] not in (_random(several), _random(f"*{shape}")) and "np.random" in texts[kind]:
+            texts[kind] = _random(several)
+    return replace(making, observed=texts["obs"], acted=texts["action"])
+
+
+def fill(name: str, method: str, function: Callable[..., Any], making: Making) -> tuple[list[str], list[str]]:
+    """Return the lines that fill an object with transitions, and the names of unknown arguments."""
+    call, unknown = call_text(f"{name}.{method}", function, TRANSITION)
+    if len(call) > _LONG:
+        call = re.sub(r"\b\w+=", "", call)
+    lines = [f"for step in range({'stored' if '=stored' in making.expression else '10_000'}):"]
+    words = {TRANSITION.get(each.name.lower()) for each in parameters_of(function)}
+    if words & {"obs", TRANSITION["transition"]}:
+        lines.insert(0, f"obs = {making.observed}")
+    if words & {"action", TRANSITION["transition"]}:
+        lines.insert(
+            len(lines) if "step" in making.acted else 0, f"{'    ' * ('step' in making.acted)}action = {making.acted}"
+        )
+    return [*lines, f"    {call}"], unknown
+
+
+# --------------------------------------------------------------------------- the file
+
+
+def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str]) -> str:
+    """Return the module that has these tests, with the imports of all at its top."""
+    taken: dict[str, tuple[str, str]] = {}
+    imports: set[str] = set()
+    bodies = []
+    for text in texts:
+        own, body = _divided(text)
+        imports.update(own)
+        bodies.append(body)
+    for draft, version in drafts:
+        source = draft.source(version)
+        for module, name in draft.uses:
+            if not name:
+                imports.add(
+                    f"import {module}" if re.search(rf"\b{module}\b", source) else f"import {module}  # noqa: F401"
+                )
+                continue
+            alias = name
+            if taken.setdefault(name, (module, name)) != (module, name):
+                alias = f"{module.rpartition('.')[2]}_{name}"
+                source = re.sub(rf"(?<![\w.]){name}\b", alias, source)
+            imports.add(f"from {module} import {name}" + (f" as {alias}" if alias != name else ""))
+        bodies.append(source.rstrip())
+    everything = "\n".join(bodies)
+    for word, module in _NEEDED.items():
+        if re.search(rf"(?<![\w.]){re.escape(word)}", everything):
+            imports.add(f"import {module}" + (" as np" if module == "numpy" else ""))
+    plain = {line.partition("  #")[0] for line in imports if "#" not in line}
+    lines = sorted((line for line in imports if "#" not in line or line.partition("  #")[0] not in plain), key=_order)
+    return "\n\n\n".join([f"{head}\n" + "\n".join(_merged(lines)), *bodies]) + "\n"
+
+
+def _order(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), line.lower()
+
+
+def _merged(lines: Iterable[str]) -> Iterator[str]:
+    """Yield imports, with the names that come from one module on one line."""
+    names: dict[str, list[str]] = {}
+    for line in lines:
+        found = re.fullmatch(r"from (\S+) import (.+)", line)
+        if found:
+            names.setdefault(found[1], []).append(found[2])
+        else:
+            yield line
+    for module, several in names.items():
+        yield f"from {module} import {', '.join(sorted(several))}"
+
+
+def _divided(source: str) -> tuple[list[str], str]:
+    """Return the imports at the top of a module, and the rest of its text."""
+    module = ast.parse(source)
+    body = module.body if ast.get_docstring(module) is None else module.body[1:]
+    count = next((index for index, node in enumerate(body) if not isinstance(node, (ast.Import, ast.ImportFrom))), None)
+    imports = [ast.unparse(node) for node in body[:count]]
+    last = max((node.end_lineno or 0 for node in body[:count]), default=0)
+    return imports, "\n".join(source.splitlines()[last:]).strip("\n")
+
+
+def without(text: str, dropped: Collection[str]) -> str:
+    """Return a module's text without some of its tests."""
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.FunctionDef) and node.name in dropped:
+            del lines[min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1 : node.end_lineno]
+    return re.sub(r"\n{4,}", "\n\n\n", "".join(lines))
+
+
+def tests_in(text: str) -> list[str]:
+    """Return the names of the tests in a module."""
+    return [
+        node.name
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]

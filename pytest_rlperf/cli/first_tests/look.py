@@ -1,0 +1,143 @@
+"""A process that imports a project's modules and looks at the objects in them: what to measure, and how to make it.
+
+It runs in the project's environment, has its orders in its first argument, and tells each thing that it begins, finds
+or passes over. Its reader ends it where a module takes too long, and starts it again without that module. It writes no
+file in the project: an import that would is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from pytest_rlperf.cli.first_tests import built, envs, objects, told
+from pytest_rlperf.cli.first_tests.drafts import Draft
+from pytest_rlperf.cli.first_tests.project import Project, registry
+
+_MOST = 6  # tests of one kind, and half as many of wrappers and of plain calls; further ones are named
+_MORE = "more of a kind that has tests: rlperf init MODULE:NAME writes its test"
+_MODIFIES = ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate")
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A module of the project: the name to import it by, its file, and whether it is one of its tests or examples."""
+
+    name: str
+    path: str
+    is_test: bool = False
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What to look at: the project, where to import from, its modules, and those that an earlier process ended in.
+
+    ``wanted`` are objects by module and name: of nothing else are there drafts then. Of a library whose tests are
+    written already, ``envs_only`` are looked for.
+    """
+
+    root: str
+    entries: list[str]
+    sources: list[Source]
+    ended: list[str]
+    wanted: list[tuple[str, str]] = []
+    envs_only: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of what the process tells: that something begins, was found, or is passed over and why."""
+
+    begins: str = ""
+    draft: Draft | None = None
+    place: str = ""
+    reason: str = ""
+    loaded: list[str] = []
+
+
+def main() -> None:
+    """Look, as the orders say."""
+    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    sys.path[:] = [*orders.entries, *(each for each in sys.path if each)]
+    _refuse_writing(orders.root)
+    project = _imported(orders)
+    for draft in _chosen(project, envs_only=orders.envs_only):
+        told.tell(Report(draft=draft))
+    told.tell(Report(loaded=sorted({name.partition(".")[0] for name in sys.modules})))
+    os._exit(0)  # threads and exit handlers of the project's have nothing more to do
+
+
+def _tell(*, begins: str = "", place: str = "", reason: str = "") -> None:
+    told.tell(Report(begins=begins, place=place, reason=reason))
+
+
+def _refuse_writing(root: str) -> None:
+    """Have this process raise PermissionError where it would write below a directory."""
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        name = event.removeprefix("os.").removeprefix("shutil.")
+        if event == "open":
+            path, mode, flags = arguments
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) if mode is None else bool(set("wax+") & set(str(mode)))
+        else:
+            path, writes = next(iter(arguments), None), name in _MODIFIES
+        if writes and isinstance(path, (str, bytes, os.PathLike)):
+            place = os.path.realpath(os.fsdecode(path))
+            if place.startswith(root + os.sep):
+                raise PermissionError(f"rlperf init lets nothing write {os.path.relpath(place, root)} while it looks")
+
+    sys.addaudithook(audit)
+
+
+def _imported(orders: Orders) -> Project:
+    """Import every module, those of tests last; tell of those that fail, with the error."""
+    tops = {each.name.partition(".")[0] for each in orders.sources if not each.is_test}
+    project = Project(tops, _tell, orders.ended, orders.wanted)
+    for source in orders.sources:
+        if source.path in orders.ended:
+            continue
+        _tell(begins=source.path)
+        before = set(registry())
+        reason = ""
+        try:
+            module = importlib.import_module(source.name)
+            loaded = getattr(module, "__file__", None)
+            if loaded and os.path.realpath(loaded) == os.path.realpath(source.path):
+                (project.tests if source.is_test else project.own).append(module)
+            elif loaded:
+                reason = f"{source.name} is imported from another place: pip install -e ."
+        except BaseException as error:  # also SystemExit, and pytest's own for skipping
+            first, *_ = str(error).splitlines() or [""]
+            reason = f"importing it fails: {type(error).__name__}{first and ': '}{first:.200}"
+        project.registered |= {each: source.name for each in registry() if each not in before}
+        if reason and not source.is_test:
+            _tell(place=os.path.relpath(source.path), reason=reason)
+    return project
+
+
+def _chosen(project: Project, *, envs_only: bool) -> Iterator[Draft]:
+    """Yield the drafts to try: all of named objects, else a few of a kind; envs first, as agents are made with them."""
+    finders = [envs.registered_envs, envs.agents_envs]
+    if not envs_only or project.wanted:
+        finders += [envs.abstract_classes, envs.functions_of_envs, envs.classes_of_envs]
+        finders += [objects.functions, objects.buffers, objects.agents, built.built]
+    counts: dict[tuple[str, str], int] = {}
+    for draft in (draft for find in finders for draft in find(project)):
+        if project.wanted:
+            if any(draft.uses[-1:] == (each,) for each in project.wanted):
+                yield draft
+        elif draft.unknown:
+            what = ":".join(draft.uses[-1])
+            project.tell(
+                place=draft.place, reason=f"takes {', '.join(draft.unknown)}: rlperf init {what} begins its test"
+            )
+        else:
+            lines = draft.bodies[0]
+            kind = "wrapper" if any("env=" in each for each in lines) else lines[-1].partition("unit=")[2]
+            counts[draft.fixture, kind] = counts.get((draft.fixture, kind), 0) + 1
+            if counts[draft.fixture, kind] <= (_MOST // 2 if kind else _MOST):
+                yield draft
+            else:
+                project.tell(place=draft.place, reason=_MORE)

@@ -1,0 +1,159 @@
+"""An imported project: its modules, what they define, and the values of its own that calls are tried with."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Protocol
+
+from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of, test_name
+
+_KNOWN_MOST = 3  # values of the project's own for one name
+_FOREIGN = {"builtins", "collections", "torch", "flax"}  # whose methods are no component's
+
+
+class Tell(Protocol):
+    """What tells the process that reads: that something begins, or is passed over and why."""
+
+    def __call__(self, *, begins: str = "", place: str = "", reason: str = "") -> None:
+        """Tell one of these."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A replay buffer of the project's, for agents that take one: the lines that make and fill ``buffer``."""
+
+    module: str
+    lines: tuple[str, ...]
+    uses: tuple[tuple[str, str], ...]
+
+
+@dataclass
+class Project:
+    """The modules of a project, and of its tests and examples.
+
+    ``tops`` are its packages, and its modules outside of one. ``registered`` are the ids of envs that gymnasium knows
+    since the import of a module. ``known`` are values for parameters by their names. ``ended`` is what an earlier
+    process ended in: a file, or an object as ``module:name``. ``wanted`` are named objects; others are left out then.
+    """
+
+    tops: set[str]
+    tell: Tell
+    ended: list[str]
+    wanted: list[tuple[str, str]]
+    own: list[ModuleType] = field(default_factory=list)
+    tests: list[ModuleType] = field(default_factory=list)
+    registered: dict[str, str] = field(default_factory=dict)
+    known: dict[str, list[Making]] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def is_own(self, of: Any) -> bool:
+        """Return whether a class or function is the project's."""
+        return str(getattr(of, "__module__", "")).partition(".")[0] in self.tops
+
+    def is_wanted(self, of: Any) -> bool:
+        """Return whether an object was named."""
+        return (of.__module__, of.__name__) in self.wanted
+
+    def know(self, name: str, making: Making) -> None:
+        """Keep a value of the project's own for parameters of a name."""
+        if len(self.known.setdefault(name, [])) < _KNOWN_MOST:
+            self.known[name].append(making)
+
+    def known_in(self, module: ModuleType) -> dict[str, list[Making]]:
+        """Return the known values, those of one module first."""
+        name = module.__name__
+        return {
+            each: sorted(values, key=lambda value: all(use[0] != name for use in value.uses))
+            for each, values in self.known.items()
+        }
+
+    def definitions(self) -> Iterator[tuple[ModuleType, str, Any]]:
+        """Yield the public classes and functions that the modules define."""
+        for module in self.own:
+            for name, of in list(vars(module).items()):
+                is_defined = isinstance(of, type) or inspect.isfunction(of)
+                if is_defined and name[0] != "_" and (of.__module__, of.__name__) == (module.__name__, name):
+                    yield module, name, of
+
+    def classes(self) -> Iterator[tuple[ModuleType, str, type]]:
+        """Yield the public classes that the modules define, without abstract ones."""
+        for module, name, of in self.definitions():
+            if isinstance(of, type) and not inspect.isabstract(of):
+                yield module, name, of
+
+    def draft(
+        self,
+        place: str,
+        name: str,
+        fixture: str,
+        uses: Iterable[tuple[str, str]],
+        bodies: Iterable[Iterable[str]],
+        unknown: Iterable[str] = (),
+        given: tuple[str, ...] = (),
+    ) -> Draft:
+        """Return a draft, with a test's name that no other draft has."""
+        uses = tuple(dict.fromkeys(uses))
+        test = test_name(name, fixture)
+        if self._names.setdefault(test, place) != place and uses:
+            test = test_name(f"{uses[-1][0].rpartition('.')[2]}_{name}", fixture)
+        count = 1
+        while self._names.setdefault(test, place) != place or (count > 1 and test in self._names):
+            count += 1
+            test = f"{test.rstrip('0123456789').removesuffix('_')}_{count}"
+            if test not in self._names:
+                self._names[test] = place
+                break
+        versions = tuple(dict.fromkeys(tuple(body) for body in bodies))
+        return Draft(place, name, fixture, test, uses, versions, tuple(dict.fromkeys(unknown)), given)
+
+
+def registry() -> dict[str, Any]:
+    """Return the envs that gymnasium knows, by their ids; none where it is not imported."""
+    return getattr(sys.modules.get("gymnasium"), "registry", None) or {}
+
+
+def place_of(of: Any) -> str:
+    """Return the place of a definition, as an editor opens it; of anything else its module's file."""
+    try:
+        return f"{os.path.relpath(str(inspect.getsourcefile(of)))}:{inspect.getsourcelines(of)[1] or 1}"
+    except (TypeError, OSError, ValueError):
+        file = getattr(sys.modules.get(getattr(of, "__module__", "")), "__file__", None)
+        return os.path.relpath(file) if file else str(getattr(of, "__module__", of))
+
+
+def method_of(of: Any, names: Iterable[str]) -> str:
+    """Return the first of some names that a class has a method of, of its own or of its library's; "" without one.
+
+    ``train`` of a PyTorch module only sets a mode.
+    """
+    for name in names:
+        owner = next((each for each in getattr(of, "__mro__", ()) if name in vars(each)), None)
+        is_mode = name == "train" and "Module" in bases_of(of)
+        is_foreign = owner is None or owner.__module__.partition(".")[0] in _FOREIGN
+        if not is_mode and not is_foreign and callable(getattr(of, name)):
+            return name
+    return ""
+
+
+def names_of(function: Callable[..., Any] | None) -> list[str]:
+    """Return the names of a function's parameters."""
+    return [each.name for each in parameters_of(function)]
+
+
+def bases_of(of: Any) -> frozenset[str]:
+    """Return the names of a class and of all that it is derived from."""
+    return frozenset(each.__name__ for each in getattr(of, "__mro__", ()))
+
+
+def steps(value: Any) -> bool:
+    """Return whether an object, or a class, is an env by its methods."""
+    try:
+        return not isinstance(value, ModuleType) and all(callable(getattr(value, name)) for name in ("reset", "step"))
+    except Exception:  # attributes of a stranger's object may raise anything
+        return False

@@ -1,0 +1,201 @@
+"""The modules of a project, and what a process that imports them finds in them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+import msgspec
+
+from pytest_rlperf.cli.first_tests.drafts import Draft
+from pytest_rlperf.cli.first_tests.look import Orders, Report, Source
+from pytest_rlperf.cli.first_tests.told import Told
+from pytest_rlperf.sides.installs import installs_from, is_project
+from pytest_rlperf.sides.trees import is_environment
+
+_TESTS = {"bench", "benchmark", "benchmarks", "example", "examples", "scripts", "test", "tests", "tutorials"}
+_NOT_SEARCHED = {"doc", "docs", "build", "dist"}
+_TEST_FILES = ("test_*.py", "*_test.py", "conftest.py")
+_NO_CODE = ("setup.py", "noxfile.py")
+# Only test modules that hold what a test could measure are imported.
+_BUILDS = re.compile(r"^(def _?(make|build|create|get|new|setup)|@(pytest\.)?fixture|\w+ = \[)", re.MULTILINE)
+_SILENCE_S = 60.0
+_RESTARTS = 10
+
+
+@dataclass
+class Search:
+    """A search of a project: its modules, what was found, what was passed over and why, and the packages imported.
+
+    ``known`` are the libraries with tests already that the project itself is.
+    """
+
+    sources: dict[str, tuple[Source, Path]] = field(default_factory=dict)
+    drafts: list[Draft] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    imported: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+    copies: list[Path] = field(default_factory=list)  # directories of packages that are installed as copies
+
+    @property
+    def tops(self) -> set[str]:
+        """Return the project's packages, and modules outside of one."""
+        return {name.partition(".")[0] for name, (source, _) in self.sources.items() if not source.is_test}
+
+    @property
+    def entries(self) -> set[Path]:
+        """Return the directories from which what was found is imported."""
+        return {self.sources[each.module][1] for each in self.drafts if each.module in self.sources}
+
+
+def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
+    """Search a project for what can be measured; of objects named ``module:name`` alone, if any are.
+
+    ``known`` are libraries, whose components have tests already. LookupError where no module has the name.
+    """
+    result = Search()
+    installed = _installed_packages(root.resolve())
+    for source, entry in _sources(root.resolve(), installed):
+        result.sources.setdefault(source.name, (source, entry))
+    result.copies = [place for place in installed if not place.is_relative_to(root.resolve())]
+    result.known = result.tops & set(known)
+    wanted = [_wanted(name, result.sources) for name in names]
+    orders = Orders(
+        root=str(root.resolve()),
+        entries=list(dict.fromkeys(str(entry) for _, entry in result.sources.values())),
+        sources=[each for each, _ in result.sources.values() if not (each.is_test and result.known)],
+        ended=[],
+        wanted=wanted,
+        envs_only=bool(result.known),
+    )
+    for _ in range(_RESTARTS):
+        begun = _look(orders, result)
+        if not begun or begun in orders.ended:
+            break
+        orders.ended.append(begun)
+    for module, name in wanted:
+        if not any((module, name) in each.uses for each in result.drafts) and not result.skipped:
+            raise LookupError(f"{module} has no {name} that a fixture measures by itself")
+    return result
+
+
+def _look(orders: Orders, result: Search) -> str:
+    """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
+    told = Told(
+        Report,
+        ["-c", "from pytest_rlperf.cli.first_tests.look import main; main()", msgspec.json.encode(orders).decode()],
+        cwd=Path(orders.root),
+        env=_environment(),
+        silence_s=_SILENCE_S,
+    )
+    begun = ""
+    kept = len(result.drafts), len(result.skipped)
+    for report in told:
+        begun = report.begins or begun
+        if report.draft is not None:
+            result.drafts.append(report.draft)
+        if report.reason:
+            result.skipped.append((report.place, report.reason))
+        result.imported |= {*report.loaded}
+    if not told.ended:
+        return ""
+    del result.drafts[kept[0] :], result.skipped[kept[1] :]
+    what = os.path.relpath(begun) if begun.startswith(os.sep) else begun
+    last = "".join(told.output.strip().splitlines()[-1:])
+    result.skipped.append((what, f"looking at it {told.ended}{last and ': '}{last}"))
+    return begun or "nothing"
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of a process that looks: no file of bytecode, and no window."""
+    return {
+        "MPLBACKEND": "Agg",
+        "SDL_VIDEODRIVER": "dummy",
+        "SDL_AUDIODRIVER": "dummy",
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _wanted(name: str, sources: Mapping[str, tuple[Source, Path]]) -> tuple[str, str]:
+    """Return the module and the name of a wanted object; LookupError where the project has no such module."""
+    place, _, wanted = name.partition(":")
+    for source, _ in sources.values():
+        if place in (source.name, os.path.relpath(source.path)):
+            return source.name, wanted
+    known = ", ".join([each for each, (source, _) in sources.items() if not source.is_test][:10])
+    raise LookupError(f"no module {place} in the project; there is: {known or 'no file'}")
+
+
+# --------------------------------------------------------------------------- modules
+
+
+def _sources(root: Path, installed: Mapping[Path, str]) -> Iterator[tuple[Source, Path]]:
+    """Yield the modules of a project, each with the directory to import it from; those of its tests last.
+
+    Of a package that is installed as a copy, as some builders do, there is the package alone.
+    """
+    for place, name in installed.items():
+        if not place.is_relative_to(root):
+            yield Source(name, str(place / "__init__.py")), place.parent
+    found = [_module(path, root, installed, is_test=is_test) for path, is_test in _files(root)]
+    yield from sorted(found, key=lambda each: each[0].is_test)
+
+
+def _installed_packages(root: Path) -> dict[Path, str]:
+    """Return the directories of packages that are installed from a tree, by the names that they are imported by."""
+    from importlib.util import find_spec
+
+    found = {}
+    for install in installs_from(root):
+        for name in install.names or (install.name.replace("-", "_"),):
+            try:
+                spec = find_spec(name)
+            except (ImportError, ValueError):
+                continue
+            for place in (spec.submodule_search_locations or ()) if spec else ():
+                found[Path(place).resolve()] = name
+    return found
+
+
+def _files(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the files of Python in a project, but for documentation and environments, and whether each is a test."""
+    for directory, names, files in os.walk(root):
+        place = Path(directory)
+        names[:] = sorted(
+            name
+            for name in names
+            if name[0] not in "._" and name not in _NOT_SEARCHED and not is_environment(place / name)
+        )
+        for name in sorted(files):
+            if not name.endswith(".py") or (name[0] == "_" and name != "__init__.py") or name in _NO_CODE:
+                continue
+            is_test = bool(_TESTS & {*place.relative_to(root).parts}) or _matches(name, _TEST_FILES)
+            if not is_test or _BUILDS.search((place / name).read_text(encoding="utf-8", errors="replace")):
+                yield place / name, is_test
+
+
+def _matches(name: str, patterns: Collection[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: bool) -> tuple[Source, Path]:
+    """Return a module with the name to import it by: as it is installed, from beside its package, or its project."""
+    for place, name in installed.items():
+        if path.is_relative_to(place):
+            parts = (name, *path.relative_to(place).with_suffix("").parts)
+            return Source(".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path), is_test), place.parent
+    entry = path.parent
+    while (entry / "__init__.py").is_file():
+        entry = entry.parent
+    if entry == path.parent and not is_test:  # in no package
+        places = [each for each in (entry, *entry.parents) if each == root or root in each.parents]
+        entry = next((each for each in places if each.name == "src" or each == root or is_project(each)), entry)
+        if not all(part.isidentifier() for part in path.parent.relative_to(entry).parts):
+            entry = path.parent
+    parts = path.relative_to(entry).with_suffix("").parts
+    return Source(".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path), is_test), entry

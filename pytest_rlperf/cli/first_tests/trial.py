@@ -1,0 +1,129 @@
+"""The trial of written tests: a plugin of pytest that tells how each ends, and whether it runs the project's code.
+
+It is loaded by ``-p`` in a process that ``rlperf init`` starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytest_rlperf.cli.first_tests import told
+
+ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
+"""The variables with the directories of the project's code, and with the packages whose compiled code counts."""
+
+_LONG_S = 1.0
+
+
+class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line that the trial tells: a test begins or has ended, with its error; or the file could not be imported."""
+
+    begins: str = ""
+    ends: str = ""
+    error: str = ""
+    runs_code: bool = False
+    took_s: float = 0.0
+    line: int = 0
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Tell that a test begins."""
+    told.tell(Tried(begins=nodeid))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a case that is larger than one that took long."""
+    name = item.nodeid.partition("[")[0]
+    if item.session.stash.get(_TOOK_S, {}).get(name, 0.0) > _LONG_S:
+        pytest.skip("a smaller case takes long")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Note whether the test runs a function of the project's, until the first one."""
+    observer = _Observer(os.environ[ROOT].split(os.pathsep), os.environ[TOPS].split(","), item.path)
+    item.stash[_OBSERVED] = observer
+    sys.setprofile(observer)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+class _Observer:
+    """A profiling function that looks for the first call of the project's code."""
+
+    def __init__(self, roots: list[str], tops: list[str], test: Path) -> None:
+        self._roots, self._tops, self._test = [f"{root}{os.sep}" for root in roots], tops, str(test)
+        self.runs_code = False
+        self.began_s = time.monotonic()
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            found = code.co_name != "<module>" and self._is_own(code.co_filename)
+        else:
+            owner = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
+            found = event == "c_call" and isinstance(owner, str) and owner.partition(".")[0] in self._tops
+        if found:
+            self.runs_code = True
+            sys.setprofile(None)
+
+    def _is_own(self, path: str) -> bool:
+        """Whether a file is the project's, and none of its tests."""
+        root = next((each for each in self._roots if path.startswith(each)), "")
+        if not root or path == self._test:
+            return False
+        *directories, name = Path(path.removeprefix(root)).parts
+        is_test = re.fullmatch(r"(test_.*|.*_test|conftest)\.py", name)
+        return not is_test and {"test", "tests", "testing", "site-packages"}.isdisjoint(directories)
+
+
+_TOOK_S = pytest.StashKey[dict[str, float]]()
+_OBSERVED = pytest.StashKey[_Observer]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell how a test ended, by its first phase that did not pass, or by its call."""
+    report = yield
+    if report.when == "call" or not report.passed:
+        observer = item.stash.get(_OBSERVED, None)
+        error = "" if report.passed else _error(report)
+        took_s = 0.0 if observer is None else time.monotonic() - observer.began_s
+        told.tell(
+            Tried(ends=item.nodeid, error=error, runs_code=observer is not None and observer.runs_code, took_s=took_s)
+        )
+    return report
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Tell of a file that could not be imported, with the line of its import that failed."""
+    if report.failed:
+        text = str(report.longrepr)
+        lines = re.findall(r"^(\S+\.py):(\d+): in ", text, re.MULTILINE)
+        own = next((int(line) for path, line in lines if path.endswith(report.nodeid.rpartition("/")[2])), 0)
+        told.tell(Tried(error=_error(report), line=own))
+
+
+def _error(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return the error of a test, with the last place in the project's code."""
+    if isinstance(report.longrepr, tuple):  # skipped: path, line, reason
+        return str(report.longrepr[2])
+    text = str(report.longrepr or "")
+    lines = text.strip().splitlines() or [""]
+    error = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[-1])
+    places = re.findall(r"^([^\s/][^\s:]*\.py:\d+): ", text, re.MULTILINE)
+    return f"{error} ({places[-1]})" if places else error

@@ -1,0 +1,128 @@
+"""Written tests on trial: each version of each is run by pytest, until one passes or none is left."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from pytest_rlperf.cli.first_tests import trial
+from pytest_rlperf.cli.first_tests.drafts import Draft, composed, tests_in, without
+from pytest_rlperf.cli.first_tests.search import Search
+from pytest_rlperf.cli.first_tests.told import Told
+
+_SILENCE_S = 30.0  # of a test, and of collecting
+_LONG_S = 5.0  # a test that takes this long has its last version tried, which does least
+# As the script `pytest` starts it, without the current directory on sys.path.
+_PYTEST = "import sys; sys.path[:] = filter(None, sys.path); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+_NO_CODE = "it runs none of your code"
+
+
+class Trial:
+    """The drafts of a project's tests, and texts of tests that have one version, with what each try showed.
+
+    ``errors`` are those of tests that do not pass in any version, by their names.
+    """
+
+    def __init__(self, root: Path, output: Path, own: Search, texts: Iterable[str]) -> None:
+        self._root, self._output, self.own = root, output, own
+        self._texts = list(texts)
+        self._versions = {each.test: 0 for each in own.drafts if not each.unknown}
+        self._drafts = {each.test: each for each in own.drafts}
+        self._passed: dict[str, bool] = {name: False for text in self._texts for name in tests_in(text)}
+        self._passed |= dict.fromkeys(self._versions, False)
+        self._first_errors: dict[str, str] = {}
+        self.errors = {each.test: f"{each.name} takes {', '.join(each.unknown)}" for each in own.drafts if each.unknown}
+
+    def draft(self, test: str) -> Draft | None:
+        """Return the draft of a test; None of one that was in a text."""
+        return self._drafts.get(test)
+
+    def left(self) -> list[str]:
+        """Return the tests that have a version to try."""
+        return [test for test, passed in self._passed.items() if not passed]
+
+    def passed(self) -> list[str]:
+        """Return the tests that pass."""
+        return [test for test, passed in self._passed.items() if passed]
+
+    def text(self, head: str) -> str:
+        """Return the file with every test that passes or is to be tried."""
+        drafts = [(self._drafts[test], version) for test, version in self._versions.items() if test in self._passed]
+        return composed(head, drafts, self._texts)
+
+    def run(self) -> None:
+        """Run the tests that are left, and go on to the next version of those that fail."""
+        left = self.left()
+        names = [f"{self._output}::{each}" for each in left]
+        argv = ["-c", _PYTEST, "-p", "rlperf", "-p", trial.__name__, "-p", "no:cacheprovider", *names]
+        if find_spec("xdist") is not None:
+            argv.append("-n0")  # whatever the project's settings say
+        roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
+        env = {**os.environ, trial.ROOT: roots, trial.TOPS: ",".join(sorted(self.own.tops))}
+        told = Told(trial.Tried, argv, cwd=Path(), env=env, silence_s=_SILENCE_S)
+        errors: dict[str, str] = {}
+        took_s: dict[str, float] = {}
+        seen: dict[str, bool] = {}  # whether a test runs the project's code
+        begun = ""
+        for each in told:
+            name = (each.begins or each.ends).rpartition("::")[2].partition("[")[0]
+            begun = name or begun
+            if each.ends:
+                seen[name] = seen.get(name, False) or each.runs_code
+                took_s[name] = max(took_s.get(name, 0.0), each.took_s)
+                if each.error:
+                    errors.setdefault(name, each.error)
+            elif each.error:
+                errors |= dict.fromkeys(self._importing(each.line) or left, each.error)
+        if told.ended and not (errors or seen):
+            errors = dict.fromkeys([begun] if begun else left, _why(told))
+        elif told.ended and begun not in seen and begun in left:
+            errors[begun] = told.ended
+        for test in left:
+            if test in errors or test in seen:
+                error = errors.get(test) or ("" if seen.get(test) else _NO_CODE)
+                self._judge(test, error, took_s.get(test, 0.0))
+
+    def _judge(self, test: str, error: str, took_s: float) -> None:
+        """Keep a version that passes; else go on to the next, and drop a test without one."""
+        draft, version = self._drafts.get(test), self._versions.get(test, 0)
+        if error:
+            self._first_errors.setdefault(test, f"{self._tried(draft, version)}{error}")
+        is_last = draft is None or version + 1 == len(draft.bodies)
+        if not error and (is_last or took_s < _LONG_S):
+            self._passed[test] = True
+        elif draft is not None and not is_last:
+            self._versions[test] = version + 1 if took_s < _LONG_S else len(draft.bodies) - 1
+        else:
+            self.errors[test] = self._first_errors[test]
+            del self._passed[test]
+            self._texts = [without(text, [test]) for text in self._texts]
+            self._texts = [text for text in self._texts if tests_in(text) or "@pytest.fixture(autouse" in text]
+
+    @staticmethod
+    def _tried(draft: Draft | None, version: int) -> str:
+        """Return the call that a draft tries, for an error that may come from its arguments."""
+        return "" if draft is None or draft.fixture == "rlperf_gae" else f"{draft.bodies[version][-1]}: "
+
+    def _importing(self, line: int) -> list[str]:
+        """Return the tests that need the import at a line of the file."""
+        lines = self._output.read_text(encoding="utf-8").splitlines()
+        found = re.match(r"(?:from|import) (\S+)", lines[line - 1]) if 0 < line <= len(lines) else None
+        if found is None:
+            return []
+        return [
+            test
+            for test in self.left()
+            if test in self._drafts
+            and any(module == found[1] or f"{module}.{name}" == found[1] for module, name in self._drafts[test].uses)
+        ]
+
+
+def _why(told: Told[trial.Tried]) -> str:
+    """Return why pytest ran no test: its own error, as it wrote it."""
+    lines = [line.strip() for line in told.output.splitlines() if line.strip()]
+    named = next((line for line in reversed(lines) if re.search(r"error: |Error: |^ERROR", line)), "")
+    return f"pytest {told.ended}: {named or (lines or [''])[-1]:.200}"
