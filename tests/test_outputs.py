@@ -22,6 +22,7 @@ from pytest_rlperf.cli.command import Exit, UsageError, parse
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
 from pytest_rlperf.model.measured import CounterChange
+from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.exports import benchmark_document
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
@@ -116,10 +117,17 @@ def test_pytest_benchmark_compares_our_files(tmp_path: Path) -> None:
 def test_runs_read_back_as_they_were() -> None:
     """All that the model holds goes through the file and back; reasons come back in words."""
     tests = outcomes("a.py::test_é[1]", "b.py::t")
-    document = builders.run_document(HERE, tests, ["a baseline"], ["a note"], provenance=ORIGIN, failed=["b.py::t"])
-    assert parse(written(document).encode(), "x") == RunFile(
-        HERE, ("a baseline",), ("a note",), {key: as_read(test) for key, test in tests.items()}, ORIGIN, ("b.py::t",)
+    part = ChangedPart(Kind.FUNCTION, "a.py", "f", 1, 2, was="def f():\n    1", now="def f():\n    2")
+    tests["b.py::t"] = replace(tests["b.py::t"], touched=(Touched(part),))
+    others: dict[str, Any] = {"provenance": ORIGIN, "failed": ("b.py::t",), "tolerances": {"b.py::t": 0.05}}
+    document = builders.run_document(HERE, tests, ["a baseline"], ["a note"], **others)
+    read = parse(written(document).encode(), "x")
+    assert read == RunFile(
+        HERE, ("a baseline",), ("a note",), {key: as_read(test) for key, test in tests.items()}, **others
     )
+    assert isinstance(read, RunFile)
+    (touched,) = read.tests["b.py::t"].touched
+    assert (touched.part.was, touched.part.now) == (part.was, part.now)  # which no comparison of parts looks at
 
 
 def as_read(test: Outcome) -> Outcome:
@@ -154,8 +162,11 @@ def test_other_files_are_refused_with_the_place(text: str, values: tuple[str, ..
 
 
 def test_impossible_figures_are_refused_with_their_place(wording: Wording) -> None:
-    """A time of nothing would be divided by later."""
-    document = builders.run_document(HERE, outcomes("a::b"), [], [])
+    """A time of nothing would be divided by later, and so would one plus a tolerance."""
+    document = builders.run_document(HERE, outcomes("a::b"), [], [], tolerances={"a::b": -1.0})
+    with wording.raises(UsageError):
+        parse(written(document).encode(), "x")
+    document["tolerances"] = {}
     document["tests"]["a::b"]["result"]["workers"][3]["wall"]["call_s"] = -1.0
     text = written(document)
     with wording.raises(UsageError):
@@ -199,7 +210,7 @@ def test_the_latest_run_is_shown_without_a_file(tmp_path: Path) -> None:
     assert all(name in shown for name in ("test_sum", "test_max", "latest.json"))
     assert "test_max" not in example.rlperf("show", "test_it.py::test_sum", code=0).out
     page = Path(example.rlperf("show", "test_sum", "--html", code=0).out.strip())
-    assert "test_sum" in page.read_text(encoding="utf-8")
+    assert "<dt>tolerance<dd>±3.0 %" in page.read_text(encoding="utf-8")
     assert "test_it.py::test_max" in example.rlperf("show", "test_mux", code=Exit.USAGE).err
     example.root = example.root / "deep" / "er"
     assert "test_max" in example.rlperf("show", code=0).out

@@ -77,9 +77,10 @@ def test_shards_leave_untested_what_none_of_them_executes() -> None:
 
 def test_shards_become_the_run_that_measures_all() -> None:
     """Merged in any order, tests stand as they were collected, and texts that shards share stand once."""
-    runs = {f"{number}.json": part_of(number, 3) for number in (3, 1, 2)}
+    runs = {f"{number}.json": part_of(number, 3, tolerances={KEYS[number]: number / 100}) for number in (3, 1, 2)}
     merged = merge_shards(runs)
     assert tuple(merged.tests) == KEYS
+    assert merged.tolerances == {KEYS[1]: 0.01, KEYS[2]: 0.02, KEYS[3]: 0.03}
     assert merged.tests == {key: test for run in runs.values() for key, test in run.tests.items()}
     assert (merged.compared, merged.notes) == (("HEAD with main, live",), ("a note",))
     assert (merged.provenance, merged.shard, merged.failed) == (ORIGIN, None, ())

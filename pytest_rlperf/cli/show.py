@@ -134,7 +134,7 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
     against = [] if run.against is None else [f"--rlperf-against={run.against}"]
     command = shlex.join(["pytest", *against, "--rlperf"])
     summary = summary_of(run, outcomes)
-    return render_html(outcomes, summary, tolerances={}, command=command, provenance=run.provenance)
+    return render_html(outcomes, summary, tolerances=run.tolerances, command=command, provenance=run.provenance)
 
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:

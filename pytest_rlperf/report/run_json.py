@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -112,7 +112,7 @@ class RunFile:
     ``strict`` is true where only SAME and FASTER pass. ``against`` is the code that the user had all tests compared
     with, None where the baseline decides about that. ``shard`` is None where all tests were measured. ``parts`` are
     those of a merged run: each has a machine, and ``machine`` is that of the first. ``untested`` are those of the
-    ``changed`` functions that no test runs.
+    ``changed`` functions that no test runs. ``tolerances`` are the tests' by key, 0.03 being 3 %.
     """
 
     machine: Machine
@@ -128,6 +128,7 @@ class RunFile:
     parts: tuple[Part, ...] = ()
     changed: int = 0
     untested: tuple[ChangedPart, ...] = ()
+    tolerances: dict[str, float] = field(default_factory=dict)
 
     def machine_lines(self) -> list[str]:
         """Return a line a machine class, of a merged run with the number of tests that were measured there."""
@@ -145,7 +146,7 @@ class SelfcheckFile:
     tests: dict[str, Selfcheck]
 
 
-_WITH_LINES = frozenset({"message", "notes"})  # texts that may have several lines; names have one
+_WITH_LINES = frozenset({"message", "notes", "was", "now"})  # texts that may have several lines; names have one
 _UNBOUNDED = frozenset({"ceiling", "high"})  # may be infinite, which JSON has as null
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
 _CONFIDENCES = (0.5, 0.999999)  # of an interval whose standard error can be found
@@ -182,6 +183,9 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
         raise ReadingError(f"${path.removesuffix('`')}: {text}") from None
     except RecursionError:
         raise ReadingError("$ is nested too deep") from None
+    for key, tolerance in recorded.tolerances.items() if isinstance(recorded, RunFile) else ():
+        if tolerance < 0:
+            raise ReadingError(f"$.tolerances[{_shown(key)}] is {tolerance}, expected no negative number")
     for key, test in recorded.tests.items():
         if fault := _fault(test):
             raise ReadingError(f"$.tests[{_shown(key)}]{fault}")
@@ -257,7 +261,6 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
     if missing <= shard.count:
         raise MergeError(f"shard {missing} of {shard.count} is missing: give the files of all shards")
     ordered = [runs[number] for number in sorted(runs)]
-    origins = [run.provenance for run in ordered if run.provenance is not None]
     tests = {key: outcome for run in ordered for key, outcome in run.tests.items()}
     unmeasured = {key for run in ordered for key in run.unmeasured}
     failed = {key for run in ordered for key in run.failed} | ({*shard.collected} - {*tests, *unmeasured})
@@ -271,7 +274,7 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
         compared=tuple(dict.fromkeys(text for run in ordered for text in run.compared)),
         notes=tuple(dict.fromkeys(notes)),
         tests={key: tests[key] for key in shard.collected if key in tests},
-        provenance=max(origins, key=lambda origin: origin.dirty, default=None),
+        provenance=max(filter(None, (run.provenance for run in ordered)), key=lambda each: each.dirty, default=None),
         failed=tuple(sorted(failed)),
         unmeasured=tuple(sorted(unmeasured)),
         strict=run.strict,
@@ -279,6 +282,7 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
         parts=tuple(Part(run.machine, tuple(run.tests)) for run in ordered),
         changed=changed,
         untested=untested,
+        tolerances={key: tolerance for run in ordered for key, tolerance in run.tolerances.items()},
     )
 
 

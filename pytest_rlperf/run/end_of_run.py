@@ -125,17 +125,22 @@ class EndOfRun:
             shard=run.shard,
             changed=len(run.coverage.changed),
             untested=tuple(run.coverage.untested),
+            tolerances=self._tolerances(),
         )
+
+    def _tolerances(self) -> dict[str, float]:
+        """Return the tests' tolerances by key."""
+        settings = {result_key(item): self.settings.for_test(item) for item in self.items.values()}
+        return {key: self.run.policy(settings[key]).tolerance for key in settings}
 
     def _page(self) -> str:
         """Return the HTML report; OutputError without jinja2."""
         from pytest_rlperf.report.html import render_html
 
-        settings = {result_key(item): self.settings.for_test(item) for item in self.items.values()}
         return render_html(
             self._outcomes,
             self._summary(verbose=True),
-            tolerances={key: self.run.policy(settings[key]).tolerance for key in settings},
+            tolerances=self._tolerances(),
             command=self._command([], "--rlperf"),
             provenance=self.run.provenance(),
         )
