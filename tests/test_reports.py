@@ -176,7 +176,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names |= {tag, *(name for name, _ in attrs)}
         self._hidden = tag == "style"
-        self.text += {"td": " | ", "th": " | ", **dict.fromkeys(INLINE, " ")}.get(tag, "\v")
+        self.text += {"td": " | ", "th": " | ", "wbr": "", **dict.fromkeys(INLINE, " ")}.get(tag, "\v")
 
     def handle_data(self, data: str) -> None:
         self.text += "" if self._hidden else data

@@ -12,7 +12,8 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import for_log, shown
 from pytest_rlperf.model.stored import Break, Course, Line, LoggedCommit, Machine, Point, Segment, Step
-from pytest_rlperf.report.html import Axis, around, environment
+from pytest_rlperf.report.charts import Axis, around
+from pytest_rlperf.report.html import environment
 
 _CONFIDENCE_Z = 2.5758  # of a normal 99 % interval
 _BLOCKS = "▁▂▃▄▅▆▇█"

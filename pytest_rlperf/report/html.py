@@ -1,12 +1,11 @@
-"""Makes a run's outcomes one page, with a chart of each test's change: the templates show plain values."""
+"""Makes a run's outcomes one page: the templates show plain values."""
 
 from __future__ import annotations
 
-import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
@@ -14,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import shown
-from pytest_rlperf.model.judged import Estimate, Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.stored import Provenance
+from pytest_rlperf.report.charts import chart, plot
 from pytest_rlperf.report.summary import Summary, by_gravity, change_text, headline
 from pytest_rlperf.report.table import GRAVEST_FIRST, LOOKS
-from pytest_rlperf.report.tables import CHANGE, device_tables, phase_table, share_table, sides, verdict_table
+from pytest_rlperf.report.tables import CHANGE, device_tables, phase_comparison, share_table, sides, verdict_table
 from pytest_rlperf.report.wording import (
     PARTS_MOST,
     blame_text,
-    bounds_text,
     cost_text,
     creep_text,
     disturbances_text,
@@ -41,9 +40,8 @@ if TYPE_CHECKING:
 
 _OPTION = "--rlperf-html"
 _DIGITS = 12  # of a commit
-_TICKS_MOST = 5
 _LINES_MOST = 200  # of a part of a change
-_OUTSIDE = -5.0, 105.0  # where a bound is drawn that is infinite: it runs out of the picture
+_BREAKS = re.compile(r"(?<=[_\[/])(?=.)|(?<=::)")  # within a name
 
 
 def check_html(path: Path, option: str = _OPTION) -> None:
@@ -66,6 +64,8 @@ def render_html(
     again where a test's id is put behind it. ``provenance`` is of the code that was measured.
     """
     ordered = by_gravity(outcomes, strict=False)
+    notes = [_notes(outcome) for outcome in ordered]
+    shared = _shared(notes)
     counts = Counter(outcome.verdict.status for outcome in ordered)
     created = [] if provenance is None else [("measured", f"{provenance.created[:16].replace('T', ' ')} UTC")]
     return (
@@ -74,9 +74,15 @@ def render_html(
         .render(
             headline=headline(ordered, counts[Status.ERROR], strict=False),
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
+            plot=plot(ordered, tolerances),
+            shared=shared,
             facts=[*created, *summary.facts()],
             verdicts=verdict_table(ordered).leading("test", "verdict", CHANGE),
-            tests=[_test(outcome, tolerances.get(outcome.result.nodeid), command, provenance) for outcome in ordered],
+            tests=[
+                _test(outcome, tolerances.get(outcome.result.nodeid), command, provenance)
+                | {"notes": [text for text in own if text not in shared]}
+                for outcome, own in zip(ordered, notes, strict=True)
+            ],
             any_ungated=not all(outcome.verdict.gated for outcome in ordered),
             commands=[(f"{step.effect}:", "\n".join(step.lines)) for step in summary.steps],
         )
@@ -102,7 +108,7 @@ def environment(option: str = _OPTION) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals["looks"] = LOOKS
-    environment.filters |= {"zip": zip, "lines": _lines}
+    environment.filters |= {"zip": zip, "lines": _lines, "breaking": _breaking}
     return environment
 
 
@@ -110,7 +116,14 @@ def _lines(text: str) -> Markup:
     """Return a text as markup that keeps its lines."""
     from markupsafe import Markup
 
-    return Markup("<br>").join(shown(line) if line else "" for line in text.split("\n"))
+    return Markup("<br>").join(map(_breaking, text.split("\n")))
+
+
+def _breaking(text: str) -> Markup:
+    """Return a text in one line as markup that breaks within names, between their parts."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(_BREAKS.split(shown(text) if text else ""))
 
 
 def _visible(value: object) -> object:
@@ -124,15 +137,13 @@ def _visible(value: object) -> object:
 def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: Provenance | None) -> dict[str, Any]:
     """Return a test as the page shows it; its commands are what to type next, each with its effect."""
     result, verdict = outcome.result, outcome.verdict
-    tables = [phase_table(outcome).leading("phase", "adds to the change", "time", "was"), share_table(outcome)]
-    devices = [worker.device for _, side in sides(outcome) for worker in side.workers if worker.device is not None]
-    found = [text for device in devices for text in (disturbances_text(device.disturbances), *device.notes)]
+    tables = [phase_comparison(outcome), share_table(outcome)]
     return {
         "key": result.nodeid,
         "status": verdict.status,
         "change": "" if verdict.by_counts else change_text(outcome),
         "reason": [message(outcome), *filter(None, [blame_text(outcome)])],
-        "notes": [*result.notes, *filter(None, dict.fromkeys([phases_note(result), *found]))],
+        "name": result.name,
         "facts": [(term, text) for term, text in _facts(outcome, tolerance) if text],
         "chart": chart(outcome, tolerance),
         "differences": [(part_text(each.part), difference(each.part)) for each in outcome.touched[:PARTS_MOST]],
@@ -142,6 +153,22 @@ def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: P
             *(_searches(outcome, provenance) if verdict.status is Status.SLOWER else ()),
         ],
     }
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    """Return what a test's measurement had to do without, and what disturbed it, each once."""
+    devices = [worker.device for _, side in sides(outcome) for worker in side.workers if worker.device is not None]
+    found = [text for device in devices for text in (disturbances_text(device.disturbances), *device.notes)]
+    return [*filter(None, dict.fromkeys([*outcome.result.notes, phases_note(outcome.result), *found]))]
+
+
+def _shared(notes: Sequence[Sequence[str]]) -> dict[str, list[int]]:
+    """Return the notes that several tests have, each with these tests' numbers."""
+    numbers: dict[str, list[int]] = {}
+    for number, own in enumerate(notes):
+        for text in own:
+            numbers.setdefault(text, []).append(number)
+    return {text: found for text, found in numbers.items() if len(found) > 1}
 
 
 def difference(part: ChangedPart) -> list[tuple[str, str, bool]]:
@@ -186,90 +213,3 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
 
 def _call(result: Result | None) -> str:
     return units.seconds(result.call_s) if result is not None and result.measured else ""
-
-
-# --------------------------------------------------------------------------- the chart of a test's change
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A range of values across the whole width."""
-
-    low: float
-    high: float
-
-    def at(self, value: float) -> float:
-        """Return a value's place, in per cent of the width."""
-        return 100 * (value - self.low) / (self.high - self.low)
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return round percentages with their places, six at most."""
-        least = (self.high - self.low) / _TICKS_MOST
-        power = 10.0 ** math.floor(math.log10(least))
-        step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= least)
-        numbers = range(math.ceil(self.low / step), math.floor(self.high / step) + 1)
-        return [(self.at(number * step), f"{number * step:{'+' if number else ''}.6g} %") for number in numbers]
-
-
-def around(values: Sequence[float]) -> Axis:
-    """Return an axis with some room on both sides of all values."""
-    low, high = min(values), max(values)
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
-    return Axis(low - room, high + room)
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A row with a mark for each live pair and, last, the estimate: places in per cent of the width, and all in words.
-
-    ``marks`` have the texts that a pointer shows, ``ticks`` are labelled; ``band`` is where the tolerance lies.
-    """
-
-    title: str
-    words: str
-    legend: str
-    names: Sequence[str]
-    marks: Sequence[tuple[float, str]]
-    interval: tuple[float, float]
-    ticks: Sequence[tuple[float, str]]
-    band: tuple[float, float] | None
-    zero: float
-
-
-def chart(outcome: Outcome, tolerance: float | None) -> Chart | None:
-    """Return the chart of a test's change, None where there is no estimate of it."""
-    estimate, live = outcome.verdict.estimate, outcome.live
-    if estimate is None or not math.isfinite(estimate.ratio):
-        return None
-    ratios = [] if live is None else [math.exp(ratio) for ratio in live.log_ratios]
-    names = [*(f"pair {number}" for number in range(1, len(ratios) + 1)), "estimate"]
-    band = None if tolerance is None else (1 / (1 + tolerance), 1 + tolerance)
-    # The band is always in sight: it shows how far a figure is from it.
-    known = (*ratios, estimate.low, estimate.high, estimate.ratio, 1.0, *(band or ()))
-    axis = around([100 * (ratio - 1) for ratio in known if math.isfinite(ratio)])
-
-    def at(ratio: float) -> float:
-        return min(max(axis.at(100 * (ratio - 1)), _OUTSIDE[0]), _OUTSIDE[1])
-
-    return Chart(
-        title="Change from the baseline" if live is None else "Change, pair by pair",
-        words=_chart_words(ratios, estimate, tolerance),
-        legend=f"{'● one pair, ' if ratios else ''}◆ the estimate with its {100 * estimate.confidence:.0f} % interval"
-        f"{'' if tolerance is None else ', shaded: the tolerance'}; further to the right is slower",
-        names=names,
-        marks=[
-            (at(ratio), f"{name}: {units.change(ratio)}")
-            for name, ratio in zip(names, (*ratios, estimate.ratio), strict=True)
-        ],
-        interval=(at(estimate.low), at(estimate.high)),
-        ticks=axis.ticks(),
-        band=None if band is None else (at(band[0]), at(band[1])),
-        zero=at(1.0),
-    )
-
-
-def _chart_words(ratios: Sequence[float], estimate: Estimate, tolerance: float | None) -> str:
-    pairs = f"{units.counted(len(ratios), 'pair')}: {', '.join(map(units.change, ratios))}. " if ratios else ""
-    change = f"Estimate {units.change(estimate.ratio)}, {100 * estimate.confidence:.0f} % interval"
-    within = "" if tolerance is None else f" Tolerance ±{units.percent(tolerance, signed=False)}."
-    return f"{pairs}{change} {bounds_text(estimate)}.{within}"

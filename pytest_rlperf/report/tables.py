@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import shown
@@ -114,12 +115,67 @@ def verdict_kind(verdict: Verdict) -> str:
     return (verdict.status if verdict.gated or verdict.status is not Status.SLOWER else Status.UNDECIDED).value
 
 
+class _PhaseLine(NamedTuple):
+    """A line of a phase tree: its times in a call, and what it adds to the change of the whole call.
+
+    What is in no phase below ``path`` has no ``entries``. ``was_s`` and ``change_s`` are None where they are not known.
+    """
+
+    path: str
+    depth: int
+    entries: float | None
+    total_s: float
+    was_s: float | None
+    change_s: float | None
+
+    @property
+    def name(self) -> Cell:
+        """The name's cell."""
+        return Cell("(unaccounted)" if self.entries is None else self.path.rpartition("/")[2], depth=self.depth)
+
+    @property
+    def time(self) -> Cell:
+        """The time's cell."""
+        return Cell(units.seconds(self.total_s), order=self.total_s)
+
+    @property
+    def was(self) -> Cell:
+        """The cell of the time before."""
+        return Cell("" if self.was_s is None else units.seconds(self.was_s))
+
+    @property
+    def entered(self) -> Cell:
+        """The cell of the entries."""
+        return Cell("" if self.entries is None else f"×{units.number(self.entries, 3)}")
+
+    @property
+    def adds(self) -> Cell:
+        """The cell of what it adds to the change."""
+        return Cell("") if self.change_s is None else Cell(units.signed_seconds(self.change_s), "strong")
+
+    def share(self, whole_s: float) -> Cell:
+        """Return the cell of its share of a call."""
+        return Cell(units.percent(self.total_s / whole_s, signed=False))
+
+
 def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
     """Return a test's phases as a table, depth first, those of the first ``levels`` of the tree."""
-    rows = [row for row in _phase_rows(outcome) if levels is None or row[0].depth < levels]
+    whole_s = outcome.result.traced_call_s
+    rows = [
+        [
+            line.name,
+            line.time,
+            line.share(whole_s),
+            line.entered,
+            Cell("") if line.entries is None else line.was,
+            line.adds,
+        ]
+        for line in _phase_lines(outcome)
+        if levels is None or line.depth < levels
+    ]
     columns = (
         # With the changes beside it a line has to fit 80 columns, too.
-        Column("phase", "left", folds=True, usual=26 if any(row[-1].text for row in rows) else 32),
+        Column("phase", "left", folds=True, usual=26 if any(adds.text for *_, adds in rows) else 32),
         Column("time", usual=8),
         Column("share", usual=7),
         Column("entries", usual=7),
@@ -129,7 +185,33 @@ def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
     return make_table(columns, rows, "Phases of one call").without_empty()
 
 
-def _phase_rows(outcome: Outcome) -> list[list[Cell]]:
+def phase_comparison(outcome: Outcome) -> Table:
+    """Return a test's phases with both sides' times beside each other; those that carry the change are marked."""
+    whole_s, live = outcome.result.traced_call_s, outcome.live
+    carriers = set() if live is None else {part.path for part in live.carriers}
+    names = [name for name, _ in sides(outcome)]
+    was, now = names if len(names) > 1 else ("", "time")
+    rows = []
+    for line in _phase_lines(outcome):
+        change_s = (line.change_s or 0.0) if line.path in carriers else 0.0
+        status = Status.SLOWER if change_s > 0 else Status.FASTER
+        rows.append(
+            [
+                replace(line.name, kind=status.value if change_s else ""),
+                line.was,
+                line.time,
+                Cell(units.change(line.total_s / line.was_s) if line.was_s and line.total_s else ""),
+                line.adds,
+                line.share(whole_s),
+                line.entered,
+            ]
+        )
+    columns = ("phase", was, now, "change", "adds to the change", "share", "entries")
+    marks = "; bold: changed" if carriers else ""
+    return make_table([Column(title) for title in columns], rows, f"Phases of one call{marks}").without_empty()
+
+
+def _phase_lines(outcome: Outcome) -> list[_PhaseLine]:
     """Return the lines of a test's phase tree, each level's unaccounted time after its children.
 
     A phase that only the figures before have is there with no time. The changes of all lines add up to the whole.
@@ -142,39 +224,29 @@ def _phase_rows(outcome: Outcome) -> list[list[Cell]]:
     synced = {phase.path: _is_synced(phase) for phase in result.phases}
     alike = [phase for phase in before if synced.get(phase.path, _is_synced(phase)) == _is_synced(phase)]
     was_s = {phase.path: phase.total_s for phase in alike}
+    is_alike = len(alike) == len(before)
+    if outcome.before is not None and before:
+        was_s[""] = outcome.before.traced_call_s
     gone = [replace(phase, count=0.0, total_s=0.0, self_s=0.0) for phase in before if phase.path not in synced]
     phases = [*result.phases, *gone]
     changes_s = {} if outcome.live is None else {part.path: part.change_s for part in outcome.live.contributions}
-    rows: list[list[Cell]] = []
+    lines: list[_PhaseLine] = []
 
     def add(parent: str, parent_s: float, depth: int) -> None:
         children = [phase for phase in phases if phase.path and phase.path.rpartition("/")[0] == parent]
         for phase in children:
             is_leaf = not any(other.path.startswith(f"{phase.path}/") for other in phases)
             change_s = changes_s.get(phase.path) if is_leaf else None
-            figures = phase.total_s, whole_s, was_s.get(phase.path), change_s
-            rows.append(_phase_row(phase.name, depth, f"×{units.number(phase.count, 3)}", *figures))
+            lines.append(_PhaseLine(phase.path, depth, phase.count, phase.total_s, was_s.get(phase.path), change_s))
             add(phase.path, phase.total_s, depth + 1)
         rest_s = max(0.0, parent_s - sum(phase.total_s for phase in children))
         if children and (rest_s > 0 or parent in changes_s):
-            rows.append(_phase_row("(unaccounted)", depth, "", rest_s, whole_s, None, changes_s.get(parent)))
+            known_s = sum(was_s.get(phase.path, 0.0) for phase in children)
+            rest_was_s = max(0.0, was_s[parent] - known_s) if is_alike and parent in was_s else None
+            lines.append(_PhaseLine(parent, depth, None, rest_s, rest_was_s, changes_s.get(parent)))
 
     add("", whole_s, 0)
-    return rows
-
-
-def _phase_row(
-    name: str, depth: int, entries: str, total_s: float, whole_s: float, was_s: float | None, change_s: float | None
-) -> list[Cell]:
-    """Return a line of a phase tree; ``change_s`` is what it adds to the change of the whole call."""
-    return [
-        Cell(name, depth=depth),
-        Cell(units.seconds(total_s), order=total_s),
-        Cell(units.percent(total_s / whole_s, signed=False)),
-        Cell(entries),
-        Cell("" if was_s is None else units.seconds(was_s)),
-        Cell("") if change_s is None else Cell(units.signed_seconds(change_s), "strong"),
-    ]
+    return lines
 
 
 def _is_synced(phase: Phase) -> bool:

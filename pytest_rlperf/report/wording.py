@@ -516,6 +516,21 @@ def bounds_text(estimate: Estimate) -> str:
     return " to ".join(units.change(bound, estimate.ratio) for bound in (estimate.low, estimate.high))
 
 
+def plot_legend(*, has_stored: bool, has_band: bool, is_cut: bool) -> str:
+    """Explain the plot of all tests."""
+    stored = ", dashed if it rests on stored figures" if has_stored else ""
+    band = " The shaded band is the tolerance." if has_band else ""
+    cut = " An arrow marks a change that is larger than the axis shows." if is_cut else ""
+    return f"A line is the interval of a test's change{stored}; further to the right is slower.{band}{cut}"
+
+
+def not_drawn_text(statuses: Iterable[Status]) -> str:
+    """Write how many tests have no change that can be drawn, by status; empty for none."""
+    counts = Counter(status.value for status in statuses)
+    each = ", ".join(f"{count} {status}" for status, count in counts.items())
+    return f"Not drawn, as their times were not compared: {each}." if counts else ""
+
+
 def creep_text(outcome: Outcome) -> str:
     """Write the change since the first commit of a test, or the anchor; empty where no live pairs ran with it."""
     creep = outcome.creep

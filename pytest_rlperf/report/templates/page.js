@@ -15,7 +15,7 @@
   }
   addEventListener("hashchange", openTarget);
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("#verdict-table a");
+    const link = event.target.closest("a[href^='#test-']");
     if (link && link.hash === location.hash) openTarget(); // a second click changes no hash
   });
 
