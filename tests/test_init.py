@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from example import Example
-from test_workflows import PACKAGE, check, load
+from test_workflows import installs
 from wording import Wording
 
 from pytest_rlperf.cli import init, main
@@ -378,54 +378,41 @@ def test_a_file_is_kept(project: Example, capsys: pytest.CaptureFixture[str], ma
     assert path.is_symlink() or path.read_bytes() == b""
 
 
-def commands(path: Path) -> tuple[str, str]:
-    """Return the commands of a workflow that install and measure."""
-    job, *_ = load(path)["jobs"].values()
-    install, measure = (step["run"].strip() for step in job["steps"] if "run" in step)
-    return install, measure
-
-
 @pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("files", "installed"),
     [
-        ({"setup.py": ""}, f"-e . {PACKAGE}"),
-        ({"pyproject.toml": "[build-system]"}, f"-e . {PACKAGE}"),
-        ({"pyproject.toml": "[tool.ruff]"}, PACKAGE),
-        ({"requirements.txt": "scipy"}, f"-r requirements.txt {PACKAGE}"),
-        ({"other.py": "import torch"}, PACKAGE.replace(" @", "[rl] @")),
-        ({"other.py": "import envpool"}, f"{PACKAGE} envpool"),
+        ({"pyproject.toml": "[build-system]"}, "pip install -e . TOOL"),
+        ({"other.py": "import torch"}, "pip install TOOL[rl]"),
+        ({"other.py": "import envpool"}, "pip install TOOL envpool"),
+        ({"other.py": "import gymnasium", "requirements.txt": "gymnasium"}, "pip install -r requirements.txt TOOL"),
+        ({"envpool.py": GAE}, "pip install TOOL"),
     ],
 )
 def test_the_workflow_installs_what_is_measured(project: Example, files: dict[str, str], installed: str) -> None:
-    """The project where pip can build it, else its requirements; and what the tests import. Gates differ in no more."""
+    """The project, this package, and the libraries that the tests import and the project does not declare."""
     project.write({"mine.py": GAE, **files})
     assert main(["init", "--github"]) == 0
-    template = Path(init.__file__).with_name("gate.yml").read_text(encoding="utf-8")
-    assert GATE.read_text(encoding="utf-8") == template.replace("~install", installed).replace("~tests", "test_perf.py")
-    assert commands(GATE)[0] == f"pip install {installed}"
+    assert installs(GATE) == [installed]
+    assert not DEPENDENCIES.exists()
 
 
 @pytest.mark.usefixtures("untried")
 def test_the_workflow_compares_each_dependency(project: Example) -> None:
-    """Those that the project declares, and libraries that it uses; without any there is no such workflow."""
-    project.write({"mine.py": GAE})
-    assert main(["init", "--github"]) == 0
-    assert not DEPENDENCIES.exists()
-    project.write({"requirements.txt": "SciPy>=1\nnumpy\n", "other.py": "import gymnasium"})
-    assert main(["init", "--github"]) == 0, "what is there is kept"
-    assert check(DEPENDENCIES).returncode == 0
-    install, measure = commands(DEPENDENCIES)
-    assert f" -r requirements.txt {PACKAGE} gymnasium" in install
-    assert "\nfor name in gymnasium numpy scipy; do\n" in measure
-    assert '\n  python -m pytest test_perf.py "--rlperf-against=pip:$name==$before"' in measure
+    """Those that the project declares, and libraries that it uses."""
+    project.write({"mine.py": GAE, "requirements.txt": "SciPy>=1\nnumpy\n", "other.py": "import gymnasium"})
+    assert main(["init", "--github-dependencies"]) == 0
+    assert GATE.exists()
+    text = DEPENDENCIES.read_text(encoding="utf-8")
+    assert "names=(gymnasium numpy scipy)\n" in text
+    assert 'python -m pytest test_perf.py "--rlperf-against=pip:$name==$before"' in text
 
 
 @pytest.mark.usefixtures("untried")
 def test_workflows_are_kept(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """What is there stays as it is, and the rest is written."""
     project.write({"mine.py": GAE, str(GATE): "", "requirements.txt": "numpy"})
-    assert main(["init", "--github"]) == 0
+    assert main(["init", "--github-dependencies"]) == 0
     assert capsys.readouterr().out.splitlines() == wording
     assert GATE.read_bytes() == b""
     assert DEPENDENCIES.exists()

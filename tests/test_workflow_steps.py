@@ -12,17 +12,21 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from builders import git
 from ruamel.yaml import YAML
+from test_workflows import write
 
 from pytest_rlperf.cli.command import LARGEST_BYTES
 
 ROOT = Path(__file__).parents[1]
+GATE = ROOT / ".github" / "workflows" / "gate.yml"
 DEPENDENCIES = ROOT / "pytest_rlperf" / "cli" / "dependencies.yml"
 PULL_SHA = "3" * 40
+REPOSITORY = "git+https://github.com/pytest-rlperf/pytest-rlperf"
 
 LIBRARY = """
 def work():
@@ -110,11 +114,18 @@ class Runner:
         for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
             Path(self.environment[name]).touch()
 
+    @property
+    def outputs(self) -> dict[str, str]:
+        """What steps have written to the file of outputs."""
+        written = Path(self.environment["GITHUB_OUTPUT"]).read_text(encoding="utf-8")
+        lines = dict(line.split("=", 1) for line in written.splitlines() if re.match(r"\w+=", line))
+        return {**lines, **{name: value for name, _, value in re.findall(r"(?m)^(\w+)<<(\S+)\n(.*)\n\2$", written)}}
+
     def run(self, steps: list[dict[str, Any]], context: Mapping[str, str], **variables: str) -> Result:
         """Run the scripts among the steps until one fails; ``context`` has the values of expressions."""
         code, text = 0, ""
         for step in steps:
-            if "run" not in step or not holds(step.get("if"), context):
+            if "run" not in step or not holds(step.get("if"), context, self.outputs):
                 continue
             script = self.directory / "temp" / "script.sh"
             script.write_text(step["run"], encoding="utf-8")
@@ -133,32 +144,59 @@ class Runner:
             if code:
                 break
         summary = Path(self.environment["GITHUB_STEP_SUMMARY"]).read_text(encoding="utf-8")
-        written = Path(self.environment["GITHUB_OUTPUT"]).read_text(encoding="utf-8")
-        outputs = {name: value for name, _, value in re.findall(r"(?m)^(\w+)<<(\S+)\n(.*)\n\2$", written)}
-        return Result(code, text, summary, outputs)
+        return Result(code, text, summary, self.outputs)
 
     def gate(self, **inputs: str) -> Result:
         """Run the gate's steps, and those of the action that it uses, as in a pull request to main."""
-        (job,) = load(ROOT / ".github" / "workflows" / "gate.yml")["jobs"].values()
+        (job,) = load(GATE)["jobs"].values()
         (use,) = [step for step in job["steps"] if step.get("uses") == "./"]
         before = job["steps"][: job["steps"].index(use)]
         action = load(ROOT / "action.yml")
         defaults = {name: str(entry["default"]) for name, entry in action["inputs"].items()}
-        context = {f"inputs.{name}": value for name, value in {**defaults, **use["with"], **inputs}.items()}
-        return self.run([*before, *action["runs"]["steps"]], context, GITHUB_BASE_REF="main")
+        against = evaluated(job["env"]["AGAINST"], EVENTS["pull_request"])
+        given = {name: evaluated(value, {"env.AGAINST": against}) for name, value in use["with"].items()}
+        context = {f"inputs.{name}": value for name, value in {**defaults, **given, **inputs}.items()}
+        variables = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_BASE_REF": "main", "AGAINST": against}
+        return self.run([*before, *action["runs"]["steps"]], {**EVENTS["pull_request"], **context}, **variables)
+
+    def written(self, gate: Path, event: str, **values: str) -> Result:
+        """Run the steps of a gate that `rlperf init --github` has written, for an event of GitHub's."""
+        (job,) = load(gate)["jobs"].values()
+        context = {**EVENTS[event], **{name.replace("__", "."): value for name, value in values.items()}}
+        variables = {name: evaluated(value, context) for name, value in job["env"].items()}
+        return self.run(job["steps"], context, GITHUB_EVENT_NAME=event, **variables)
+
+
+# What expressions are in an event's context; those of other events are empty.
+NOTHING = dict.fromkeys(("github.event.merge_group.base_sha", "github.base_ref", "inputs.against"), "")
+EVENTS = {
+    "pull_request": {**NOTHING, "github.event.repository.default_branch": "trunk", "github.base_ref": "main"},
+    "merge_group": {**NOTHING, "github.event.repository.default_branch": "trunk"},
+    "workflow_dispatch": {**NOTHING, "github.event.repository.default_branch": "main"},
+}
 
 
 def evaluated(text: str, context: Mapping[str, str]) -> str:
-    """Return text with its expressions replaced; an expression that the test does not know is a KeyError."""
-    return re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda found: context[found[1]], text)
+    """Return text with its expressions replaced; one that names what the test does not know is a KeyError."""
+    return re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda found: value_of(found[1], context), text, flags=re.DOTALL)
 
 
-def holds(condition: str | None, context: Mapping[str, str]) -> bool:
-    """Whether a script's step is to be run: there are conditions on inputs alone."""
+def value_of(expression: str, context: Mapping[str, str]) -> str:
+    """Return the value of an expression: of names, `||`, and a `format` of one value at its end."""
+    before, is_format, value = expression.partition("format(")
+    if is_format:
+        text, _, inner = value.removesuffix(")").partition(", ")
+        last = [text.strip("'").format(value_of(inner, context))]
+    values = [context[name.strip()] for name in before.split("||") if name.strip()]
+    return next(filter(None, [*values, *(last if is_format else [])]), "")
+
+
+def holds(condition: str | None, context: Mapping[str, str], outputs: Mapping[str, str]) -> bool:
+    """Whether a script's step is to be run: there are conditions on inputs and on outputs of steps before."""
     if condition is None:
         return True
-    name, value = re.fullmatch(r"(inputs\.\w+) == '(\w+)'", condition).groups()  # type: ignore[union-attr]
-    return context[name] == value
+    name, value = re.fullmatch(r"(inputs\.\w+|steps\.\w+\.outputs\.\w+) == '(\w+)'", condition).groups()  # type: ignore[union-attr]
+    return (outputs.get(name.rpartition(".")[2]) if name.startswith("steps.") else context[name]) == value
 
 
 def make_python(directory: Path) -> Path:
@@ -178,8 +216,17 @@ def script(path: Path, command: str) -> None:
     path.chmod(0o755)
 
 
-def scratch(directory: Path, change: Mapping[str, str], message: str = "change", max_time: float = 2) -> Path:
-    """Return a checkout as GitHub makes it for a pull request: the merge of a branch with ``change`` into main."""
+def scratch(
+    directory: Path,
+    change: Mapping[str, str],
+    message: str = "change",
+    max_time: float = 2,
+    own: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
+    """Return a checkout as GitHub makes it for a pull request: the merge of a branch with ``change`` into main.
+
+    Main has a library and its test, and ``own`` files.
+    """
     origin, checkout = directory / "origin", directory / "checkout"
     for name, text in {
         "pyproject.toml": PYPROJECT.format(max_time=max_time),
@@ -187,6 +234,7 @@ def scratch(directory: Path, change: Mapping[str, str], message: str = "change",
         "scratch_library.py": '"""Work."""\n' + LIBRARY.format(rounds=4000),
         "tests/test_perf.py": TEST,
         ".gitignore": "__pycache__\n.pytest_cache\n",
+        **own,
     }.items():
         (origin / name).parent.mkdir(parents=True, exist_ok=True)
         (origin / name).write_text(text, encoding="utf-8")
@@ -195,6 +243,7 @@ def scratch(directory: Path, change: Mapping[str, str], message: str = "change",
     git(origin, "commit", "--quiet", "--message", "main")
     git(origin, "switch", "--quiet", "--create", "branch")
     for name, text in change.items():
+        (origin / name).parent.mkdir(parents=True, exist_ok=True)
         (origin / name).write_text(text, encoding="utf-8")
     git(origin, "add", "--all")
     git(origin, "commit", "--quiet", "--allow-empty", "--message", message)
@@ -249,6 +298,7 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
         "inputs.baseline": "`touch baseline`",
         "inputs.tolerance": "5%; touch tolerance",
         "inputs.args": "-k 'one two' \"$(touch args)\" *",
+        "github.event.merge_group.base_sha": "",
     }
     result = runner.run(action["runs"]["steps"], context)
     assert result.code == 0, result.text
@@ -276,6 +326,7 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
     ("given", "expected"),
     [
         ({}, ["--rlperf-against=main"]),
+        ({"github.base_ref": "", "github.event.merge_group.base_sha": PULL_SHA}, [f"--rlperf-against={PULL_SHA}"]),
         ({"inputs.against": "v1"}, ["--rlperf-against=v1"]),
         ({"inputs.baseline": "nightly"}, ["--rlperf-baseline=nightly"]),
     ],
@@ -283,12 +334,13 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
 def test_action_compares_a_pull_request_with_its_base(
     tmp_path: Path, given: dict[str, str], expected: list[str]
 ) -> None:
-    """Where nothing is named to compare with, it is the pull request's base branch."""
+    """Where nothing is named to compare with, it is the pull request's base branch, or the merge group's commit."""
     runner = Runner(tmp_path, tmp_path)
     script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
     nothing = dict.fromkeys(("inputs.against", "inputs.baseline", "inputs.tolerance", "inputs.args"), "")
     steps = load(ROOT / "action.yml")["runs"]["steps"]
-    result = runner.run(steps, {"inputs.install": "false", **nothing, **given}, GITHUB_BASE_REF="main")
+    context = {**EVENTS["pull_request"], "inputs.install": "false", **nothing, **given}
+    result = runner.run(steps, context, GITHUB_BASE_REF=context["github.base_ref"])
     assert result.text.splitlines()[4:] == expected
 
 
@@ -375,7 +427,7 @@ def test_each_dependency_is_compared_with_the_release_before(
     measure["run"] = measure["run"].replace("~dependencies", "absent numpy torch").replace("~tests", "tests")
     runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=1))
     versions = f"[ $2 = absent ] && exit 1; echo 'Version: {installed}'"
-    releases = "echo 'Available versions: 1.4.0, 1.3.0, 1.2.0, 1.1.0, 1.0.0, 0.9.0, 0.8.0'"
+    releases = "echo 'Available versions: 1.4.0, 1.3.0+cpu, 1.3.0, 1.2.0, 1.1.0, 1.0.0, 0.9.0+cpu, 0.9.0, 0.8.0'"
     script(tmp_path / "bin" / "pip", f"if [ $1 = show ]; then {versions}; else {releases}; fi")
     script(tmp_path / "bin" / "rlperf", "echo the table; exit 1")
     search = "echo '= rlperf bisect ='; echo ${4#--rlperf-}; exit 1"
@@ -389,6 +441,154 @@ def test_each_dependency_is_compared_with_the_release_before(
     assert [line for line in told if line not in ("```", "```text", "## Since which release", "= rlperf bisect =")] == (
         expected
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "is_code"),
+    [
+        pytest.param({"README.md": "words", "docs/guide/a b.rst": "", "docs/plot.svg": ""}, False, id="documentation"),
+        pytest.param({".github/dependabot.yml": "", ".github/workflows/other.yml": ""}, False, id="GitHub's own"),
+        pytest.param({}, False, id="nothing"),
+        pytest.param({"scratch_library.py": "work = len\n"}, True, id="a source"),
+        pytest.param({"README.md": "words", "data.txt": ""}, True, id="any other file"),
+        pytest.param({"scratch/README.md": ""}, True, id="among sources"),
+        pytest.param({"docs/table.csv": ""}, True, id="data in docs"),
+        pytest.param({"docs/conf.py": ""}, True, id="a source in docs"),
+        pytest.param({".github/actions/own/action.yml": ""}, True, id="an action"),
+        pytest.param({".github/workflows/gate.yml": ""}, True, id="the gate"),
+        pytest.param({"NAMED.md": ""}, True, id="documentation that a source names"),
+        pytest.param({"docs/plot.gif": ""}, True, id="a suffix that a source names"),
+        pytest.param({"docs/::error::\n%0A.py": ""}, True, id="a name for the log"),
+    ],
+)
+@pytest.mark.parametrize("event", ["pull_request", "merge_group"])
+def test_the_written_gate_ends_early_without_code(
+    tmp_path: Path, event: str, change: dict[str, str], is_code: bool
+) -> None:
+    """It is green before anything is installed, and says why, only where no changed file can matter to a test."""
+    library = f"{LIBRARY.format(rounds=1)}PAGE = 'docs/NAMED.md'\nPLOTS = '*.gif'\n"
+    texts = {"pyproject.toml": "[project]\nreadme = 'README.md'\n", "scratch_library.py": library}
+    runner = Runner(tmp_path, scratch(tmp_path, change, own=texts))
+    for name in ("pip", "python"):
+        script(tmp_path / "bin" / name, f'echo "{name} is called" "$@"')
+    gate, _ = write(tmp_path / "written", {})
+    base = git(runner.workspace, "rev-parse", "HEAD^1") if event == "merge_group" else ""
+    result = runner.written(gate, event, github__event__merge_group__base_sha=base)
+    print(result.text)  # noqa: T201 - what a person looks at
+    assert result.code == 0, result.text
+    assert result.commands == []
+    assert (f"pytest tests/test_perf.py --rlperf-against={base or 'origin/main'}" in result.text) is is_code
+    assert ("is called" in result.text) is is_code
+    assert ("Nothing was measured" in result.summary) is not is_code
+    assert ("Measuring: " in result.text) is is_code
+
+
+@pytest.mark.parametrize(
+    ("source", "is_code"),
+    [
+        ("open('docs/page-1.md')", True),
+        ("'page-%d.md' % 1", True),
+        ("f'{page}.md'", True),
+        ("glob('page*.md')", True),
+        (r"re.compile(r'\.md$')", True),
+        ("path.suffix == '.md'", True),
+        ("open('other.md')", False),
+        ("'.mdx', 'page-1.html', 'amd', page.model", False),
+    ],
+)
+def test_documentation_that_a_source_may_read_is_measured(tmp_path: Path, source: str, is_code: bool) -> None:
+    """A source names it by its whole name, or by a pattern of its suffix."""
+    runner = Runner(tmp_path, scratch(tmp_path, {"docs/page-1.md": ""}, own={"reader.py": source, "docs/other.md": ""}))
+    (step,) = [step for step in load(GATE)["jobs"]["gate"]["steps"] if step.get("id") == "change"]
+    result = runner.run([step], {}, GITHUB_EVENT_NAME="pull_request", AGAINST="origin/main")
+    assert result.code == 0, result.text
+    assert (result.outputs == {"code": "true"}) is is_code
+
+
+def test_documentation_is_measured_where_git_cannot_search(tmp_path: Path) -> None:
+    """An error of the search is no evidence that no source names a file."""
+    runner = Runner(tmp_path, scratch(tmp_path, {"README.md": "words"}))
+    script(tmp_path / "bin" / "git", f'[ "$1" = grep ] && exit 128; exec "{shutil.which("git")}" "$@"')
+    (step,) = [step for step in load(GATE)["jobs"]["gate"]["steps"] if step.get("id") == "change"]
+    result = runner.run([step], {}, GITHUB_EVENT_NAME="pull_request", AGAINST="origin/main")
+    assert (result.code, result.outputs) == (0, {"code": "true"}), result.text
+
+
+@pytest.mark.parametrize(
+    ("event", "values", "against"),
+    [
+        ("workflow_dispatch", {}, "origin/main"),
+        ("workflow_dispatch", {"inputs__against": "v1 $(touch made)"}, "v1 $(touch made)"),
+        ("pull_request", {"github__base_ref": "gone"}, "origin/gone"),
+    ],
+    ids=["by hand", "by hand against another", "a base that git lacks"],
+)
+def test_the_written_gate_measures_when_in_doubt(
+    tmp_path: Path, event: str, values: dict[str, str], against: str
+) -> None:
+    """Whoever starts it by hand gets figures; a base that is not there is an error of the run itself."""
+    runner = Runner(tmp_path, scratch(tmp_path, {"README.md": "words"}))
+    for name in ("pip", "python"):
+        script(tmp_path / "bin" / name, 'printf "%s\\n" "$@"')
+    gate, _ = write(tmp_path / "written", {})
+    result = runner.written(gate, event, **values)
+    assert result.code == 0, result.text
+    assert f"--rlperf-against={against}" in result.text.splitlines()
+    assert not (runner.workspace / "made").exists()
+
+
+# How this package is installed with what pip takes, {0} for a clone and {1} for a directory with its wheel, and what is
+# pinned of it then: the release is 1.2.3.
+ORIGINS = {
+    "an index": (["--find-links={1}", "pytest-rlperf"], "pytest-rlperf[rl]==1.2.3"),
+    "a repository": (["git+file://{0}"], "pytest-rlperf[rl] @ REPOSITORY@HEAD"),
+    "a clone": (["--editable", "{0}"], "pytest-rlperf[rl] @ REPOSITORY@HEAD"),
+    "a copy of a clone": (["{0}"], "pytest-rlperf[rl] @ REPOSITORY@HEAD"),
+    "a wheel": (["{1}/pytest_rlperf-1.2.3-py3-none-any.whl"], "pytest-rlperf[rl] @ REPOSITORY@v1.2.3"),
+}
+
+
+@pytest.mark.slow
+def test_the_tool_is_pinned_to_what_wrote_the_workflow(tmp_path: Path) -> None:
+    """A release by its number, anything else by its commit: a later version would measure otherwise."""
+    clone, wheels = tmp_path / "clone", tmp_path / "wheels"
+    if not (ROOT / ".git").exists():
+        pytest.skip("a clone is made of a clone")
+    git(tmp_path, "clone", "--quiet", str(ROOT), str(clone))
+    runner = Runner(tmp_path, tmp_path)
+    # The module is the one that is tested here, the metadata those of what was installed.
+    variables = {**runner.environment, "SETUPTOOLS_SCM_PRETEND_VERSION": "1.2.3", "PYTHONPATH": str(ROOT)}
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True, timeout=300
+        )
+        return done.stdout.strip()
+
+    run("pip", "wheel", f"--wheel-dir={wheels}", str(clone))
+    head = git(clone, "rev-parse", "HEAD")
+    for origin, (words, expected) in ORIGINS.items():
+        run("pip", "install", "--force-reinstall", *(word.format(clone, wheels) for word in words))
+        found = run("python", "-c", "from pytest_rlperf.cli import workflows; print(workflows._tool('[rl]'))")
+        assert found.replace(REPOSITORY, "REPOSITORY").replace(head, "HEAD") == expected, origin
+
+
+@pytest.mark.slow
+def test_the_written_gate_installs_and_measures(tmp_path: Path) -> None:
+    """The commit that it names is installed with the project and its extra, and judges a merge group as it should."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("the commit is taken from a clone")
+    own = {"pyproject.toml": PYPROJECT.format(max_time=30).replace("rl = []", "test = []")}
+    runner = Runner(tmp_path, scratch(tmp_path, {"scratch_library.py": LIBRARY.format(rounds=8000)}, own=own))
+    here = f"url.{ROOT}.insteadOf"  # what the pin names is at hand
+    git(tmp_path, "config", "--file", str(tmp_path / "gitconfig"), here, REPOSITORY.removeprefix("git+"))
+    gate, _ = write(tmp_path / "written", own)
+    base = git(runner.workspace, "rev-parse", "HEAD^1")
+    result = runner.written(gate, "merge_group", github__event__merge_group__base_sha=base)
+    print(result.text)  # noqa: T201 - what a person looks at
+    assert "'.[test]'" in gate.read_text(encoding="utf-8")
+    assert (result.code, result.outputs["verdict"]) == (1, "SLOWER")
+    assert base in (tmp_path / "temp" / "rlperf.json").read_text(encoding="utf-8")
 
 
 # Records its calls; has the artifact and the pull requests that a test has put beside it.
@@ -405,6 +605,7 @@ EVENT = {
     "github.event.workflow_run.head_repository.full_name": "someone/fork",
     "github.event.workflow_run.head_branch": "a branch&state=closed$(touch made)`touch made`",
     "github.event.workflow_run.head_sha": PULL_SHA,
+    "github.event.workflow_run.conclusion": "failure",
     "github.event.workflow_run.html_url": "https://github.com/owner/project/actions/runs/17",
 }
 needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="gh has a jq of its own; here it is the program jq")
@@ -485,12 +686,13 @@ def test_without_its_pull_request_nothing_is_commented(
 
 
 @needs_jq
-def test_a_run_without_figures_is_commented(commenting: Runner) -> None:
-    """An older comment must not stand for a run that broke before there were figures."""
-    result = run_comment(commenting, None, [pull(5)])
+@pytest.mark.parametrize(("conclusion", "sign"), [("failure", "⚠️"), ("success", "✅")])
+def test_a_run_without_figures_is_commented(commenting: Runner, conclusion: str, sign: str) -> None:
+    """An older comment must not stand for a run that broke before there were figures, or had nothing to measure."""
+    result = run_comment(commenting, None, [pull(5)], conclusion=conclusion)
     assert result.code == 0, result.text
     text = (commenting.directory / "bin" / "gh.comment").read_text(encoding="utf-8")
-    assert text.startswith("## ⚠️")
+    assert text.startswith(f"## {sign}")
     assert EVENT["github.event.workflow_run.html_url"] in text
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from pytest_rlperf.cli.workflows import PYTHONS, write_workflows
+
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 TESTS = ROOT / ".github" / "workflows" / "tests.yml"
@@ -22,12 +24,10 @@ COPIED = sorted((ROOT / "docs" / "workflows").glob("*.yml"))  # by users
 SHARDS = ROOT / "docs" / "workflows" / "shards.yml"
 HERE = "pytest-rlperf/pytest-rlperf"  # at GitHub
 PACKAGE = f"'pytest-rlperf @ git+https://github.com/{HERE}'"
-# By `rlperf init --github`, which puts the project's own in the place of what begins with ~.
+PINNED = f"'pytest-rlperf @ git+https://github.com/{HERE}@COMMIT'"
+# The templates of `rlperf init --github`, which puts the project's own in the place of what begins with ~.
 WRITTEN, DEPENDENCIES = (ROOT / "pytest_rlperf" / "cli" / f"{name}.yml" for name in ("gate", "dependencies"))
-WHOLE = WRITTEN.read_text(encoding="utf-8").replace("~install", f"-e . {PACKAGE}").replace(" ~tests", "")
-# The gate's last steps where it does not use the action.
-INSTALL = f"run: |\n          pip install -e . {PACKAGE}"
-MEASURE = WHOLE.partition("      - name: Measure\n")[2]
+IF_CODE = "        if: steps.change.outputs.code == 'true'\n"
 
 READ = {"contents": "read"}
 # Permissions of jobs beside reading the repository: none, but for these.
@@ -70,7 +70,7 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "paths",
-    [(*WORKFLOWS, WRITTEN), (ACTION,), (CITATION,), tuple(FORMS)],
+    [(*WORKFLOWS, WRITTEN, DEPENDENCIES), (ACTION,), (CITATION,), tuple(FORMS)],
     ids=["workflows", "action", "citation", "issue forms"],
 )
 def test_files_are_valid(paths: tuple[Path, ...]) -> None:
@@ -78,6 +78,28 @@ def test_files_are_valid(paths: tuple[Path, ...]) -> None:
     assert paths
     result = check(*paths)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def write(directory: Path, files: dict[str, str], project: str = ".", **options: Any) -> tuple[Path, Path]:
+    """Write both workflows of a project, whose tests are in tests/test_perf.py, and return their places."""
+    texts = {f"{project}/tests/test_perf.py": "", ".git/HEAD": "", **files}
+    for name, text in texts.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
+    root = directory / project
+    needed = options.pop("needed", ())
+    write_workflows(root, directory, root / "tests" / "test_perf.py", needed, **{"dependencies": ["numpy"], **options})
+    gate = directory / ".github" / "workflows" / "gate.yml"
+    return gate, gate.with_name("dependencies.yml")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the gate of a project that needs PyTorch and measures all of its tests."""
+    files = {"pyproject.toml": '[project]\nname = "scratch"\ndependencies = ["torch"]'}
+    gate, _ = write(tmp_path_factory.mktemp("whole"), files)
+    text = re.sub(rf"(?<={HERE}@)[0-9a-f]{{40}}", "COMMIT", gate.read_text(encoding="utf-8"))
+    return text.replace(" tests/test_perf.py", "")
 
 
 Lint = Callable[[dict[str, Any], str, str], list[str]]
@@ -158,22 +180,27 @@ def test_only_what_runs_nobodys_code_may_write() -> None:
         assert not [script for script in scripts if re.search(r"\bpip\b|\bpytest\b(?!_)", script)]
 
 
-def elsewhere(path: Path) -> str:
+def elsewhere(path: Path, whole: str) -> str:
     """Return a workflow as another repository has it: it installs itself, and takes this package from an index."""
     ours = """        uses: ./
         with:
           install: "false" # it is what was installed above
 """
+    install, _, measure = whole.partition("      - name: Install what is measured\n")[2].partition(
+        "      - name: Measure\n"
+    )
     text = path.read_text(encoding="utf-8")
     for here, there in {
-        "run: pip install -c constraints.txt -e '.[rl]'": INSTALL if path == GATE else "run: pip install -e .",
+        f"{IF_CODE}        run: pip install -c constraints.txt -e '.[rl]'\n": install,
+        "run: pip install -c constraints.txt -e '.[rl]'": "run: pip install -e .",
+        "            constraints.txt\n": "",
         f"{ours}          against: anchor\n          artifact: rlperf-anchor\n": f"""        run: |
-          pip install {PACKAGE}
+          pip install {PINNED}
           python -m pytest --rlperf-against=anchor
 """,
-        ours: MEASURE,
+        f"{IF_CODE}{ours}          against: ${{{{ env.AGAINST }}}}\n": measure,
         """          python -m pytest "${arguments[@]}"
-""": f"""          pip install {PACKAGE}
+""": f"""          pip install {PINNED}
           python -m pytest "${{arguments[@]}}"
 """,
         """      # Of the default branch, as every workflow_run is.
@@ -188,9 +215,9 @@ def elsewhere(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE, ANCHOR], ids=lambda path: path.name)
-def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
+def test_guide_has_the_workflows_as_they_are(path: Path, whole: str) -> None:
     """The workflow that users copy is the one that runs here, but for the origin of the package."""
-    assert SHARDS.with_name(path.name).read_text(encoding="utf-8") == elsewhere(path)
+    assert SHARDS.with_name(path.name).read_text(encoding="utf-8") == elsewhere(path, whole)
 
 
 @pytest.mark.parametrize("path", COPIED, ids=lambda path: path.name)
@@ -200,9 +227,9 @@ def test_guide_includes_every_workflow_to_copy(path: Path) -> None:
     assert check(path).returncode == 0, check(path).stdout
 
 
-def test_init_writes_the_guides_gate() -> None:
+def test_init_writes_the_guides_gate(whole: str) -> None:
     """The gate that `rlperf init --github` writes is the guide's, and does what the action does for it."""
-    assert elsewhere(GATE) == WHOLE
+    assert elsewhere(GATE, whole) == whole
     measured, kept = steps(load(WRITTEN))[-2:]
     assert measured["run"].startswith("python -m pytest ~tests ")
     theirs = steps(load(ACTION))[-1]
@@ -227,7 +254,7 @@ def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
         step["uses"] for step in steps(load(GATE)) if step.get("uses", "").startswith("actions/")
     ]
     assert install["run"] == f"pip install -e . {PACKAGE}"
-    assert measure["run"] == steps(load(WRITTEN))[-2]["run"].replace(" ~tests", "").rpartition(" ")[0]
+    assert measure["run"] == 'python -m pytest "--rlperf-against=$GITHUB_BASE_REF"'
 
 
 def test_the_gate_in_shards_is_safe() -> None:
@@ -235,8 +262,10 @@ def test_the_gate_in_shards_is_safe() -> None:
     workflow, text = load(SHARDS), SHARDS.read_text(encoding="utf-8")
     assert [finding for lint in LINTS for finding in lint(workflow, text, SHARDS.name)] == []
     measure, gate = workflow["jobs"].values()
-    assert measure["steps"][:2] == steps(load(WRITTEN))[:2]
-    assert measure["steps"][2]["run"] == f"pip install -e . {PACKAGE}"
+    assert [step["uses"] for step in measure["steps"][:2]] == [
+        step["uses"] for step in steps(load(WRITTEN))[:-1] if "uses" in step
+    ]
+    assert measure["steps"][2]["run"] == f"pip install -e . {PINNED}"
     assert not measure["strategy"]["fail-fast"]
     assert gate["needs"] == "measure"
     assert gate["steps"][-1] == steps(load(WRITTEN))[-1]
@@ -249,7 +278,7 @@ def test_guide_names_this_package_by_its_commit() -> None:
     """A tag can be moved to other code, which would then run in the jobs of everybody who copied the guide."""
     texts = "".join(path.read_text(encoding="utf-8") for path in (GUIDE, *COPIED))
     references = re.findall(rf"{HERE}(?:@|\n\s+ref: )([^\s']+)", texts)
-    assert len(references) == 2
+    assert len(references) == 7
     assert set(references) == {"COMMIT"}
 
 
@@ -258,6 +287,165 @@ def test_guide_has_every_input_and_output() -> None:
     action, guide = load(ACTION), GUIDE.read_text(encoding="utf-8")
     assert re.findall(r"(?m)^\| `(\w+)` \|", guide) == list(action["inputs"])
     assert not [name for name in action["outputs"] if f"`{name}`" not in guide]
+
+
+TOML = "pyproject.toml"
+# Of a project: its files, its directory, and what its workflows install, with which Python, cached by which files.
+SHAPES: dict[str, tuple[dict[str, str], str, list[str], str, list[str]]] = {
+    "src with extras": (
+        {
+            TOML: """
+[project]
+requires-python = ">=3.9,<3.13"
+[project.optional-dependencies]
+docs = []
+dev = []
+test = []
+""",
+            "requirements-test.txt": "",
+        },
+        ".",
+        ["pip install -e '.[test]' TOOL"],
+        "3.12",
+        [TOML],
+    ),
+    "flat with requirements": (
+        {"requirements.txt": "torch", "requirements/test.txt": ""},
+        ".",
+        ["pip install -r requirements.txt -r requirements/test.txt TOOL"],
+        "3.13",
+        ["requirements.txt", "requirements/test.txt"],
+    ),
+    "a directory of a repository": (
+        {f"py/a/{TOML}": "[project]\noptional-dependencies = {dev = []}", "py/a/setup.cfg": "", TOML: "[project]"},
+        "py/a",
+        ["pip install -e './py/a[dev]' TOOL"],
+        "3.13",
+        [f"py/a/{TOML}", "py/a/setup.cfg"],
+    ),
+    "dependency groups": (
+        {TOML: "[build-system]\n[dependency-groups]\ndev = ['torch']\ntests = [{include-group = 'dev'}]"},
+        ".",
+        ["pip install 'pip>=25.1' # for --group", "pip install -e . --group tests TOOL"],
+        "3.13",
+        [TOML],
+    ),
+    "dependency groups in a directory": (
+        {f"py/a b/{TOML}": "[dependency-groups]\ndev = ['torch']", "py/a b/requirements.txt": "numpy"},
+        "py/a b",
+        [
+            "pip install 'pip>=25.1' # for --group",
+            f"pip install --group 'py/a b/{TOML}:dev' -r 'py/a b/requirements.txt' TOOL",
+        ],
+        "3.13",
+        [f"py/a b/{TOML}", "py/a b/requirements.txt"],
+    ),
+    "setup.py": ({"setup.py": "", "requirements.txt": ""}, ".", ["pip install -e . TOOL"], "3.13", ["setup.py"]),
+    "no project": ({TOML: "[tool.ruff]"}, ".", ["pip install TOOL"], "3.13", []),
+}
+
+
+def installs(path: Path) -> list[str]:
+    """Return the commands by which a workflow installs, with a word for this package's own requirement."""
+    job, *_ = load(path)["jobs"].values()
+    (run,) = [step["run"] for step in job["steps"] if step.get("name") == "Install what is measured"]
+    return [re.sub(r"'?pytest-rlperf(\[rl\])?( @ \S+|==[^\s']+)'?", r"TOOL\1", line) for line in run.splitlines()]
+
+
+@pytest.mark.parametrize(("files", "project", "commands", "python", "cached"), SHAPES.values(), ids=SHAPES)
+def test_workflows_fit_the_project(
+    tmp_path: Path, files: dict[str, str], project: str, commands: list[str], python: str, cached: list[str]
+) -> None:
+    """They install the project with what its tests need, by a Python that it supports, and no linter has a finding."""
+    paths = write(tmp_path, files, project)
+    upgraded = [line.replace(" install ", " install --upgrade --upgrade-strategy eager ") for line in commands]
+    assert installs(paths[0]) == commands
+    assert installs(paths[1]) == [*commands[:-1], upgraded[-1]]
+    for path in paths:
+        (setup,) = [step["with"] for step in steps(load(path)) if "setup-python" in step.get("uses", "")]
+        assert (setup["python-version"], setup["cache"]) == (python, "pip")
+        assert setup["cache-dependency-path"].splitlines() == [*cached, ".github/workflows/gate.yml"]
+        text = path.read_text(encoding="utf-8")
+        assert "~" not in text.replace("=~", "")
+        assert [finding for lint in LINTS for finding in lint(load(path), text, path.name)] == []
+    assert (result := check(*paths)).returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("project", "python"),
+    [
+        ("", "3.13"),
+        ("requires-python = '>=3.10'", PYTHONS[-1]),
+        ("requires-python = '>=3.10,<=3.13'", "3.12"),
+        ("requires-python = '~=3.11.2'", "3.11"),
+        ("requires-python = '>=3.9'\nclassifiers = ['Programming Language :: Python :: 3.11']", "3.11"),
+        ("classifiers = ['Programming Language :: Python :: 3', 'Programming Language :: Python :: 3.12']", "3.12"),
+        ("requires-python = '>=3.10'\nclassifiers = ['Programming Language :: Python :: 3.9']", PYTHONS[-1]),
+        ("requires-python = '>=3.99'", ".".join(map(str, sys.version_info[:2]))),
+        ("requires-python = '^3.10'", "3.13"),
+    ],
+)
+def test_the_python_is_the_newest_that_the_project_supports(tmp_path: Path, project: str, python: str) -> None:
+    """By its requirement and its classifiers; the one that runs here where none fits."""
+    gate, _ = write(tmp_path, {TOML: f"[project]\n{project}"})
+    assert f'python-version: "{python}"\n' in gate.read_text(encoding="utf-8")
+
+
+def test_the_pythons_are_those_of_this_package() -> None:
+    """The list in the code is the one that users see."""
+    classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / TOML).read_text(encoding="utf-8"))
+    assert list(PYTHONS) == classifiers
+
+
+@pytest.mark.parametrize(
+    ("files", "needed", "extra", "is_cpu"),
+    [
+        ({}, (), "", False),
+        ({"tests/test_perf.py": "import torch"}, (), "[rl]", True),
+        ({"tests/test_perf.py": "import torchless, gymnasium"}, ["gymnasium"], "", False),
+        ({TOML: "[project]\ndependencies = ['torch>=2 ; python_version > \"3\"']"}, (), "", True),
+        ({TOML: "[project]\ndependencies = ['torch ; python_version < \"3\"']"}, (), "", False),
+        ({TOML: "[project]\noptional-dependencies = {test = ['Torch'], other = []}"}, (), "", True),
+        ({TOML: "[project]\noptional-dependencies = {test = [], other = ['torch']}"}, (), "", False),
+        ({TOML: "[dependency-groups]\ntest = ['torch']"}, (), "", True),
+        ({"requirements.txt": "-r other.txt\ntorch==2.1 # pinned\n"}, (), "", True),
+        ({}, ["pytest-rlperf[suite]"], "", True),  # by what it requires
+        ({}, ["pytest-rlperf"], "", False),
+    ],
+)
+def test_pytorch_is_installed_without_cuda(
+    tmp_path: Path, files: dict[str, str], needed: list[str], extra: str, is_cpu: bool
+) -> None:
+    """Where anything installs it, pip also looks into the index of builds for CPUs; the extra is for tests in it."""
+    for path in write(tmp_path, files, needed=needed):
+        job, *_ = load(path)["jobs"].values()
+        assert ("PIP_EXTRA_INDEX_URL" in job.get("env", {})) is is_cpu
+        assert f"TOOL{extra}" in installs(path)[-1].split()
+        assert ("gymnasium" in installs(path)[-1].split()) is ("gymnasium" in needed)
+
+
+def test_the_weekly_workflow_is_written_for_dependencies_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written where it was not asked for, or where nothing is declared; what is there is kept."""
+    monkeypatch.chdir(tmp_path)
+    gate, weekly = write(tmp_path, {}, dependencies=None)
+    assert gate.exists()
+    assert not weekly.exists()
+    write(tmp_path, {}, dependencies=[])
+    assert not weekly.exists()
+    gate.write_text("", encoding="utf-8")
+    write(tmp_path, {}, dependencies=["numpy", "torch"])
+    assert gate.read_bytes() == b""
+    assert "names=(numpy torch)\n" in weekly.read_text(encoding="utf-8")
+    lines = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    places = "gate.yml", "dependencies.yml"
+    gate_place, weekly_place = (f".github/workflows/{name}" for name in places)
+    assert lines == [
+        f"wrote {gate_place}",
+        *(f"kept {gate_place}", f"left out {weekly_place}"),
+        *(f"kept {gate_place}", f"wrote {weekly_place}"),
+    ]
 
 
 @each_workflow

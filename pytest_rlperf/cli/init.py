@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import os
 import re
 import shlex
 import shutil
-import string
 import textwrap
 from collections.abc import Collection, Iterable
 from importlib.util import find_spec
@@ -19,8 +16,9 @@ from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_t
 from pytest_rlperf.cli.first_tests.drafts import KINDS, without
 from pytest_rlperf.cli.first_tests.search import Search, search
 from pytest_rlperf.cli.first_tests.tried import Trial
+from pytest_rlperf.cli.workflows import write_workflows
 from pytest_rlperf.errors import SideError, shown
-from pytest_rlperf.sides.installs import installs_from, is_project
+from pytest_rlperf.sides.installs import installs_from
 from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.units import counted
 from pytest_rlperf.writing import write_whole
@@ -29,12 +27,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.components.libraries import Library
 
 _FILE = "test_perf.py"
-_WORKFLOWS = Path(".github", "workflows")
-_GATE, _DEPENDENCIES = "gate.yml", "dependencies.yml"
-_REPOSITORY = "git+https://github.com/pytest-rlperf/pytest-rlperf"  # there is no release yet
 _SHOWN = 12  # lines of what was skipped
-# As the script `pytest` starts it, without the current directory on sys.path.
-_PYTEST = "import sys; sys.path[:] = filter(None, sys.path); import pytest; sys.exit(pytest.main())"
 
 _COMMANDS = {
     "pytest{}": "runs each component once and checks it; commit then",
@@ -73,17 +66,10 @@ def test_{0}_vecenv_step_short_episodes(rlperf_vecenv_step: Measure) -> None:
     rlperf_vecenv_step(lambda: {0}_vecenv(8, work.SHORT_ENV_ID))
 '''
 
-_IMPORTS = (ast.Import, ast.ImportFrom)
 _ADVICE = (
     "a component of yours is named by its module, as in rlperf init my_module:SACAgent\n"
     f"what can be measured: {listed(sorted({*KINDS.values()}))}; anything else by rlperf(function)\n"
 )
-
-
-class _Template(string.Template):
-    """A workflow with names after ``~``; GitHub's and the shell's own variables stay."""
-
-    delimiter = "~"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,10 +83,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--github",
         action="store_true",
-        help=f"also write workflows: {_GATE} compares pull requests with their base, {_DEPENDENCIES} the newest "
-        "releases of dependencies with the ones before, weekly",
+        help="also write .github/workflows/gate.yml, which compares each pull request with its base",
     )
-    parser.epilog = "It writes over no file. Code is searched by reading it; then each test is tried once."
+    parser.add_argument(
+        "--github-dependencies",
+        action="store_true",
+        help="as --github, and also write dependencies.yml, which compares the newest release of each dependency with "
+        "the one before, weekly",
+    )
+    parser.epilog = "It writes over no file. The project's modules are imported in a process of their own; then each test is tried once."
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -110,12 +101,13 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         if others or not root.is_dir():
             found = ", ".join(map(str, (root, *others)))
             raise UsageError(f"{found} is not one directory; a component is MODULE:NAME, such as my_module:SACAgent")
-        return _init(root, names, arguments.output, github=arguments.github)
+        weekly = arguments.github_dependencies
+        return _init(root, names, arguments.output, github=arguments.github or weekly, weekly=weekly)
     except (SideError, OSError, LookupError, RecursionError) as error:
         raise UsageError(str(error)) from None
 
 
-def _init(root: Path, names: list[str], output: Path | None, *, github: bool) -> int:
+def _init(root: Path, names: list[str], output: Path | None, *, github: bool, weekly: bool) -> int:
     from pytest_rlperf.components.libraries import libraries
 
     known = [library for library in libraries() if library.starter]
@@ -142,8 +134,9 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool) ->
         print_text("nothing was written\n" + ("" if names else _ADVICE))
         return Exit.NOTHING_MEASURED
     if github:
-        needed = [*declared, *(each.requirement.partition("[")[0] for each in used if each.module not in own.known)]
-        _write_workflows(root, top, output, used, sorted(set(needed)))
+        other = {each.requirement.partition("[")[0]: each.requirement for each in used if each.module not in own.known}
+        needed = [requirement for name, requirement in other.items() if name not in declared]
+        write_workflows(root, top, output, needed, dependencies=sorted({*declared, *other}) if weekly else None)
     print_text(_next_steps(str(output)))
     return Exit.NOTHING_SLOWER
 
@@ -236,35 +229,6 @@ def first_tests(library: Library) -> str:
 def _head() -> str:
     """Return the docstring of the file, which shows the commands to type."""
     return _HEAD.format(textwrap.dedent(_table(_commands("").items())))
-
-
-# --------------------------------------------------------------------------- the workflows
-
-
-def _write_workflows(root: Path, top: Path, output: Path, used: Iterable[Library], dependencies: Iterable[str]) -> None:
-    """Write the workflows that are not there, which install the project and what the tests import, and run them."""
-    here = Path(os.path.relpath(root.resolve(), top)).as_posix()
-    projects = ["-e", f"./{here}".removesuffix("/.")] if is_project(root) else []
-    if not projects and (root / "requirements.txt").is_file():
-        projects = ["-r", f"{here}/requirements.txt".removeprefix("./")]
-    extra = "[rl]" if "torch" in output.read_text(encoding="utf-8") else ""
-    needed = [f"pytest-rlperf{extra} @ {_REPOSITORY}", *(library.requirement for library in used)]
-    values = {
-        "install": shlex.join([*projects, *dict.fromkeys(needed)]),
-        "tests": shlex.quote(Path(os.path.relpath(output.resolve(), top)).as_posix()),
-        "dependencies": shlex.join(dependencies),
-    }
-    for name, effect in (
-        (_GATE, "each pull request is compared with its base"),
-        (_DEPENDENCIES, "weekly, new releases of dependencies are compared with the ones before"),
-    ):
-        path = Path(os.path.relpath(top / _WORKFLOWS / name))
-        if path.exists() or path.is_symlink():
-            print_text(f"kept {path}\n")
-        elif name == _GATE or values["dependencies"]:
-            template = Path(__file__).with_name(name).read_text(encoding="utf-8")
-            write_whole(path, _Template(template).substitute(values).encode())
-            print_text(f"wrote {path}: {effect}\n")
 
 
 # --------------------------------------------------------------------------- what is told

@@ -101,7 +101,7 @@ def _copies_by_name(directory: Path, top: Path, known: Iterable[Install]) -> Ite
             continue
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
             distribution = importlib.metadata.distribution(name)
-            if not (_direct_url(distribution).get("dir_info") or {}).get("editable"):
+            if not (direct_url(distribution).get("dir_info") or {}).get("editable"):
                 copy = _read(distribution, place, editable=False)
                 yield from [copy] if copy.names else []
 
@@ -139,25 +139,28 @@ def _settings(directory: Path) -> dict[str, Any]:
         return {}
 
 
-def _direct_url(distribution: importlib.metadata.Distribution) -> dict[str, Any]:
+def direct_url(distribution: importlib.metadata.Distribution) -> dict[str, Any]:
+    """Return where a distribution was installed from, as PEP 610 records it, empty for one from an index."""
     found = json.loads(distribution.read_text("direct_url.json") or "{}")
     return found if isinstance(found, dict) else {}
 
 
+def local_directory(distribution: importlib.metadata.Distribution) -> Path | None:
+    """Return the directory that a distribution was installed from, None for a wheel or one from elsewhere."""
+    url = urlsplit(direct_url(distribution).get("url", ""))
+    place = Path(unquote(url.path, errors="surrogateescape"))
+    return place.resolve() if url.scheme == "file" and place.is_dir() else None
+
+
 def _origin(distribution: importlib.metadata.Distribution, top: Path) -> tuple[Path, bool] | None:
     """Return the project of the tree that a distribution was installed from, and whether it is editable."""
-    direct = _direct_url(distribution)
-    url = urlsplit(direct.get("url", ""))
-    place = Path(unquote(url.path, errors="surrogateescape"))
-    if url.scheme != "file" or not place.is_dir():  # no wheel that lies in the tree
-        return None
-    place = place.resolve()
-    if not place.is_relative_to(top):
+    place = local_directory(distribution)
+    if place is None or not place.is_relative_to(top):
         return None
     within = [place, *(parent for parent in place.parents if parent != top and parent.is_relative_to(top))]
     if any(is_environment(each) for each in within if each != top):
         return None
-    return place, bool(direct.get("dir_info", {}).get("editable"))
+    return place, bool(direct_url(distribution).get("dir_info", {}).get("editable"))
 
 
 def _read(distribution: importlib.metadata.Distribution, project_dir: Path, *, editable: bool) -> Install:
