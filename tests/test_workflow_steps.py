@@ -724,7 +724,7 @@ def test_figures_that_are_refused_fail_the_job(commenting: Runner, artifact: byt
     ],
 )
 def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes: bool) -> None:
-    """An unchanged branch is green, a slower one red at its test's line, an accepted one green with its reason.
+    """An unchanged branch is green, a slower one red at the changed line, an accepted one green with its reason.
 
     What is slower is so by half, which a busy machine does not hide either.
     """
@@ -747,5 +747,5 @@ def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes:
     else:
         assert (result.outputs["verdict"], result.outputs["slower"]) == ("SLOWER", "1")
         (line,) = result.commands
-        assert line.startswith("::error file=tests/test_perf.py,line=6,title=SLOWER +")
+        assert line.startswith("::error file=scratch_library.py,line=4,title=SLOWER +")
         assert "Rlperf-Accept: tests/test_perf.py::test_work <= +" in result.summary
