@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,12 @@ def check(*paths: Path) -> subprocess.CompletedProcess[str]:
     schema = f"vendor.{special.get(paths[0], 'github-workflows')}"
     options = ["--default-filetype=yaml", "--builtin-schema", schema]
     command = [sys.executable, "-m", "check_jsonschema", *options, *map(str, paths)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def audit(*paths: Path) -> subprocess.CompletedProcess[str]:
+    """Look for what others could misuse in workflows, as zizmor does without a network."""
+    command = [str(Path(sysconfig.get_path("scripts"), "zizmor")), "--offline", "--no-config", *map(str, paths)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -369,6 +376,19 @@ def test_workflows_fit_the_project(
         assert "~" not in text.replace("=~", "")
         assert [finding for lint in LINTS for finding in lint(load(path), text, path.name)] == []
     assert (result := check(*paths)).returncode == 0, result.stdout
+    assert (result := audit(*paths)).returncode == 0, result.stdout
+
+
+def test_the_audit_has_findings(tmp_path: Path) -> None:
+    """It sees an expression in a script, and an action that is named by a tag."""
+    gate, _ = write(tmp_path, {})
+    text = gate.read_text(encoding="utf-8")
+    for whole, part in {
+        "$AGAINST": "${{ github.head_ref }}",
+        "@de0fac2e4500dabe0009e67214ff5f5447ce83dd": "@v6",
+    }.items():
+        gate.write_text(text.replace(whole, part), encoding="utf-8")
+        assert audit(gate).returncode > 10
 
 
 @pytest.mark.parametrize(
