@@ -44,6 +44,19 @@ def changes_s(values: Sequence[float]) -> list[str]:
     return [*parts, f"{last} {name}"]
 
 
+def duration(value: float) -> str:
+    """Write a time that people wait: ``45 s``, ``1 min 20 s``, ``5 min``."""
+    minutes, rest = divmod(round(value), 60)
+    parts = [f"{minutes} min"] if minutes else []
+    return " ".join([*parts, f"{rest} s"] if rest or not minutes else parts)
+
+
+def roughly(value: float) -> str:
+    """Write an estimate of a time that people wait, in round figures: ``25 s``, ``1 min 20 s``, ``7 min``."""
+    step = 5 if value < 60 else 10 if value < 300 else 60
+    return duration(max(5, step * round(value / step)))
+
+
 def signed_seconds(value: float) -> str:
     """Write a difference of durations: ``+1.90 ms``."""
     return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"

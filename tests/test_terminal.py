@@ -7,6 +7,7 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import builders
 import pytest
@@ -15,14 +16,16 @@ from rich.cells import cell_len
 from wording import Wording
 
 import pytest_rlperf
+from pytest_rlperf import units
 from pytest_rlperf.errors import in_encoding
-from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Shard, Status
+from pytest_rlperf.model.notes import Plan, UnderWay
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.table import folded
 from pytest_rlperf.report.tables import phase_table
-from pytest_rlperf.report.terminal import LiveLine, LogLine, Screen, render_summary
-from pytest_rlperf.report.wording import origin_text, phases_note
+from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen, render_summary
+from pytest_rlperf.report.wording import origin_text, phases_note, plan_text
 from pytest_rlperf.run.budget import TimeLeft
 
 PACKAGE = Path(pytest_rlperf.__file__).parent
@@ -227,23 +230,114 @@ def test_a_run_of_one_test_shows_its_step_alone() -> None:
         assert terminal.rows[-1] == f"  rlperf: {step}"
 
 
-def test_a_log_has_a_line_a_minute() -> None:
-    """Where there is no terminal, the same line is written once a minute, as a whole line."""
-    clock, written = builders.Seconds(), list[str]()
-    line = LogLine(written.append, clock)
-    line.count(0, 3, {})
-    line.begin("test_step")
-    for second in range(1, 200):
+PLAN = Plan(tests=9, touched=3, measured=3, paired=3, pairs=(3, 10), lanes=2, expected_s=82.0)
+
+
+def log_of(clock: builders.Seconds, **options: Any) -> tuple[LogLines, list[str]]:
+    """Return a log, and the lines that are written to it, which grow."""
+    written = list[str]()
+    return LogLines(lambda text, color: written.append(text), clock, **options), written
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        PLAN._replace(expected_s=0.0, pairs=(4, 4)),
+        PLAN._replace(touched=0, measured=0, paired=0, expected_s=0.0),
+        PLAN._replace(measured=9, paired=9, expected_s=431.0),
+        PLAN._replace(touched=None, measured=9, paired=5, expected_s=3.0),
+        PLAN._replace(touched=None, measured=9, paired=0, expected_s=18.0),
+        PLAN._replace(tests=1, touched=1, measured=1, paired=1, shard=Shard(1, 4, ("a", "b", "c", "d"), {})),
+    ],
+)
+def test_a_plan_says_what_is_known(wording: Wording, plan: Plan) -> None:
+    """How many tests, how many the change touches, pairs, and the time by earlier runs; nothing that is not known."""
+    assert plan_text(plan) == wording
+
+
+def test_a_log_has_a_line_every_fifteen_seconds(wording: Wording) -> None:
+    """Unless another one was written meanwhile: with the tests under way, their pairs, and what these show so far."""
+    clock = builders.Seconds()
+    log, written = log_of(clock)
+    log.begin("HEAD~1 (c32d96c9f144)")
+    for second in range(1, 61):
         clock.now = float(second)
-        if second >= 100:
-            line.count(1, 3, {"SAME": 1}, left_s=300.0 - second)
-        line.show("pair 1")
-        line.clear()
-    assert written == [
-        "rlperf: test 1 of 3 · test_step · pair 1",
-        "rlperf: test 2 of 3 · 1 SAME · about 3 min left · test_step · pair 1",
-        "rlperf: test 2 of 3 · 1 SAME · about 2 min left · test_step · pair 1",
-    ]
+        if second < 20:
+            log.show("building")
+            continue
+        if second == 20:
+            log.plan(PLAN)
+        log.count(0, 9, {}, left_s=82.0 - second)
+        if second == 40:
+            log.settle(builders.compared("test_gae"), fails=False)
+        pair, ratio = (1, None) if second < 30 else (second // 10, 1.004)
+        log.measuring([UnderWay("test_sac_update", f"pair {pair}", ratio), UnderWay("test_x\n", "starting pairs")])
+        log.clear()
+    assert "\n".join(written) == wording
+    assert not any("\n" in line for line in written)
+
+
+def test_a_log_has_one_line_on_each_test(wording: Wording) -> None:
+    """Its verdict, its change, its name, its seconds, and how many are over; a name is whole, or the id if need be."""
+    log, written = log_of(builders.Seconds(), ambiguous={"tests/test_a.py::test_twice"})
+    log.plan(PLAN)
+    same = builders.compared("tests/test_a.py::test_same")
+    equal = builders.compared("tests/test_a.py::test_equal", Status.SAME, None)
+    for outcome in (
+        same,
+        builders.compared("tests/test_a.py::test_twice", Status.SLOWER, 1.5),
+        same,
+        builders.compared(f"tests/test_a.py::test_{'long_' * 12}name", Status.UNDECIDED, 1.02),
+        replace(equal, result=replace(equal.result, workers=())),
+    ):
+        log.settle(outcome, fails=outcome.verdict.status is Status.SLOWER)
+    log.tell("tests/test_a.py::test_of_a_fixture", "ERROR", "red")
+    assert "\n".join(written) == wording
+
+
+def test_a_first_run_estimates_its_time_by_the_first_test() -> None:
+    """Once, in the line behind its verdict, and only where no earlier run has shown how long tests take."""
+    outcome = replace(builders.compared("a"), seconds=20.0)
+    for plan, expected in (
+        (PLAN, []),
+        (
+            PLAN._replace(expected_s=0.0),
+            ["rlperf: about 10 s for the other 2 tests, if each takes as long as this one"],
+        ),
+        (
+            PLAN._replace(expected_s=0.0, measured=2, lanes=1),
+            ["rlperf: about 20 s for the other test, if it takes as long as this one"],
+        ),
+        (PLAN._replace(expected_s=0.0, measured=2), []),
+    ):
+        log, written = log_of(builders.Seconds())
+        log.plan(plan)
+        log.settle(replace(outcome, result=replace(outcome.result, nodeid="b", workers=())), fails=False)
+        log.settle(outcome, fails=False)
+        log.settle(replace(outcome, result=replace(outcome.result, nodeid="c")), fails=False)
+        assert [line for line in written[1:] if "rlperf" in line] == expected
+
+
+@pytest.mark.parametrize(("verbosity", "expected"), [(1, 3), (0, 3), (-1, 1), (-2, 0)])
+def test_a_quiet_log_has_its_plan_alone(verbosity: int, expected: int) -> None:
+    """With -q no verdict, no progress and no estimate; with -qq nothing; with -v pytest shows how each test ended."""
+    clock = builders.Seconds()
+    log, written = log_of(clock, verbosity=verbosity, tells_verdicts=False)
+    log.plan(PLAN._replace(expected_s=0.0))
+    log.settle(builders.compared("a"), fails=False)
+    clock.now = 100.0
+    log.measuring([UnderWay("b", "pair 1")])
+    assert len(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(1.0, "5 s"), (18.0, "20 s"), (58.9, "1 min"), (77.0, "1 min 20 s"), (296.0, "5 min"), (3700.0, "62 min")],
+)
+def test_an_estimate_is_a_round_figure(seconds: float, expected: str) -> None:
+    """The longer it is, the rounder."""
+    assert units.roughly(seconds) == expected
 
 
 def test_the_live_line_is_erased_before_anything_else_is_written() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from pytest_rlperf.model.judged import Allowance
+from pytest_rlperf.model.judged import Allowance, Outcome, Shard
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Anchor
@@ -191,6 +191,32 @@ Note: TypeAlias = (
 # --------------------------------------------------------------------------- progress
 
 
+class Plan(NamedTuple):
+    """What a run is about to do.
+
+    Of its ``tests``, the change touches ``touched``, None if that was not observed. ``measured`` are to be measured,
+    ``paired`` of them in live pairs: between the two numbers of ``pairs``. ``lanes`` tests are measured at once.
+    ``expected_s`` is the time that earlier runs took for them, 0 if there were none. ``shard`` has the tests of others.
+    """
+
+    tests: int
+    touched: int | None
+    measured: int
+    paired: int
+    pairs: tuple[int, int]
+    lanes: int
+    expected_s: float
+    shard: Shard | None = None
+
+
+class UnderWay(NamedTuple):
+    """A test that is being measured: its name, its step, and the ratio that its pairs show so far, if any."""
+
+    test: str
+    step: str
+    ratio: float | None = None
+
+
 class Progress(Protocol):
     """Shows the step that a run is at."""
 
@@ -202,7 +228,16 @@ class Progress(Protocol):
 
 
 class RunProgress(Progress, Protocol):
-    """Shows how far a run has come, beside its step."""
+    """Shows what a run is about to do and how far it has come, beside its step."""
+
+    def plan(self, plan: Plan) -> None:
+        """Show what the run is about to do."""
+
+    def measuring(self, tests: Sequence[UnderWay]) -> None:
+        """Show the tests that are being measured, first the one whose report is next."""
+
+    def settle(self, outcome: Outcome, *, fails: bool) -> None:
+        """Show the verdict on a test that is over."""
 
     def clear(self) -> None:
         """Make room for the output of pytest."""

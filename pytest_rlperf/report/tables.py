@@ -84,11 +84,14 @@ def _change(estimate: Estimate | Creep) -> str:
     return f"{units.change(estimate.ratio)} {units.interval(estimate.ratio, estimate.low, estimate.high):>12}"
 
 
-def verdict_line(outcome: Outcome) -> str:
-    """Return a test's verdict in one line: its status, the change or else the time of a call, and its name."""
+def verdict_line(outcome: Outcome, *, whole: bool = False) -> str:
+    """Return a test's verdict in one line: its status, the change or else the time of a call, and its name.
+
+    A ``whole`` name is the test's id.
+    """
     result, estimate = outcome.result, outcome.verdict.estimate
     figure = _change(estimate) if estimate is not None else units.seconds(result.call_s) if result.measured else ""
-    return f"{verdict_label(outcome.verdict):<10} {figure:<23} {shown(result.name)}"
+    return f"{verdict_label(outcome.verdict):<10} {figure:<23} {shown(result.nodeid if whole else result.name)}"
 
 
 def _first_count(changes: Sequence[CounterChange]) -> str:

@@ -1,11 +1,11 @@
-"""Writes to the terminal: one live line while tests are measured, the summary, a self-check, the end of a search."""
+"""Writes to the terminal, or to a log: progress while tests are measured, the summary, a self-check, a search."""
 
 from __future__ import annotations
 
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
@@ -15,6 +15,8 @@ from rich.text import Text
 from pytest_rlperf import units
 from pytest_rlperf.errors import for_log, in_encoding, shown, shown_lines
 from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
+from pytest_rlperf.model.measured import test_name
+from pytest_rlperf.model.notes import Plan, UnderWay
 from pytest_rlperf.report.summary import Summary, is_plain
 from pytest_rlperf.report.table import (
     STYLES,
@@ -35,72 +37,118 @@ from pytest_rlperf.report.tables import (
     device_tables,
     phase_table,
     share_table,
+    verdict_line,
     verdict_table,
 )
-from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, fitness_lines, message, phases_note
+from pytest_rlperf.report.wording import (
+    blame_text,
+    cost_text,
+    creep_text,
+    fitness_lines,
+    message,
+    pace_text,
+    phases_note,
+    plan_text,
+    under_way_text,
+)
 
 if TYPE_CHECKING:
     from pytest_rlperf.sides.prepare import Candidate  # which Windows, where files are only shown, cannot import
 
-_LOGGED_S = 60.0
+_LOGGED_S = 15.0  # without another line, until a log has one on what is being measured
+_LOG_WIDTH = 80  # of lines with verdicts, whose names are never cut
 _DEEPEST = 3  # levels of phases shown without -v
 _NAME_LEAST = 16  # columns of a test's name on the live line
 _MOST = 10  # commits named of a range
 
 
-class _Line:
-    """The progress of a run in one line: the test's number, verdicts so far, the time left, and the step."""
+class LogLines:
+    """The progress of a run in a log, where lines are only added: its plan, its verdicts, and what it is at.
 
-    def __init__(self) -> None:
-        self._test = ""
-        self._done = self._total = 0
-        self._verdicts: Mapping[str, int] = {}
-        self._left_s = 0.0
+    ``write`` puts a line there at once. ``verbosity`` is pytest's: at -1 the plan alone is written. Where
+    ``tells_verdicts``, each test has a line when it is over; those whose keys are ``ambiguous`` have their whole ids.
+    ``begun_s`` is when the run began by ``clock``.
+    """
 
-    def begin(self, test: str) -> None:
-        """Name the test that the next steps belong to."""
-        self._test = test
-
-    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
-        """Keep how many of the tests are done, how many there are of each verdict so far, and the time left."""
-        self._done, self._total, self._verdicts, self._left_s = done, total, dict(verdicts), left_s
-
-    def _text(self, step: str, width: int | None = None) -> str:
-        """Return the line, in at most ``width`` columns: the test's name gives way."""
-        parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
-        if self._verdicts:
-            parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
-        if self._left_s >= 1:
-            left = f"{self._left_s:.0f} s" if self._left_s < 120 else f"{self._left_s / 60:.0f} min"
-            parts.append(f"about {left} left")
-        name, step = shown(self._test) if self._test else "", shown(step)
-
-        def line() -> str:
-            return f"rlperf: {' · '.join([*parts, *filter(None, [name]), step])}"
-
-        if width is not None and name:
-            name = shortened(name, max(_NAME_LEAST, cell_len(name) - max(0, cell_len(line()) - width)))
-        return line() if width is None else shortened(line(), width)
-
-
-class LogLine(_Line):
-    """A line a minute, where there is no terminal to rewrite a line on; ``write`` puts it on a line of its own."""
-
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        write: Callable[[str, str], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        verbosity: int = 0,
+        tells_verdicts: bool = True,
+        ambiguous: Collection[str] = (),
+        begun_s: float | None = None,
+    ) -> None:
+        self.tells_verdicts = tells_verdicts
         self._write = write
         self._clock = clock
+        self._verbosity = verbosity
+        self._ambiguous = ambiguous
         self._last_s = clock()
+        self._begun_s = self._last_s if begun_s is None else begun_s
+        self._name = ""
+        self._total, self._left_s = 0, 0.0
+        self._told: set[str] = set()
+        self._plan: Plan | None = None
+
+    def begin(self, test: str) -> None:
+        """Name what is being prepared by the next steps."""
+        self._name = test
 
     def show(self, step: str) -> None:
-        """Write the line, if the last one is a minute old."""
-        now_s = self._clock()
-        if now_s - self._last_s >= _LOGGED_S:
-            self._last_s = now_s
-            self._write(self._text(step))
+        """Write the step, if the last line is old enough."""
+        self.measuring([UnderWay(self._name, step)])
 
     def clear(self) -> None:
         """Nothing to wipe."""
+
+    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
+        """Keep how many tests there are, and the time left; ``done`` and ``verdicts`` have their lines."""
+        self._total, self._left_s = total, left_s
+
+    def plan(self, plan: Plan) -> None:
+        """Write what the run is about to do."""
+        self._plan, self._total = plan, plan.tests
+        if self._verbosity >= -1:
+            self._line(f"rlperf: {plan_text(plan)}")
+
+    def measuring(self, tests: Sequence[UnderWay]) -> None:
+        """Write what is being measured, if the last line is old enough."""
+        now_s = self._clock()
+        if self._verbosity >= 0 and now_s - self._last_s >= _LOGGED_S:
+            spent_s, done = now_s - self._begun_s, len(self._told)
+            self._line(f"rlperf: {under_way_text(spent_s, tests, done, self._total, self._left_s)}")
+
+    def settle(self, outcome: Outcome, *, fails: bool) -> None:
+        """Write a verdict, once; behind the first, how long the other tests take, if no earlier run has shown it."""
+        key, is_measured = outcome.result.nodeid, outcome.result.measured
+        if key in self._told:
+            return
+        took = f"{outcome.seconds:.1f} s" if is_measured else ""
+        self._tell(key, verdict_line(outcome, whole=key in self._ambiguous), took, "red" if fails else "green")
+        plan, self._plan = self._plan, None if is_measured else self._plan
+        if plan is None or not is_measured or plan.expected_s or self._verbosity < 0:
+            return
+        waiting = plan.measured - plan.lanes  # the others have begun with it
+        if waiting > 0:
+            self._line(f"rlperf: {pace_text(plan.measured - 1, outcome.seconds * waiting / plan.lanes)}")
+
+    def tell(self, key: str, word: str, color: str) -> None:
+        """Write how a test has ended that has no verdict, or that has failed beside it."""
+        self._tell(key, f"{word:<34} {shown(key if key in self._ambiguous else test_name(key))}", "", color)
+
+    def _tell(self, key: str, line: str, took: str, color: str) -> None:
+        """Write a line on a test: at its end how long that took, and how many of the tests are over."""
+        self._told.add(key)
+        if self.tells_verdicts:
+            part = f"[{100 * len(self._told) // max(1, self._total):>3}%]"
+            gap = max(2, _LOG_WIDTH - cell_len(f"  {line}{took} {part}"))
+            self._line(f"  {line}{'':{gap}}{took} {part}", color)
+
+    def _line(self, text: str, color: str = "") -> None:
+        self._last_s = self._clock()
+        self._write(text, color)
 
 
 class Screen:
@@ -138,13 +186,38 @@ class Screen:
         return getattr(self._file, name)
 
 
-class LiveLine(_Line):
-    """The line on a terminal, where it is rewritten in place, below pytest's own; ``width`` are the columns."""
+class LiveLine:
+    """The progress of a run on a terminal: one line below pytest's own, rewritten in place, ``width`` columns wide.
+
+    It has the test's number, the verdicts so far, the time left, the test's name, and the step.
+    """
 
     def __init__(self, screen: Screen, width: int) -> None:
-        super().__init__()
         self._screen = screen
         self._width = width
+        self._test = ""
+        self._done = self._total = 0
+        self._verdicts: Mapping[str, int] = {}
+        self._left_s = 0.0
+
+    def begin(self, test: str) -> None:
+        """Name the test that the next steps belong to."""
+        self._test = test
+
+    def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
+        """Keep how many of the tests are done, how many there are of each verdict so far, and the time left."""
+        self._done, self._total, self._verdicts, self._left_s = done, total, dict(verdicts), left_s
+
+    def plan(self, plan: Plan) -> None:
+        """Nothing: the line has the number of tests and the time left."""
+
+    def measuring(self, tests: Sequence[UnderWay]) -> None:
+        """Show the step of the first test."""
+        self.begin(tests[0].test)
+        self.show(tests[0].step)
+
+    def settle(self, outcome: Outcome, *, fails: bool) -> None:
+        """Nothing: pytest shows each verdict in its place."""
 
     def show(self, step: str) -> None:
         """Show the step on the line, if that changes it."""
@@ -153,6 +226,23 @@ class LiveLine(_Line):
     def clear(self) -> None:
         """Wipe the line."""
         self._screen.show("")
+
+    def _text(self, step: str, width: int) -> str:
+        """Return the line, in at most ``width`` columns: the test's name gives way."""
+        parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
+        if self._verdicts:
+            parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
+        if self._left_s >= 1:
+            left = f"{self._left_s:.0f} s" if self._left_s < 120 else f"{self._left_s / 60:.0f} min"
+            parts.append(f"about {left} left")
+        name, step = shown(self._test) if self._test else "", shown(step)
+
+        def line() -> str:
+            return f"rlperf: {' · '.join([*parts, *filter(None, [name]), step])}"
+
+        if name:
+            name = shortened(name, max(_NAME_LEAST, cell_len(name) - max(0, cell_len(line()) - width)))
+        return shortened(line(), width)
 
 
 def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int, color: bool, verbose: bool) -> str:

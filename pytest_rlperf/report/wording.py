@@ -20,6 +20,7 @@ from pytest_rlperf.model.judged import (
     Remedy,
     RemedyKind,
     Selfcheck,
+    Shard,
     Status,
     Verdict,
     pattern_of,
@@ -571,6 +572,53 @@ def fitness_lines(checks: Sequence[Selfcheck], fitness: Fitness) -> list[str]:
         if large
         else f"no slowdown of {least} or more was tried; {needed}: check with a smaller --rlperf-tolerance",
     ]
+
+
+# ----------------------------------------------------------------------- a run's progress in a log
+
+
+def tests_text(tests: int, shard: Shard | None) -> str:
+    """Write how many tests a run has: ``7 tests``, ``shard 1/4: 7 of 28 tests``."""
+    if shard is None:
+        return units.counted(tests, "test")
+    return f"{shard.name}: {tests} of {units.counted(len(shard.collected), 'test')}"
+
+
+def plan_text(plan: notes.Plan) -> str:
+    """Write what a run is about to do: how many tests it has, what it does with each, and how long that takes."""
+    tests, work = [tests_text(plan.tests, plan.shard)], []
+    if plan.touched is not None:
+        tests.append(f"{plan.touched or 'none'} touched by the change")
+    if plan.measured != (plan.tests if plan.touched is None else plan.touched):
+        tests.append(f"{plan.measured} measured")
+    if plan.paired:
+        least, most = plan.pairs
+        pairs = units.counted(most, "pair") if least == most else f"{least} to {most} pairs"
+        work.append(f"{pairs} {'each' if plan.paired == plan.measured else f'for {plan.paired} of them'}")
+    if plan.expected_s:
+        work.append(f"about {units.roughly(plan.expected_s)} (by earlier runs)")
+    return "; ".join(filter(None, (", ".join(tests), ", ".join(work))))
+
+
+def pace_text(others: int, expected_s: float) -> str:
+    """Write how long the tests after the first take, where no earlier run shows it."""
+    those = "other test, if it takes" if others == 1 else f"other {others} tests, if each takes"
+    return f"about {units.roughly(expected_s)} for the {those} as long as this one"
+
+
+def under_way_text(
+    spent_s: float, tests: Sequence[notes.UnderWay], done: int = 0, total: int = 0, left_s: float = 0.0
+) -> str:
+    """Write how long a run has been on, what is being measured, and how far it is."""
+    shown_tests = [
+        " ".join(filter(None, (shown(test.test) if test.test else "", shown(test.step))))
+        + ("" if test.ratio is None else f", {units.change(test.ratio)} so far")
+        for test in tests
+    ]
+    far = f"{done} of {total} tests done" if done else ""
+    left = f"about {units.roughly(left_s)} left" if left_s >= 1 else ""
+    position = ", ".join(filter(None, (far, left)))
+    return f"{units.duration(spent_s)}: {'; '.join(filter(None, (*shown_tests, position)))}"
 
 
 # ----------------------------------------------------------------------- notes of a run

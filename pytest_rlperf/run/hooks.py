@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from types import FrameType
 from typing import TypeAlias
@@ -18,15 +19,16 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError, for_log, shown
 from pytest_rlperf.fixtures import asks_late, is_measured, result_key, unmet
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Status
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.measured import test_name
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.summary import compares_nothing
 from pytest_rlperf.report.table import shortened
 from pytest_rlperf.report.tables import verdict_line
-from pytest_rlperf.report.terminal import LiveLine, LogLine, Screen
-from pytest_rlperf.report.wording import note_lines, seen_from_here
+from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen
+from pytest_rlperf.report.wording import note_lines, seen_from_here, tests_text
 from pytest_rlperf.run.conclusion import error_of, essence, failure_of
 from pytest_rlperf.run.end_of_run import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import make_lanes
@@ -62,6 +64,8 @@ class MeasuredRun:
         self._settings = settings
         self._began = began
         self._screen: Screen | None = None
+        self._log: LogLines | None = None  # where there is no terminal to rewrite a line on
+        self._begun_s = time.monotonic()
         notes = _platform_notes(sys.platform)
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
@@ -149,7 +153,9 @@ class MeasuredRun:
             f"rlperf: {test} is not measured: it asks for {name} by request.getfixturevalue; name it in the signature"
             for test, name in self._asking.items()
         ]
-        return [self._how_many(items), *late]
+        # In a log the plan begins with their number.
+        is_planned = items and self._writes_log and self._settings.bisect is None and self._settings.ray is None
+        return late if is_planned else [self._how_many(items), *late]
 
     def _how_many(self, items: list[pytest.Item]) -> str:
         shard = self._run.shard
@@ -157,10 +163,7 @@ class MeasuredRun:
             if shard is not None and shard.collected:
                 return f"rlperf: {shard.name}: none of {units.counted(len(shard.collected), 'test')}"
             return "rlperf: nothing to measure: no test that was chosen uses an rlperf fixture"
-        tests = units.counted(len(items), "test")
-        if shard is not None:
-            tests = f"{shard.name}: {len(items)} of {units.counted(len(shard.collected), 'test')}"
-        return f"rlperf: {tests}"
+        return f"rlperf: {tests_text(len(items), shard)}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -172,7 +175,7 @@ class MeasuredRun:
         if self._run.shard is None:
             self._run.gated = self._gated(session.items)
         self._end.items = {item.nodeid: item for item in session.items}
-        line = self._live_line()
+        line = self._progress(session.items)
         if session.items and self._settings.ray is not None:
             from pytest_rlperf.run.ray_cluster import ClusterLoop
 
@@ -200,6 +203,8 @@ class MeasuredRun:
         if benchmark is not None and outcome is not None and outcome.result.workers:
             add_stats(item, outcome.result, benchmark)
         self._end.add_report(item, report)
+        if self._log is not None:
+            self._tell(self._log, key, report)
         if report.when == "teardown":
             self._finished.add(key)
         if report.failed:
@@ -212,18 +217,38 @@ class MeasuredRun:
     def pytest_report_teststatus(
         self, report: pytest.TestReport, config: pytest.Config
     ) -> Generator[None, _TestStatus, _TestStatus]:
-        """Show a line with a test's verdict in the place of its dot."""
+        """Show a line with a test's verdict in the place of its dot, which a log has where it was known."""
         category, letter, word = yield
         item = self._end.items.get(report.nodeid)
         if item is None or not letter or config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) < 0:
             return category, letter, word
-        outcome = self._run.outcomes.tests.get(result_key(item))
-        if outcome is not None and outcome.verdict.status is not Status.ERROR:
-            failing = failure_of(outcome, self._run) is not None
-            if report.outcome == ("failed" if failing else "passed"):  # and not for another reason
-                return category, self._fitting(verdict_line(outcome)), word
+        if self._log is not None and self._log.tells_verdicts:
+            return category, "", word
+        outcome = self._verdict_of(result_key(item), report)
+        if outcome is not None:
+            return category, self._fitting(verdict_line(outcome)), word
         name = word if isinstance(word, str) else word[0]
         return category, self._fitting(f"{name:<34} {shown(item.name)}"), word
+
+    def _verdict_of(self, key: str, report: pytest.TestReport) -> Outcome | None:
+        """Return the outcome of a test, None if there is no verdict or the test has ended for another reason."""
+        outcome = self._run.outcomes.tests.get(key)
+        if report.when != "call" or outcome is None or outcome.verdict.status is Status.ERROR:
+            return None
+        fails = failure_of(outcome, self._run) is not None
+        return outcome if report.outcome == ("failed" if fails else "passed") else None
+
+    def _tell(self, log: LogLines, key: str, report: pytest.TestReport) -> None:
+        """Write to the log how a test has ended, unless its verdict is there already."""
+        status: _TestStatus = self._config.hook.pytest_report_teststatus(report=report, config=self._config)
+        word = status[2] if isinstance(status[2], str) else status[2][0]
+        if not word:
+            return  # a fixture has done its part
+        outcome = self._verdict_of(key, report)
+        if outcome is not None:
+            log.settle(outcome, fails=report.failed)
+        else:
+            log.tell(key, word, {"passed": "green", "failed": "red"}.get(report.outcome, "yellow"))
 
     def _fitting(self, line: str) -> str:
         """Return a line of its own, with the test's name cut between its parts where a terminal has no room for it."""
@@ -295,20 +320,42 @@ class MeasuredRun:
         """Show the table, the phases, and what to do next."""
         self._end.show(terminalreporter, self._failed)
 
-    def _live_line(self) -> LiveLine | LogLine:
-        """Return a line to show progress on: on a terminal one that is rewritten, in a log one a minute."""
+    @property
+    def _writes_log(self) -> bool:
+        """Whether pytest writes to a file, a pipe, or a terminal on which no line can be rewritten."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or self._config.option.capture == "no":
-            return LogLine(lambda text: None)
-        if reporter.isatty and reporter.hasmarkup and self._screen is not None:
-            return LiveLine(self._screen, reporter._tw.fullwidth)
+        return reporter is not None and not (reporter.isatty and reporter.hasmarkup)
 
-        def write(text: str) -> None:
-            if self._config.get_verbosity() >= 0:
-                reporter.ensure_newline()
-                reporter.write_line(for_log(text))
+    def _progress(self, items: Sequence[pytest.Item]) -> LiveLine | LogLines:
+        """Return what shows progress: on a terminal a line that is rewritten, in a log whole lines."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and self._writes_log:
+            self._log = self._log_lines(reporter, items)
+            return self._log
+        if reporter is None or self._screen is None or self._config.option.capture == "no":
+            return LogLines(lambda text, color: None)
+        return LiveLine(self._screen, reporter._tw.fullwidth)
 
-        return LogLine(write)
+    def _log_lines(self, reporter: pytest.TerminalReporter, items: Sequence[pytest.Item]) -> LogLines:
+        """Return the lines of a log, which take the place of pytest's own on files and tests."""
+        names = Counter(test_name(key) for key in map(result_key, items))
+        tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0
+        if tells:
+            reporter.showfspath = False
+            reporter._show_progress_info = False  # each line on a test has its own
+
+        def write(text: str, color: str) -> None:
+            reporter.ensure_newline()
+            reporter.write_line(for_log(text), **({color: True} if color else {}))
+            reporter.flush()
+
+        return LogLines(
+            write,
+            verbosity=self._config.get_verbosity(),
+            tells_verdicts=tells,
+            ambiguous={key for key in map(result_key, items) if names[test_name(key)] > 1},
+            begun_s=self._begun_s,
+        )
 
 
 def _interrupt_once(config: pytest.Config) -> None:

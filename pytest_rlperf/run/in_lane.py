@@ -13,7 +13,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome, Selfcheck
-from pytest_rlperf.model.notes import Note
+from pytest_rlperf.model.notes import Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run.conclusion import essence
@@ -86,6 +86,32 @@ class TestInLane:
     def is_over(self) -> bool:
         """Whether the test has its results, or never will."""
         return self.judged is not None or bool(self.failure)
+
+    @property
+    def is_touched(self) -> bool | None:
+        """Whether the change may matter to the test; None where that was not observed."""
+        observed = self._on.observed
+        if observed is None or (observed.reason is None and observed.reached is None):
+            return None
+        return observed.reason is None and not observed.untouched
+
+    @property
+    def has_difference(self) -> bool:
+        """Whether the two sides may differ for the test, as far as they were observed."""
+        return self._on.observed is None or self._on.observed.reason is None
+
+    @property
+    def under_way(self) -> UnderWay:
+        """What the test is at."""
+        return UnderWay(self.title, self.step, self._on.ratio)
+
+    @property
+    def verdict(self) -> Outcome | None:
+        """The outcome of a test that is over and has ended as that outcome has it; None for any other."""
+        if self.judged is None or self.failure or self.done is None:
+            return None
+        ended = "passed" if self.judged.end.failure is None else "failed"
+        return self.judged.outcome if self.done.outcome == ended else None
 
     @property
     def weight(self) -> tuple[bool, int]:

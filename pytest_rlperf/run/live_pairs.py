@@ -5,6 +5,7 @@ Each pair has a lane: one of the CPUs of this machine, on which one pair at a ti
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -74,6 +75,7 @@ class LivePairs:
 
     def __init__(self, test: OnTest, opener: Opener, history: PairSpread | None = None) -> None:
         self.first: OpenPair | None = None
+        test.ratio = None
         self._test = test
         self._opener = opener
         self._history = history
@@ -136,6 +138,7 @@ class LivePairs:
         records = self._times.records()
         if not records:
             return None
+        self._test.ratio = math.exp(statistics.fmean(log_ratios(records)))
         policy, counted = self._test.policy, self._opener.has_counts
         verdict = judge_records(records, policy, final=False, history=self._history, counted=counted)
         if verdict is None and is_last and self._times.is_up:

@@ -15,7 +15,16 @@ import pytest
 from pytest_rlperf import wire
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.notes import ComparedWithAnchor, MeasuredFresh, NotForked, RunProgress, ShortOfTime, TextNote
+from pytest_rlperf.model.judged import Status
+from pytest_rlperf.model.notes import (
+    ComparedWithAnchor,
+    MeasuredFresh,
+    NotForked,
+    Plan,
+    RunProgress,
+    ShortOfTime,
+    TextNote,
+)
 from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import ANCHOR, Config, usage_error
 from pytest_rlperf.report.exports import properties
@@ -65,7 +74,8 @@ class TestLoop:
     began: Beginning
     lanes: Lanes
     progress: RunProgress
-    _current: TestInLane | None = None  # whose steps are shown
+    _current: TestInLane | None = None  # whose report is next
+    _under_way: list[TestInLane] = field(default_factory=list)
     _left: TimeLeft = field(init=False)
     _counted: tuple[int, int] = (0, 0)
 
@@ -153,6 +163,7 @@ class TestLoop:
             test.place(order, following)
             if test.is_over:
                 self._left.leave_out(test.key)
+        self._show_plan(ordered)
         yield from self._in_order(session, ordered, measure)
 
     def _observed(self, tests: Sequence[TestInLane], observe: Observe) -> Steps[None]:
@@ -161,7 +172,7 @@ class TestLoop:
         while waiting or jobs:
             while waiting and len(jobs) < self.lanes.count:
                 self._current = waiting.pop(0)
-                jobs.append((yield Begin(self._current.observe(observe))))
+                jobs.append((yield Begin(self._watched(self._current, self._current.observe(observe)))))
             for job in (yield Ended(jobs)):
                 jobs.remove(job)
                 job.outcome()
@@ -196,9 +207,50 @@ class TestLoop:
             return
         self._left.begin(test.key)
         try:
-            yield from test.run(measure, budget.next_s())
+            yield from self._watched(test, test.run(measure, budget.next_s()))
         finally:
             self._left.end(test.key)
+        self._settle(test)
+
+    def _watched(self, test: TestInLane, steps: Steps[None]) -> Steps[None]:
+        """Take a test's steps, which are shown meanwhile."""
+        self._under_way.append(test)
+        try:
+            yield from steps
+        finally:
+            self._under_way.remove(test)
+
+    def _show_plan(self, tests: Sequence[TestInLane]) -> None:
+        """Show what the run is about to do, and the verdicts that need no measurement."""
+        run, against = self.run_state, self.run_state.settings.against is not None
+        measured = [test for test in tests if not test.is_over]
+        paired = [
+            test
+            for test in measured
+            if test.has_difference and (against or run.baselines.commit_of(test.key) is not None)
+        ]
+        pairs = [test.settings.pairs for test in paired]
+        touched = [test.is_touched for test in tests]
+        self.progress.plan(
+            Plan(
+                len(tests),
+                None if set(touched) <= {None} else len(tests) - touched.count(False),
+                len(measured),
+                0 if run.settings.selfcheck else len(paired),
+                (min((least for least, _ in pairs), default=0), max((most for _, most in pairs), default=0)),
+                self.lanes.count,
+                self._left.left_s(),
+                run.shard,
+            )
+        )
+        for test in tests:
+            self._settle(test)
+
+    def _settle(self, test: TestInLane) -> None:
+        """Show a verdict as soon as it is there."""
+        outcome = test.verdict
+        if outcome is not None and outcome.verdict.status is not Status.ERROR:
+            self.progress.settle(outcome, fails=failure_of(outcome, self.run_state) is not None)
 
     def _show_count(self, done: int, total: int) -> None:
         """Show how many tests are reported, the verdicts so far, and the time left."""
@@ -208,13 +260,12 @@ class TestLoop:
         self._counted = done, total
 
     def _show_step(self) -> None:
-        """Show the step of the test that is to be reported next."""
-        test = self._current
-        if test is not None:
+        """Show the steps of the tests under way, first that of the test that is to be reported next."""
+        if self._under_way:
             self._show_count(*self._counted)
-            if test.step:
-                self.progress.begin(test.title)
-                self.progress.show(test.step)
+            current_first = sorted(self._under_way, key=lambda test: test is not self._current)
+            if steps := [test.under_way for test in current_first if test.step]:
+                self.progress.measuring(steps)
 
     def _begin_report(self, test: TestInLane) -> ReportForwarder | None:
         """Begin to report one test as if it ran here."""

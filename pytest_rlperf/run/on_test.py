@@ -50,7 +50,8 @@ class OnTest:
     The first driver that opens it has the worker that reports it, to ``forward``; ``measures`` has the first of head's
     workers that has been checked. ``observed`` is what observers have shown, None before that.
     ``fresh`` where all of its workers are to be new interpreters, ``is_short`` where the run has less time for it than
-    the test may take. ``show`` and ``begin`` are for who shows progress.
+    the test may take. ``show`` and ``begin`` are for who shows progress, and so is ``ratio``, which its pairs show so
+    far.
     """
 
     key: str
@@ -69,6 +70,7 @@ class OnTest:
     is_reporter_lost: bool = False
     measures: Driver | None = None
     observed: Observation | None = None
+    ratio: float | None = None
     _open: dict[int, tuple[Driver, Drivers]] = field(default_factory=dict)
     _held: list[Held] = field(default_factory=list)
 
