@@ -91,7 +91,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as --github, and also write dependencies.yml, which compares the newest release of each dependency with "
         "the one before, weekly",
     )
-    parser.epilog = "It writes over no file. The project's modules are imported in a process of their own; then each test is tried once."
+    parser.epilog = (
+        "It writes over no file. It imports the project's modules in a process of their own, and tries each test once."
+    )
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
