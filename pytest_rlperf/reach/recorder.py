@@ -58,16 +58,18 @@ class FunctionRecorder:
     def read(self, below: tuple[str, ...]) -> Recorded:
         """Return what has been noted by now, of functions those whose files are ``below`` some places."""
         codes = self._noted.codes()
-        lines: dict[str, set[int]] = {}
+        by_file: dict[str, set[int]] = {}
         for code in codes:
             if code.co_name != "<module>":
-                path = code.co_filename
-                if path.endswith(".py"):  # others are made up
-                    path = str(self._directory / path)
-                lines.setdefault(path, set()).add(code.co_firstlineno)
+                by_file.setdefault(code.co_filename, set()).add(code.co_firstlineno)
+        lines: dict[str, set[int]] = {}
+        for name, found in by_file.items():
+            path = str(self._directory / name) if name.endswith(".py") else name  # others are made up
+            if path[:1] == "/" and is_below(path, below):
+                lines.setdefault(path, set()).update(found)
         return Recorded(
-            {path: sorted(found) for path, found in lines.items() if path[:1] == "/" and is_below(path, below)},
-            any(code.co_filename.endswith(_COMPILERS) and code.co_name in _COMPILE for code in codes),
+            {path: sorted(found) for path, found in lines.items()},
+            any(code.co_name in _COMPILE and code.co_filename.endswith(_COMPILERS) for code in codes),
             any(code.co_name == "spawnv_passfds" for code in codes),
         )
 
