@@ -20,6 +20,20 @@ from pytest_rlperf.sides.observer import LoadedFiles, Observer
 from pytest_rlperf.worker.resources import children_seen
 
 CALLS = 50
+# Plugins of pytest that none of the projects uses, and that each of their many sessions would set up.
+UNUSED = (
+    "debugging",
+    "doctest",
+    "faulthandler",
+    "junitxml",
+    "legacypath",
+    "logging",
+    "pastebin",
+    "setuponly",
+    "setupplan",
+    "stepwise",
+    "unittest",
+)
 
 
 class Observed:
@@ -38,7 +52,7 @@ class Observed:
 
     def pytest_runtest_protocol(self, item):
         with self._observer.own_fork():
-            child = os.fork()
+            child = os.fork() if len(item.session.items) > 1 else 0  # this process is a copy for one project already
         if child:
             os.waitpid(child, 0)
             return True
@@ -78,7 +92,8 @@ def main(found, *tops):
         child = os.fork()
         if not child:
             os.chdir(top)
-            options = ["-q", "-s", "-p", "no:cacheprovider", f"--rootdir={top}"]
+            without = [word for name in ("cacheprovider", *UNUSED) for word in ("-p", f"no:{name}")]
+            options = ["-q", "-s", *without, f"--rootdir={top}"]
             pytest.main([*options, top], plugins=[Observed(top, Path(found))])
             sys.stdout.flush()
             os._exit(0)
