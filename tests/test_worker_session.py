@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import random
@@ -33,6 +34,13 @@ from pytest_rlperf.worker import session
 from pytest_rlperf.worker.engine import Engine, Unwound
 
 HERE = Path(__file__).resolve()
+
+
+@pytest.fixture(autouse=True)
+def _frozen_again() -> Iterator[None]:
+    """Freeze what a test's engine has thawed, or each collection of the next engines would walk all of it."""
+    yield
+    gc.freeze()
 
 
 @pytest.fixture
