@@ -158,6 +158,7 @@ def test_every_option_in_the_programs_own_texts_is_one() -> None:
     assert set(re.findall(r"\brlperf (?!fixture|test|option)([a-z]+) (?:[A-Z]|--)", text)) <= commands
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_the_tutorial_begins_can_be_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -317,6 +317,7 @@ READER_TESTS = "import readers\n" + "".join(
 )
 
 
+@pytest.mark.slow  # test_reach_cases has listings, databases and files, test_sides_git links
 def test_code_is_compared_however_it_is_read(tmp_path: Path) -> None:
     """By links of all kinds, listings, databases, addresses in variables, and imports from outside of the tree."""
     top = tmp_path / "project"
