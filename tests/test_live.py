@@ -24,7 +24,7 @@ from pytest_rlperf.model.measured import Start
 from pytest_rlperf.run.lanes import count_lanes
 
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
-STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide
+STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide, or nothing can be compared
 DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
 
 LIBRARY = source("live/mylib/__init__.py")
@@ -260,7 +260,7 @@ def test_a_base_that_cannot_be_imported_is_the_reason_of_each_test(repository: R
     repository.commit()
     repository.library("head")
     repository.commit()
-    run = repository.against("HEAD~1", code=USAGE)
+    run = repository.against("HEAD~1", *STORED, code=USAGE)
     assert run.statuses == {"test_work": "INCOMPARABLE", "test_rest": "INCOMPARABLE"}
     assert without_commits(run.reasons["test_work"]) == wording
     assert re.findall(r"(?m)^note .*", run.section("rlperf")) == wording
@@ -272,7 +272,7 @@ def test_a_conftest_that_base_cannot_import_is_the_reason_of_its_tests(repositor
     repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
     repository.write({"tests/conftest.py": "from mylib import added\n"})
     repository.commit()
-    run = repository.against("HEAD~1", "--rlperf-max-time=1")
+    run = repository.against("HEAD~1", *STORED)
     assert run.statuses == {"test_work": "NEW", "test_rest": "NEW"}
     assert "cannot import name 'added' from 'mylib'" in run.reasons["test_work"]
     assert str(repository.tmp) not in run.text

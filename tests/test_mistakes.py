@@ -17,7 +17,6 @@ from pytest_rlperf.model.judged import Status
 from pytest_rlperf.report.summary import next_steps
 
 BENCHMARK = ("pytest_benchmark.plugin", "rlperf")
-SHORT = ("--rlperf", "--rlperf-max-time=0.3")
 ENV = """
     class Env:
         num_envs = 4
@@ -97,7 +96,7 @@ MISTAKES = {
     ),
     "dirty tree": Mistake(
         "def test_it(rlperf):\n    rlperf(lambda: sum(range(9)))\n",
-        (*SHORT, "--rlperf-save-baseline"),
+        ("--rlperf-max-time=0.3", "--rlperf-save-baseline"),
         ("stored 1 result", "not from a clean commit", "commit all that `git status` shows, then store again"),
         "comparing.md#stored-baselines",
         OK,
@@ -113,14 +112,14 @@ MISTAKES = {
     ),
     "dependency": Mistake(
         LIBRARY,
-        ("--rlperf-against=v1.0",),
+        ("--rlperf-against=v1.0", "--rlperf-max-time=0.3"),
         ("needs absent_library, which is not installed here: install it, then run this again",),
         "reading-a-report.md#incomparable",
         USAGE,
         before={"mylib.py": f"import absent_library\n\n{WORK}"},
     ),
     "port": Mistake(
-        SERVER, SHORT, ("Address already in use", "PORT", "bind to port 0"), "writing-tests.md#which-tests"
+        SERVER, builders.ONE_CALL, ("Address already in use", "PORT", "bind to port 0"), "writing-tests.md#which-tests"
     ),
     "reset": Mistake(
         ENV,
@@ -142,7 +141,7 @@ MISTAKES = {
     ),
     "benchmark": Mistake(
         BOTH,
-        SHORT,
+        builders.ONE_CALL,
         ("test_it measures a second time", "parametrize it, or write two tests"),
         "writing-tests.md#which-tests",
     ),
@@ -202,7 +201,7 @@ def test_a_fixture_that_is_asked_for_late_is_named(tmp_path: Path) -> None:
         def test_through_a_fixture(measure): ...
         def test_other(request): request.getfixturevalue("tmp_path")
     """
-    run = Example(tmp_path, {"test_it.py": tests}).pytest(*SHORT, code=NOTHING)
+    run = Example(tmp_path, {"test_it.py": tests}).pytest(*builders.ONE_CALL, code=NOTHING)
     asked = "is not measured: it asks for {} by request.getfixturevalue; name it in the signature"
     lines = [
         f"rlperf: {test} {asked.format(name)}"
@@ -252,7 +251,7 @@ def test_a_test_of_something_else_says_so(tmp_path: Path) -> None:
     example = Example(tmp_path, files)
     example.commit()
     example.write({"mylib/other.py": "CHANGED = True\n"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-max-time=1", code=OK)
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-max-time=0.3", code=OK)
     assert run.statuses == {"test_else": "SAME", "test_work": "SAME"}
     assert "reads no file of the tree but tests" in run.reasons["test_else"]
 

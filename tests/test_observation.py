@@ -332,7 +332,7 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
     example = Example(tmp_path, {"test_it.py": test, "size.py": "print(1000)"})
     example.commit()
     example.write({"size.py": "print(2000)"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=1")
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
     assert run.statuses
     assert run.codes["test_it"] != "code", run.reasons
 

@@ -120,7 +120,7 @@ def test_reach_off_measures_all(tmp_path: Path) -> None:
     example.commit()
     example.write({"lib.py": LIB.format(sample="1", save="1") + "# a comment\n"})
     example.write({"pytest.ini": "[pytest]\nrlperf_reach = off\n"})
-    run = example.pytest(*QUICK, code=OK)
+    run = example.pytest(*QUICK, "--rlperf-pairs=2..2", "--rlperf-max-time=0.3", code=OK)
     assert all(test["live"] is not None for test in run.tests.values())
     assert run.tests["test_grow"]["touched"] == []
 

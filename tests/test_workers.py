@@ -149,9 +149,9 @@ def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: 
         import pytest
         from mylib import work
 
-        @pytest.mark.parametrize("variable", ["SDL_AUDIODRIVER", "TF_CPP_MIN_LOG_LEVEL", "LD_LIBRARY_PATH"])
-        def test_harmless(rlperf, variable):
-            os.environ[variable] = "dsp"
+        def test_harmless(rlperf):
+            for variable in ("SDL_AUDIODRIVER", "TF_CPP_MIN_LOG_LEVEL", "LD_LIBRARY_PATH"):
+                os.environ[variable] = "dsp"
             rlperf(work)
 
         @pytest.mark.parametrize("number", [1, 2])
@@ -163,7 +163,7 @@ def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: 
     example.write({"mylib.py": "def work(): return sum(range(1000))\n"})
     example.commit()
     example.write({"mylib.py": "def work():\n    return sum(range(1000))\n"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-reach=off", "--rlperf-max-time=0.1")
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-reach=off", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
     (note,) = run.notes("new interpreters")
     assert [name in note for name in ("test_threads[1]", "test_threads[2]", "OMP_PROC_BIND")] == [True] * 3
     assert "harmless" not in note

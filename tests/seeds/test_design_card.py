@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ONE_CALL
 from example import FAILED, OK, Example
 from library_checks import harvested
 
@@ -120,11 +121,11 @@ def test_compared_with_stored_baselines_and_the_run_fails(tmp_path: Path) -> Non
             "test_it.py": "from work import work\n\ndef test_work(rlperf):\n    rlperf(work)\n",
         },
     )
-    example.pytest("--rlperf-save-baseline", "--rlperf-max-time=2", code=OK)
+    example.pytest("--rlperf-save-baseline", "--rlperf-max-time=1", code=OK)
     (baseline,) = (example.root / "baselines").rglob("*.json")
     assert "test_it.py::test_work" in json.loads(baseline.read_text(encoding="utf-8"))["results"]
     example.write({"work.py": "TIMES = 3\n\ndef work():\n    return sum(range(2000 * TIMES))\n"})
-    run = example.pytest("--rlperf", "--rlperf-max-time=2", "-v", code=FAILED)
+    run = example.pytest("--rlperf", "--rlperf-max-time=1", "-v", code=FAILED)
     assert run.statuses == {"test_work": "SLOWER"}
     estimate = run.tests["test_work"]["verdict"]["estimate"]
     assert 1.2 < estimate["low"] <= estimate["ratio"] <= estimate["high"]
@@ -148,8 +149,7 @@ def test_gating_on_github_and_a_summary(tmp_path: Path) -> None:
     workflow = (example.root / ".github" / "workflows" / "gate.yml").read_text(encoding="utf-8")
     assert "pull_request" in workflow
     assert "--rlperf" in workflow
-    given = ("--rlperf", "--rlperf-max-time=1")
-    example.pytest(*given, code=OK, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+    example.pytest(*ONE_CALL, code=OK, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
     assert "test_perf.py" in html.unescape(summary.read_text(encoding="utf-8"))
     assert (ROOT / "action.yml").exists()
 
