@@ -68,7 +68,8 @@ def test_{0}_vecenv_step_short_episodes(rlperf_vecenv_step: Measure) -> None:
 
 _ADVICE = (
     "a component of yours is named by its module, as in rlperf init my_module:SACAgent\n"
-    f"what can be measured: {listed(sorted({*KINDS.values()}))}; anything else by rlperf(function)\n"
+    f"what can be measured: {listed(sorted({*KINDS.values()} - {KINDS['rlperf']}))}; "
+    "anything else by rlperf(function)\n"
 )
 
 
@@ -132,7 +133,7 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool, we
     print_text(_found_text(own, tested))
     if kept:
         print_text(f"kept {output}\n")
-    elif not _write_tests(root, output, own, tested):
+    elif not _write_tests(root, output, own, tested, named=bool(names)):
         print_text("nothing was written\n" + ("" if names else _ADVICE))
         return Exit.NOTHING_MEASURED
     if github:
@@ -191,7 +192,7 @@ def _place(root: Path, names: list[str], own: Search) -> Path:
 # --------------------------------------------------------------------------- the file of tests
 
 
-def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library]) -> list[str]:
+def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library], *, named: bool) -> list[str]:
     """Write the tests that pass, and tell of those that do not; return the names of those that do."""
     one_thread = [_ONE_THREAD] * ("torch" in own.imported and find_spec("torch") is not None)
     trial = Trial(root, output, own, [*one_thread, *map(first_tests, used)])
@@ -211,8 +212,14 @@ def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library])
             output.unlink(missing_ok=True)
             for place in missing:
                 shutil.rmtree(place, ignore_errors=True)  # bytecode may be in it
+    missing_code = {_missing(error) for error in trial.errors.values()}
+    if not names and missing_code and missing_code <= own.tops:
+        raise UsageError(
+            f"tests in {output.parent} cannot import {', '.join(sorted(missing_code))}: pip install -e . in the "
+            "project, and begin again; or give --output a place beside it"
+        )
     if trial.errors:
-        print_text(_failed_text(trial))
+        print_text(_failed_text(trial, named=named))
     if names:
         print_text(f"wrote {output}: {', '.join(names)}\n")
     return names
@@ -259,8 +266,8 @@ def _found_text(own: Search, used: Iterable[Library]) -> str:
     return text + ("skipped\n" + _table(skipped) if skipped else "")
 
 
-def _failed_text(trial: Trial) -> str:
-    """Return what has no test, each with its place, the call that was tried and its error."""
+def _failed_text(trial: Trial, *, named: bool) -> str:
+    """Return what has no test, each with its place, the call that was tried and its error; a named one's whole test."""
     rows = []
     for test, error in trial.errors.items():
         draft = trial.draft(test)
@@ -270,8 +277,9 @@ def _failed_text(trial: Trial) -> str:
     text = "left out\n" + _table(rows)
     for test in trial.errors:
         draft = trial.draft(test)
-        if draft is not None and draft.unknown:
-            text += "  put your object for ... into its test, and the test into a file of tests:\n"
+        if draft is not None and (draft.unknown or named):
+            fills = "put your object for ... into its test, and the test into a file of tests"
+            text += f"  {fills if draft.unknown else 'fix the code, or the arguments in its test'}:\n"
             text += textwrap.indent(draft.source(0).strip(), "    ") + "\n"
     return text
 

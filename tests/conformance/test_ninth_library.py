@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -72,9 +73,9 @@ def test_its_steps_are_counted(gridlab: Any) -> None:
 
 
 def test_it_has_first_tests(gridlab: Any, pytester: pytest.Pytester) -> None:
-    """`rlperf init` writes those of its module for a project that requires it."""
-    pytester.makeconftest(PLUGIN)
-    (pytester.path / "requirements.txt").write_text("gridlab\n", encoding="utf-8")
+    """`rlperf init` writes those of its module in its own project."""
+    pytester.makeconftest(PLUGIN.replace(f"sys.path.insert(0, {str(NINTH)!r})\n", ""))
+    copy(NINTH / "gridlab.py", pytester.path)
     assert main(["init"]) == 0
     text = (pytester.path / "tests" / "test_perf.py").read_text(encoding="utf-8")
     assert "def gridlab_gae(" in text

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-import msgspec
-
 from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of
 from pytest_rlperf.cli.first_tests.objects import Agent
 from pytest_rlperf.cli.first_tests.project import Project, names_of, place_of, steps
@@ -35,10 +33,8 @@ class _Built:
 
     @property
     def uses(self) -> tuple[tuple[str, str], ...]:
-        """Return what its test imports; a fixture of a conftest.py is there without."""
-        if self.given and self.module.__name__.rpartition(".")[2] == "conftest":
-            return ()
-        return ((self.module.__name__, self.name),)
+        """Return what its test imports; a fixture is there without."""
+        return () if self.given else ((self.module.__name__, self.name),)
 
     @property
     def place(self) -> str:
@@ -59,14 +55,18 @@ def built(project: Project) -> Iterator[Draft]:
                     yield from _drafts(project, each)
 
 
+def _is_conftest(module: ModuleType) -> bool:
+    return module.__name__.rpartition(".")[2] == "conftest"
+
+
 def _is_env(value: Any) -> bool:
     return not isinstance(value, type) and steps(value)
 
 
 def _made(project: Project, module: ModuleType, name: str, value: Any) -> Iterator[_Built]:
-    """Yield what a name in a test module stands for, or makes."""
+    """Yield what a name in a test module stands for, or makes; of fixtures those that a test has without an import."""
     if _fixture(value) is not None:
-        made = _from_fixture(project, module, name)
+        made = _from_fixture(project, module, name) if _is_conftest(module) else None
         if made is not None:
             yield _Built(module, name, name, made, given=name)
     elif inspect.isfunction(value):
@@ -102,7 +102,7 @@ def _called(function: Callable[..., Any], **given: Any) -> Any:
 
 def _from_fixture(project: Project, module: ModuleType, name: str, depth: int = 0) -> Any:
     """Return what a fixture gives a test, with the fixtures that it takes; None where that fails."""
-    modules = [module, *(each for each in project.tests if each.__name__.rpartition(".")[2] == "conftest")]
+    modules = [module, *filter(_is_conftest, project.tests)]
     function = next((found for each in modules if (found := _fixture(vars(each).get(name))) is not None), None)
     if function is None or depth > _DEEPEST:
         return None
@@ -131,7 +131,7 @@ def _drafts(project: Project, made: _Built) -> Iterator[Draft]:
             setup = f"setup=lambda: {filler}(agent{', obs' * observed})"
             making = replace(making, uses=(*made.uses, (made.module.__name__, filler)), setup=setup)
         for draft in Agent(project, made.module, type(first), [making], {}, is_ready=True).drafts():
-            yield msgspec.structs.replace(draft, given=given, place=made.place)
+            yield replace(draft, given=given, place=made.place)
 
 
 def _filler(module: ModuleType, of: type, more: int) -> str:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-import msgspec
-
 KINDS = {
     "rlperf_vecenv_step": "env",
     "rlperf_replay_sample": "replay buffer",
@@ -97,7 +95,8 @@ TRANSITION = {
 }
 
 
-class Draft(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Draft:
     """A test before it is tried: the object that it measures, and its lines, in several versions to try in turn.
 
     ``uses`` are what the lines import, by modules and names; no name imports the module. ``unknown`` are the arguments
@@ -223,8 +222,9 @@ def _samples(arguments: Mapping[str, str]) -> tuple[str, str]:
             observed = _random(f"{value}") if name in _OBSERVED else observed
             acted = f"step % {value}" if name in _CHOSEN else _random(value) if name in _ACTED else acted
         elif re.fullmatch(r"[(\[][\d, ]+[)\]]", value):
-            observed = _random(f"*{value}") if name in _OBSERVED else observed
-            acted = _random(f"*{value}") if name in _ACTED else acted
+            several = value.strip("()[], ")
+            observed = _random(several) if name in _OBSERVED else observed
+            acted = _random(several) if name in _ACTED else acted
         elif name in _LOCALS and name in _ENVS:
             observed, acted = f"{name}.observation_space.sample()", f"{name}.action_space.sample()"
         elif name in _LOCALS:
@@ -265,7 +265,7 @@ def fitted(making: Making, shapes: Mapping[str, tuple[int, ...]]) -> Making:
     texts = {"obs": making.observed, "action": making.acted}
     for kind, shape in shapes.items():
         several = ", ".join(map(str, shape))
-        if texts[kind] not in (_random(several), _random(f"*{shape}")) and "np.random" in texts[kind]:
+        if "np.random" in texts[kind]:
             texts[kind] = _random(several)
     return replace(making, observed=texts["obs"], acted=texts["action"])
 
@@ -335,7 +335,10 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
         else:
             yield line
     for module, several in names.items():
-        yield f"from {module} import {', '.join(sorted(several))}"
+        line = f"from {module} import {', '.join(sorted(several))}"
+        yield (
+            line if len(line) <= _LONG else f"from {module} import (\n    {f',{chr(10)}    '.join(sorted(several))},\n)"
+        )
 
 
 def _divided(source: str) -> tuple[list[str], str]:

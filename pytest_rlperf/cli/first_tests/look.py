@@ -13,60 +13,36 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from pytest_rlperf.cli.first_tests import built, envs, objects, told
 from pytest_rlperf.cli.first_tests.drafts import Draft
 from pytest_rlperf.cli.first_tests.project import Project, registry
+from pytest_rlperf.cli.first_tests.told import Orders, Report
 
 _MOST = 6  # tests of one kind, and half as many of wrappers and of plain calls; further ones are named
 _MORE = "more of a kind that has tests: rlperf init MODULE:NAME writes its test"
 _MODIFIES = ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate")
 
 
-class Source(msgspec.Struct, frozen=True):
-    """A module of the project: the name to import it by, its file, and whether it is one of its tests or examples."""
-
-    name: str
-    path: str
-    is_test: bool = False
-
-
-class Orders(msgspec.Struct, frozen=True):
-    """What to look at: the project, where to import from, its modules, and those that an earlier process ended in.
-
-    ``wanted`` are objects by module and name: of nothing else are there drafts then. Of a library whose tests are
-    written already, ``envs_only`` are looked for.
-    """
-
-    root: str
-    entries: list[str]
-    sources: list[Source]
-    ended: list[str]
-    wanted: list[tuple[str, str]] = []
-    envs_only: bool = False
-
-
-class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of what the process tells: that something begins, was found, or is passed over and why."""
-
-    begins: str = ""
-    draft: Draft | None = None
-    place: str = ""
-    reason: str = ""
-    loaded: list[str] = []
-
-
 def main() -> None:
     """Look, as the orders say."""
-    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    orders = told.read(sys.argv[1], Orders)
     sys.path[:] = [*orders.entries, *(each for each in sys.path if each)]
     _refuse_writing(orders.root)
     project = _imported(orders)
     for draft in _chosen(project, envs_only=orders.envs_only):
         told.tell(Report(draft=draft))
-    told.tell(Report(loaded=sorted({name.partition(".")[0] for name in sys.modules})))
+    told.tell(Report(loaded=tuple(sorted({name.partition(".")[0] for name in sys.modules})), unmet=_unmet(project)))
     os._exit(0)  # threads and exit handlers of the project's have nothing more to do
+
+
+def _unmet(project: Project) -> str:
+    """Return which named object its module does not have; "" if each has its own."""
+    for module, name in project.wanted:
+        found = next((each for each in project.own if each.__name__ == module), None)
+        if found is not None and not hasattr(found, name):
+            defined = [each for of, each, _ in project.definitions() if of is found]
+            return f"no module {module} that defines {name}; it defines: {', '.join(defined) or 'nothing'}"
+    return ""
 
 
 def _tell(*, begins: str = "", place: str = "", reason: str = "") -> None:
@@ -111,6 +87,8 @@ def _imported(orders: Orders) -> Project:
         except BaseException as error:  # also SystemExit, and pytest's own for skipping
             first, *_ = str(error).splitlines() or [""]
             reason = f"importing it fails: {type(error).__name__}{first and ': '}{first:.200}"
+            if isinstance(error, SystemExit):
+                reason += "; put what it runs below if __name__ == '__main__'"
         project.registered |= {each: source.name for each in registry() if each not in before}
         if reason and not source.is_test:
             _tell(place=os.path.relpath(source.path), reason=reason)
@@ -131,7 +109,8 @@ def _chosen(project: Project, *, envs_only: bool) -> Iterator[Draft]:
         elif draft.unknown:
             what = ":".join(draft.uses[-1])
             project.tell(
-                place=draft.place, reason=f"takes {', '.join(draft.unknown)}: rlperf init {what} begins its test"
+                place=draft.place,
+                reason=f"{draft.name} takes {', '.join(draft.unknown)}: rlperf init {what} begins its test",
             )
         else:
             lines = draft.bodies[0]

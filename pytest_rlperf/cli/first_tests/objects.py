@@ -57,7 +57,8 @@ def buffers(project: Project) -> Iterator[Draft]:
     """Yield replay buffers; agents are given those of which all arguments are known."""
     for module, name, of in project.classes():
         draw = method_of(of, _DRAW)
-        if not draw or next(iter(names_of(getattr(of, draw))), "") not in _BATCH:
+        first = next(iter(names_of(getattr(of, draw, None))), "")
+        if not draw or not (first in _BATCH or project.is_wanted(of)):
             continue
         made = makings(name, of, project.known_in(module), ((module.__name__, name),))
         filled = [_filled(project, "buffer", of, making) for making in made]

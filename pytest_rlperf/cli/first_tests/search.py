@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-import msgspec
-
 from pytest_rlperf.cli.first_tests.drafts import Draft
-from pytest_rlperf.cli.first_tests.look import Orders, Report, Source
-from pytest_rlperf.cli.first_tests.told import Told
+from pytest_rlperf.cli.first_tests.told import Orders, Report, Source, Told, written
+from pytest_rlperf.errors import see
 from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.trees import is_environment
 
@@ -77,9 +75,11 @@ def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
         if not begun or begun in orders.ended:
             break
         orders.ended.append(begun)
-    for module, name in wanted:
-        if not any((module, name) in each.uses for each in result.drafts) and not result.skipped:
-            raise LookupError(f"{module} has no {name} that a fixture measures by itself")
+    if wanted and not result.drafts and not result.skipped:
+        raise LookupError(
+            f"{':'.join(wanted[0])} has no step and reset, sample, update or collect: its test needs a thunk"
+            + see("writing-tests.md#fixtures")
+        )
     return result
 
 
@@ -87,7 +87,7 @@ def _look(orders: Orders, result: Search) -> str:
     """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
     told = Told(
         Report,
-        ["-c", "from pytest_rlperf.cli.first_tests.look import main; main()", msgspec.json.encode(orders).decode()],
+        ["-c", "from pytest_rlperf.cli.first_tests.look import main; main()", written(orders)],
         cwd=Path(orders.root),
         env=_environment(),
         silence_s=_SILENCE_S,
@@ -101,6 +101,8 @@ def _look(orders: Orders, result: Search) -> str:
         if report.reason:
             result.skipped.append((report.place, report.reason))
         result.imported |= {*report.loaded}
+        if report.unmet:
+            raise LookupError(report.unmet)
     if not told.ended:
         return ""
     del result.drafts[kept[0] :], result.skipped[kept[1] :]
@@ -172,7 +174,12 @@ def _files(root: Path) -> Iterator[tuple[Path, bool]]:
             if name[0] not in "._" and name not in _NOT_SEARCHED and not is_environment(place / name)
         )
         for name in sorted(files):
-            if not name.endswith(".py") or (name[0] == "_" and name != "__init__.py") or name in _NO_CODE:
+            if (
+                not name.endswith(".py")
+                or not (place / name).is_file()
+                or (name[0] == "_" and name != "__init__.py")
+                or name in _NO_CODE
+            ):
                 continue
             is_test = bool(_TESTS & {*place.relative_to(root).parts}) or _matches(name, _TEST_FILES)
             if not is_test or _BUILDS.search((place / name).read_text(encoding="utf-8", errors="replace")):

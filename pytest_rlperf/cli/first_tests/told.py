@@ -1,4 +1,4 @@
-"""A process that tells what it does, line by line, and its reader, which ends one that has gone silent."""
+"""What the processes tell that look at a project and try its tests, and their reader, which ends a silent one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,92 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import msgspec
+from pytest_rlperf.cli.first_tests.drafts import Draft
 
 T = TypeVar("T")
 
 _TO = "RLPERF_TELLS_TO"
 
 
+ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
+"""The variables with the directories of the project's code, and with the packages whose compiled code counts."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module of the project: the name to import it by, its file, and whether it is one of its tests or examples."""
+
+    name: str
+    path: str
+    is_test: bool = False
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What to look at: the project, where to import from, its modules, and those that an earlier process ended in.
+
+    ``wanted`` are objects by module and name: of nothing else are there drafts then. Of a library whose tests are
+    written already, ``envs_only`` are looked for.
+    """
+
+    root: str
+    entries: list[str]
+    sources: list[Source]
+    ended: list[str]
+    wanted: list[tuple[str, str]]
+    envs_only: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """A line of what the process tells: that something begins, was found, or is passed over and why.
+
+    At its end it tells what is ``loaded``, and which named object there is not.
+    """
+
+    begins: str = ""
+    draft: Draft | None = None
+    place: str = ""
+    reason: str = ""
+    loaded: tuple[str, ...] = ()
+    unmet: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A line that the trial tells: a test begins or has ended, with its error; or the file could not be imported."""
+
+    begins: str = ""
+    ends: str = ""
+    error: str = ""
+    runs_code: bool = False
+    took_s: float = 0.0
+    line: int = 0
+
+
 def tell(fact: object) -> None:
     """Write one fact for the process that started this one."""
-    line = msgspec.json.encode(fact) + b"\n"
+    line = f"{written(fact)}\n".encode()
     while line:
         line = line[os.write(int(os.environ[_TO]), line) :]
+
+
+def read(text: str | bytes, kind: type[T]) -> T:
+    """Return the fact that a text of JSON holds."""
+    import msgspec
+
+    return msgspec.json.decode(text, type=kind)
+
+
+def written(fact: object) -> str:
+    """Return a fact as a text of JSON."""
+    import msgspec
+
+    return msgspec.json.encode(fact).decode()
 
 
 class Told(Generic[T]):
@@ -55,7 +126,7 @@ class Told(Generic[T]):
             os.close(writing)
             try:
                 for line in self._lines(reading):
-                    yield msgspec.json.decode(line, type=self._kind)
+                    yield read(line, self._kind)
                 if not self.ended:
                     self.ended = self._how(process.wait(self._silence_s))
             except subprocess.TimeoutExpired:

@@ -13,26 +13,12 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from pytest_rlperf.cli.first_tests import told
-
-ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
-"""The variables with the directories of the project's code, and with the packages whose compiled code counts."""
+from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Tried
 
 _LONG_S = 1.0
-
-
-class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line that the trial tells: a test begins or has ended, with its error; or the file could not be imported."""
-
-    begins: str = ""
-    ends: str = ""
-    error: str = ""
-    runs_code: bool = False
-    took_s: float = 0.0
-    line: int = 0
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -126,4 +112,5 @@ def _error(report: pytest.TestReport | pytest.CollectReport) -> str:
     lines = text.strip().splitlines() or [""]
     error = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[-1])
     places = re.findall(r"^([^\s/][^\s:]*\.py:\d+): ", text, re.MULTILINE)
+    error = error.removeprefix("pytest_rlperf.")
     return f"{error} ({places[-1]})" if places else error

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from pytest_rlperf.cli.first_tests import trial
 from pytest_rlperf.cli.first_tests.drafts import Draft, composed, tests_in, without
 from pytest_rlperf.cli.first_tests.search import Search
-from pytest_rlperf.cli.first_tests.told import Told
+from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Told, Tried
 
+_PLUGIN = "pytest_rlperf.cli.first_tests.trial"
 _SILENCE_S = 30.0  # of a test, and of collecting
 _LONG_S = 5.0  # a test that takes this long has its last version tried, which does least
 # As the script `pytest` starts it, without the current directory on sys.path.
@@ -57,12 +57,12 @@ class Trial:
         """Run the tests that are left, and go on to the next version of those that fail."""
         left = self.left()
         names = [f"{self._output}::{each}" for each in left]
-        argv = ["-c", _PYTEST, "-p", "rlperf", "-p", trial.__name__, "-p", "no:cacheprovider", *names]
+        argv = ["-c", _PYTEST, "-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
         if find_spec("xdist") is not None:
             argv.append("-n0")  # whatever the project's settings say
         roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
-        env = {**os.environ, trial.ROOT: roots, trial.TOPS: ",".join(sorted(self.own.tops))}
-        told = Told(trial.Tried, argv, cwd=Path(), env=env, silence_s=_SILENCE_S)
+        env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops))}
+        told = Told(Tried, argv, cwd=Path(), env=env, silence_s=_SILENCE_S)
         errors: dict[str, str] = {}
         took_s: dict[str, float] = {}
         seen: dict[str, bool] = {}  # whether a test runs the project's code
@@ -121,7 +121,7 @@ class Trial:
         ]
 
 
-def _why(told: Told[trial.Tried]) -> str:
+def _why(told: Told[Tried]) -> str:
     """Return why pytest ran no test: its own error, as it wrote it."""
     lines = [line.strip() for line in told.output.splitlines() if line.strip()]
     named = next((line for line in reversed(lines) if re.search(r"error: |Error: |^ERROR", line)), "")
