@@ -29,7 +29,7 @@ _EFFECTS = {
 _NAME = "pytest-rlperf"
 _REPOSITORY = f"git+https://github.com/{_NAME}/{_NAME}"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # that this package supports
-_PYTHON = "3.13"  # for a project that names none: some libraries have no wheels for the newest one
+_PYTHON = "3.13"  # for a project that lists none: some libraries have no wheels for the newest one
 _CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 _PIP_WITH_GROUPS = "'pip>=25.1'"
 _BUILT_FROM = ("pyproject.toml", "setup.cfg", "setup.py")
@@ -172,7 +172,8 @@ def _python(project: Mapping[str, Any]) -> str:
         return _PYTHON
     found = [each for each in PYTHONS if allowed.contains(f"{each}.99")]  # the newest patch, which GitHub has
     here = ".".join(map(str, sys.version_info[:2]))  # the tests have passed with it
-    return max((each for each in found if each in listed), key=PYTHONS.index, default=found[-1] if found else here)
+    unlisted = _PYTHON if _PYTHON in found else found[-1] if found else here
+    return max((each for each in found if each in listed), key=PYTHONS.index, default=unlisted)
 
 
 # --------------------------------------------------------------------------- this package
