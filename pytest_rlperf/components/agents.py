@@ -8,12 +8,22 @@ one more turn there, with the action None.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import cycle
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from pytest_rlperf.components.checks import attribute
-from pytest_rlperf.components.contracts import ACTIONS, RESET, Stepper, is_finite
+from pytest_rlperf.components.contracts import (
+    ACTIONS,
+    ENV_STEP,
+    RESET,
+    Stepper,
+    is_finite,
+    reset_by_seed,
+    seed_if_possible,
+)
 from pytest_rlperf.errors import ComponentError
 
 
@@ -32,20 +42,23 @@ class _AgentsStepper(Stepper):
     unit = "agent step"
 
     def __init__(self, env: Any, seed: int) -> None:
-        env.reset(seed=seed)
+        __tracebackhide__ = True
         self._seed = seed
-        self._drawn: dict[Any, list[Any]] = {}
         self._shares = np.random.default_rng(seed).random(ACTIONS).tolist()
         self._stepped = 0
-        super().__init__(env, self.acting(), range(ACTIONS))
+        self._drawn: dict[Any, tuple[int, list[Any]]] = {}  # by agent: its space's first action, and actions
+        super().__init__(env, 1, range(ACTIONS))
+        self.reset()
+        if not env.agents:
+            raise ComponentError(f"{type(env).__qualname__} has no agents after reset()")
+        possible = attribute(env, "possible_agents")
+        for agent in env.agents if possible is None else possible:
+            self._draw(agent)
 
-    def acting(self) -> int:
-        """Return how many agents act in one call."""
-        return 1
-
-    def reset(self) -> None:
+    def reset(self) -> Any:
         """Reset the env, by the seed."""
-        self.env.reset(seed=self._seed)
+        __tracebackhide__ = True
+        return reset_by_seed(self.env, self._seed)
 
     def count(self) -> float:
         """Return the steps of agents since the last count."""
@@ -54,16 +67,21 @@ class _AgentsStepper(Stepper):
 
     def action(self, agent: Any, index: int, observation: Any, info: Any) -> Any:
         """Return an agent's action: one that was drawn, or one that the mask beside its observation allows."""
+        first, drawn = self._drawn.get(agent) or self._draw(agent)
         for place in (observation, info):
             mask = place.get("action_mask") if isinstance(place, Mapping) else None
-            if mask is not None:
-                allowed = np.flatnonzero(mask)
-                return allowed[int(self._shares[index] * len(allowed))]
-        if agent not in self._drawn:
-            space = self.env.action_space(agent)
-            space.seed(self._seed + len(self._drawn))
-            self._drawn[agent] = [space.sample() for _ in range(ACTIONS)]
-        return self._drawn[agent][index]
+            allowed = () if mask is None else np.flatnonzero(mask)
+            if len(allowed):
+                return first + allowed[int(self._shares[index] * len(allowed))]
+        return drawn[index]
+
+    def _draw(self, agent: Any) -> tuple[int, list[Any]]:
+        space = self.env.action_space(agent)
+        seed_if_possible(space, self._seed + len(self._drawn))
+        first = attribute(space, "start")  # of gymnasium's Discrete
+        actions = [space.sample() for _ in range(ACTIONS)]
+        self._drawn[agent] = int(first) if isinstance(first, Integral) else 0, actions
+        return self._drawn[agent]
 
 
 class ParallelStepper(_AgentsStepper):
@@ -71,72 +89,96 @@ class ParallelStepper(_AgentsStepper):
 
     def __init__(self, env: Any, seed: int) -> None:
         super().__init__(env, seed)
-        self._seen: tuple[Any, Any] = ({}, {})
+        self.num_envs = len(env.agents)
+        self._actions = map(self._choose, cycle(range(ACTIONS)))  # each for the agents that are left then
 
-    def acting(self) -> int:
-        """Return how many agents act in one call: all that the env begins with."""
-        return max(1, len(self.env.agents))
+    def _choose(self, index: int) -> dict[Any, Any]:
+        """Return an action for each agent that is left."""
+        observations, infos = self._seen
+        return {
+            agent: self.action(agent, index, observations.get(agent), infos.get(agent)) for agent in self.env.agents
+        }
 
-    def step(self, index: Any) -> Any:
+    def step(self, actions: Any) -> Any:
         """Step the agents that are left."""
-        (observations, infos), agents = self._seen, self.env.agents
-        self._stepped += len(agents)
-        actions = {each: self.action(each, index, observations.get(each), infos.get(each)) for each in agents}
+        self._stepped += len(actions)
         return self.env.step(actions)
 
     def finish(self, results: Any) -> None:
         """Keep the observations, for masks of actions, or reset the env."""
         self._seen = results[0], results[4]
-        if not self.env.agents:
+        if self._has_ended(results):
             with RESET:
                 self._seen = _first(self.env.reset())
 
     def reset(self) -> None:
         """Reset the env, by the seed."""
-        self._seen = _first(self.env.reset(seed=self._seed))
+        __tracebackhide__ = True
+        self._seen = _first(super().reset())
 
     def check_step(self, results: Any) -> bool:
         """Check that a step returned five mappings with finite rewards, and return whether it was an episode's last."""
         __tracebackhide__ = True
-        if not isinstance(results, tuple) or len(results) != 5:
+        if not isinstance(results, tuple) or [isinstance(each, Mapping) for each in results] != [True] * 5:
             raise ComponentError(
                 f"step(actions) of {type(self.env).__qualname__} has to return five mappings from agents: "
                 "observations, rewards, terminations, truncations and infos"
             )
         _check_rewards(results[1])
-        return not self.env.agents
+        return self._has_ended(results)
+
+    def _has_ended(self, results: Any) -> bool:
+        """Return whether no agent is left, or only ended ones, as in an env that keeps them in ``agents``."""
+        _, _, terminations, truncations, _ = results
+        return all(terminations.get(agent) or truncations.get(agent) for agent in self.env.agents)
 
 
 class TurnsStepper(_AgentsStepper):
     """Steps the agent whose turn it is, with the turns of ended agents behind it, and resets when none is left."""
 
+    def __init__(self, env: Any, seed: int) -> None:
+        __tracebackhide__ = True
+        super().__init__(env, seed)
+        seen = env.last()
+        if not isinstance(seen, tuple) or len(seen) != 5:
+            raise ComponentError(
+                f"last() of {type(env).__qualname__} has to return an observation, a reward, whether the agent was "
+                "terminated, whether it was truncated, and an info"
+            )
+
     def step(self, index: Any) -> Any:
-        """Observe, and act for the agent whose turn it is."""
+        """Observe, act for the agent whose turn it is, and return the observation and the rewards."""
         env = self.env
-        seen = observation, _, _, _, info = env.last()
+        observation, _, _, _, info = env.last()
         env.step(self.action(env.agent_selection, index, observation, info))
         self._stepped += 1
-        return seen
+        return observation, dict(env.rewards), info
 
     def finish(self, results: Any) -> None:
         """Give ended agents their last turn, and reset the env when none is left."""
-        env = self.env
+        __tracebackhide__ = True
+        env, left = self.env, len(self.env.agents)
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
-            env.step(None)
+            if not left:
+                raise ComponentError(f"step(None) of {type(env).__qualname__} has to remove an ended agent from agents")
+            left -= 1
+            with ENV_STEP:
+                env.step(None)
         if not env.agents:
             with RESET:
                 env.reset()
 
     def check_step(self, results: Any) -> bool:
-        """Check that rewards are finite, and return whether the step was an episode's last."""
+        """Check that rewards are finite, and return whether the step ended an agent's episode."""
         __tracebackhide__ = True
-        _check_rewards(self.env.rewards)
+        _check_rewards(results[1])
         return any(self.env.terminations.values()) or any(self.env.truncations.values())
 
 
 def _first(returned: Any) -> tuple[Any, Any]:
     """Return the observations and infos that a reset returned."""
-    return returned if isinstance(returned, tuple) and len(returned) == 2 else ({}, {})
+    both = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+    return tuple(each if isinstance(each, Mapping) else {} for each in both)  # type: ignore[return-value]
 
 
 def _check_rewards(rewards: Mapping[Any, Any]) -> None:

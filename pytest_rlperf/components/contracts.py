@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import cycle
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.checks import attribute, finished, leaves, to_numpy
-from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.components.checks import attribute, finished, leaves, refusal, signature_of, to_numpy
+from pytest_rlperf.errors import ComponentError, see
 from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.timers import Timer, hierarchical_timer
 
@@ -49,7 +49,7 @@ class Stepper(ABC):
     def __init__(self, env: Any, num_envs: int, actions: Iterable[Any]) -> None:
         self.env = env
         self.num_envs = num_envs
-        self._actions = cycle(actions)
+        self._actions: Iterator[Any] = cycle(actions)
         self._calls = 0
         self._ended: list[Any] = []
         self._before: Any = None  # which episodes the step before ended, within a check
@@ -162,6 +162,36 @@ class AutoresetStepper(Stepper):
         elif ended.any():
             with RESET:
                 self.reset_ended(ended)
+
+
+def reset_by_seed(env: Any, seed: int) -> Any:
+    """Reset an env for the first time, by a seed where it takes one."""
+    __tracebackhide__ = True
+    signature = signature_of(env.reset)
+    if signature is not None and "seed" in signature.parameters:
+        return reset_first(env, seed=seed)
+    seed_if_possible(env, seed)
+    return reset_first(env)
+
+
+def reset_first(env: Any, **given: int) -> Any:
+    """Reset an env for the first time; ComponentError where that fails."""
+    __tracebackhide__ = True
+    try:
+        return env.reset(**given)
+    except Exception as error:
+        call = f"{type(env).__qualname__}.reset({', '.join(f'{name}={value}' for name, value in given.items())})"
+        raise ComponentError(
+            f"{call} failed: {type(error).__name__}: {error}; make this call work by itself, then measure "
+            f"it{see('reading-a-report.md#error')}"
+        ) from error
+
+
+def seed_if_possible(seeded: Any, seed: int) -> None:
+    """Seed an env or a space, where its ``seed`` is a method that takes one."""
+    method = attribute(seeded, "seed")
+    if callable(method) and not refusal(method, seed):
+        method(seed)
 
 
 def draw_actions(space: Any, num_envs: int, seed: int) -> list[Any]:

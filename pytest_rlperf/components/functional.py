@@ -2,9 +2,9 @@
 
 They are recognised by ``reset``, whose first parameter is a random key. Two interfaces are known. In gymnax's,
 ``reset(key, params)`` returns an observation and a state, and ``step(key, state, action, params)`` an observation, a
-state, a reward, whether the episode is done, and more; it resets within the step. In Brax's, ``reset(rng)`` and
-``step(state, action)`` return a state that has ``obs``, ``reward`` and ``done``; an ended state begins again from its
-first, as under Brax's own wrapper.
+state, a reward, one or two flags of the episode's end, and infos; it resets within the step. In Brax's,
+``reset(rng)`` and ``step(state, action)`` return a state that has ``obs``, ``reward`` and ``done``; an ended state
+begins again from its first, as under Brax's own wrapper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pytest_rlperf.components.checks import attribute, signature_of
+from pytest_rlperf.components.checks import attribute, check_takes, refusal, signature_of
 from pytest_rlperf.components.contracts import ACTIONS, Stepper, check_observations, check_rows, is_finite
 from pytest_rlperf.errors import ComponentError
 
@@ -22,16 +22,22 @@ _NUM_ENVS = 64
 
 def is_functional(env: Any) -> bool:
     """Return whether an object is a functional env of JAX: its ``reset`` takes a random key first."""
+    env = _with_params(env)[0]
     if "jax" not in sys.modules or isinstance(env, type):
         return False
-    return _first_parameter(env, "reset") in KEYS and callable(attribute(env, "step"))
+    return _is_keyed(attribute(env, "reset")) and callable(attribute(env, "step"))
 
 
-def _first_parameter(env: Any, name: str) -> str:
-    """Return the name of a method's first parameter, empty without one."""
-    method = attribute(env, name)
+def _is_keyed(method: Any) -> bool:
+    """Return whether a method's first parameter is a random key, which it does not do without."""
     signature = signature_of(method) if callable(method) else None
-    return next(iter(signature.parameters), "") if signature else ""
+    first = next(iter(signature.parameters.values()), None) if signature else None
+    return first is not None and first.name in KEYS and first.default is first.empty
+
+
+def _with_params(env: Any) -> tuple[Any, Any]:
+    """Return an env and its parameters: a pair of both, as ``gymnax.make`` returns, or an env with its default ones."""
+    return env if isinstance(env, tuple) and len(env) == 2 else (env, attribute(env, "default_params"))
 
 
 class FunctionalStepper(Stepper):
@@ -41,45 +47,64 @@ class FunctionalStepper(Stepper):
         import jax
 
         num_envs = num_envs or _NUM_ENVS
+        env, params = _with_params(env)
         self._jax = jax
-        self._is_keyed = _first_parameter(env, "step") in KEYS
-        self._params = attribute(env, "default_params")
+        self._is_keyed = _is_keyed(env.step)
+        self._params = () if params is None else (params,)
+        check_takes(
+            f"rlperf_vecenv_step calls env.reset(key{', params' if self._params else ''})",
+            env.reset,
+            (None, *self._params),
+            f"rlperf_vecenv_step((env, params), num_envs={num_envs}) gives parameters",
+        )
+        if attribute(env, "batch_size") is not None and not self._is_keyed:
+            raise ComponentError(
+                f"{type(env).__qualname__} has batch_size, and so steps several envs itself: make one without "
+                f"batch_size, and give their number: rlperf_vecenv_step(env, num_envs={num_envs})"
+            )
         self._begin = jax.random.split(jax.random.PRNGKey(seed), num_envs)
         super().__init__(env, num_envs, self._actions_of(env, num_envs, seed))
         self._reset = jax.jit(jax.vmap(self._reset_one))
         self._step = jax.jit(jax.vmap(self._step_one))
 
     def _actions_of(self, env: Any, num_envs: int, seed: int) -> list[Any]:
-        """Return batches of actions, drawn from the env's space, or between -1 and 1 where it has a number of them."""
+        """Return batches of actions, drawn from the env's space, or from -1 to 1 where it has only their number."""
         __tracebackhide__ = True
         random = self._jax.random
         keys = random.split(random.PRNGKey(seed + 1), ACTIONS)
         size, space = attribute(env, "action_size"), attribute(env, "action_space")
         if isinstance(size, int) and not callable(space):
             return [random.uniform(key, (num_envs, size), minval=-1.0, maxval=1.0) for key in keys]
-        space = space if not callable(space) else space() if self._params is None else space(self._params)
+        thunk = f"step it by a thunk that waits for the result: rlperf_vecenv_step(step, num_envs={num_envs})"
+        if callable(space):
+            given = () if refusal(space, *self._params) else self._params
+            check_takes("rlperf_vecenv_step calls env.action_space()", space, given, thunk)
+            space = space(*given)
         if not callable(attribute(space, "sample")):
             raise ComponentError(
-                f"{type(env).__qualname__} has neither action_space, with sample(key), nor action_size: step it by a "
-                f"thunk that waits for the result: rlperf_vecenv_step(step, num_envs={num_envs})"
+                f"{type(env).__qualname__} has neither action_space, with sample(key), nor action_size: {thunk}"
             )
         sample = self._jax.jit(self._jax.vmap(space.sample))
         return [sample(random.split(key, num_envs)) for key in keys]
 
     def _reset_one(self, key: Any) -> Any:
-        given = () if self._params is None else (self._params,)
-        returned = self.env.reset(key, *given)
+        returned = self.env.reset(key, *self._params)
         return returned[1] if self._is_keyed else returned
 
     def _step_one(self, key: Any, first: Any, state: Any, action: Any) -> tuple[Any, Any, Any]:
-        """Return the next key, the state after a step, and its observation, reward and whether the episode ended."""
+        """Return the next key, the state after a step, and the step's observation, reward and flags of the end."""
         numpy = self._jax.numpy
         following, key = self._jax.random.split(key)
         if self._is_keyed:
-            given = () if self._params is None else (self._params,)
-            observation, state, reward, done, *_ = self.env.step(key, state, action, *given)
-            return following, state, (observation, reward, done, None)
+            observation, state, reward, *ends, _ = self.env.step(key, state, action, *self._params)
+            return following, state, (observation, reward, *ends, None)
         state = self.env.step(state, action)
+        if attribute(state, "done") is None:
+            raise ComponentError(
+                f"step(state, action) of {type(self.env).__qualname__} returned {type(state).__qualname__}, expected a "
+                f"state with obs, reward and done; for any other env, give a thunk that waits for the result: "
+                f"rlperf_vecenv_step(step, num_envs={self.num_envs})"
+            )
         done = numpy.asarray(state.done, bool)
         kept = self._jax.tree_util.tree_map(lambda begun, now: numpy.where(done, begun, now), first, state)
         return following, kept, (state.obs, state.reward, state.done, None)
@@ -98,9 +123,10 @@ class FunctionalStepper(Stepper):
     def check_step(self, results: Any) -> bool:
         """Check the rows and that rewards are finite, and return whether an episode has ended."""
         __tracebackhide__ = True
-        observations, rewards, done, _ = results
+        observations, rewards, *ends, _ = results
         check_observations(observations, self.num_envs)
-        check_rows(self.num_envs, {"rewards": rewards, "dones": done})
+        names = ("dones",) if len(ends) == 1 else ("terminated", "truncated")
+        check_rows(self.num_envs, {"rewards": rewards, **dict(zip(names, ends, strict=True))})
         if not is_finite(rewards):
             raise ComponentError(f"step() of {type(self.env).__qualname__} returned rewards that are not finite")
-        return bool(done.any())
+        return any(bool(flags.any()) for flags in ends)

@@ -9,7 +9,7 @@ of many agents, and functional envs of JAX, are recognised by their methods too.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,6 @@ from pytest_rlperf.components.checks import (
     check_takes,
     finished,
     num_envs_of,
-    refusal,
-    signature_of,
     to_numpy,
 )
 from pytest_rlperf.components.contracts import (
@@ -34,11 +32,13 @@ from pytest_rlperf.components.contracts import (
     check_observations,
     check_rows,
     is_finite,
+    reset_by_seed,
+    seed_if_possible,
     timed_call,
 )
 from pytest_rlperf.components.functional import FunctionalStepper, is_functional
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
-from pytest_rlperf.errors import ComponentError, see
+from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 
 _ENDS_IN_A_ROW = 10  # of one env; a longer series of episodes of one step is taken for an env that is not reset
@@ -119,12 +119,13 @@ def _keep_open() -> None:
 def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
     """Choose by what the env is."""
     __tracebackhide__ = True
-    make = adapter_for(lambda library: library.vecenv, env) or agents_stepper(env)
+    make = adapter_for(lambda library: library.vecenv, env)
+    if make is None and is_functional(env):
+        return FunctionalStepper(env, given, seed)
+    make = make or agents_stepper(env)
     if make is not None:
         stepper: Stepper = make(env, seed)
         return stepper
-    if is_functional(env):
-        return FunctionalStepper(env, given, seed)
     if not can_be_stepped(env):
         what = f"the class {env.__qualname__}, only an instance" if isinstance(env, type) else type(env).__qualname__
         raise ComponentError(
@@ -138,8 +139,8 @@ def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
         return SingleStepper(env, seed)
     if num_envs is None:
         raise ComponentError(
-            f"{type(env).__qualname__} has no num_envs: where it steps several envs, give it their number; for any "
-            "other env, give a thunk: rlperf_vecenv_step(step, num_envs=8)"
+            f"{type(env).__qualname__} has neither num_envs, as a vector env has, nor action_space with sample(), as a "
+            "single env has; for any other env, give a thunk: rlperf_vecenv_step(step, num_envs=8)"
         )
     check_count("num_envs", num_envs)
     mode = autoreset_mode(env)
@@ -168,12 +169,7 @@ class AnyStepper(Stepper):
         """Reset every env, by the seed where it takes one."""
         __tracebackhide__ = True
         self._in_a_row[:] = 0
-        signature = signature_of(self.env.reset)
-        if signature is not None and "seed" in signature.parameters:
-            reset_first(self.env, seed=self._seed)
-        else:
-            _seed(self.env, self._seed)
-            reset_first(self.env)
+        reset_by_seed(self.env, self._seed)
 
     def check_step(self, results: Any) -> bool:
         """Check one step, and return whether the episode after an ended one has begun."""
@@ -205,13 +201,19 @@ class SingleStepper(AnyStepper):
     """Steps one env, and resets it when an episode ends, as its user does."""
 
     def __init__(self, env: Any, seed: int) -> None:
-        _seed(env.action_space, seed)
+        seed_if_possible(env.action_space, seed)
         super().__init__(env, 1, [env.action_space.sample() for _ in range(ACTIONS)], seed)
 
     def check_step(self, results: Any) -> bool:
         """Check that a step returned a tuple with a finite reward, and return whether it ended an episode."""
         __tracebackhide__ = True
         _check_tuple(results, 1)
+        for ended in results[2:-1]:
+            if isinstance(ended, Mapping) or np.prod(np.shape(ended)) != 1:
+                raise ComponentError(
+                    f"step() returned {ended!r} for whether the episode has ended, expected True or False; "
+                    f"{_ANY_STEP.format(1)}"
+                )
         if not is_finite(results[1]):
             raise ComponentError(f"step() returned the reward {results[1]!r}, which is not finite")
         return _has_ended(results)
@@ -239,26 +241,6 @@ def _check_tuple(results: Any, num_envs: int) -> None:
         )
 
 
-def reset_first(env: Any, **given: int) -> None:
-    """Reset an env for the first time; ComponentError where that fails."""
-    __tracebackhide__ = True
-    try:
-        env.reset(**given)
-    except Exception as error:
-        call = f"{type(env).__qualname__}.reset({', '.join(f'{name}={value}' for name, value in given.items())})"
-        raise ComponentError(
-            f"{call} failed: {type(error).__name__}: {error}; make this call work by itself, then measure "
-            f"it{see('reading-a-report.md#error')}"
-        ) from error
-
-
-def _seed(seeded: Any, seed: int) -> None:
-    """Seed an env or a space, where its ``seed`` is a method that takes one."""
-    method = attribute(seeded, "seed")
-    if callable(method) and not refusal(method, seed):
-        method(seed)
-
-
 def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
     """Return actions for every env: what its ``sample_actions()`` returns, or of a space of one env's or of all's."""
     __tracebackhide__ = True
@@ -281,7 +263,7 @@ def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
             f"with sample(), or a method sample_actions() that returns a row for each env, or "
             f"{_ANY_STEP.format(num_envs)}"
         )
-    _seed(space, seed)
+    seed_if_possible(space, seed)
     shape = np.shape(space.sample())
     if single is None and shape == (num_envs,):
         raise ComponentError(

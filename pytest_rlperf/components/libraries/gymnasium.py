@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_rlperf.components.contracts import ACTIONS, AutoresetStepper, autoreset_mode
+from pytest_rlperf.components.contracts import ACTIONS, AutoresetStepper, autoreset_mode, reset_first
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.vecenv import reset_first
 
 
 class GymnasiumStepper(AutoresetStepper):
