@@ -225,11 +225,14 @@ def rlperf(request: pytest.FixtureRequest) -> Measure:
 
 @pytest.fixture
 def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
-    """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``.
+    """Measure an env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``.
 
     Knows the vector envs of many libraries, and others by ``reset()``, ``step(actions)``, ``num_envs`` and a space or
-    ``sample_actions()`` to draw actions from. Actions are drawn beforehand; calls that only reset an env are not
-    counted as its steps. ComponentError where a value that a step returns does not have a row an env.
+    ``sample_actions()`` to draw actions from. A single env has an action space and no ``num_envs``. For PettingZoo's
+    parallel and AEC envs, the steps of agents are counted. A functional env of JAX, of gymnax's or Brax's interface, is
+    mapped over ``num_envs`` states, 64 by default. Actions are drawn beforehand, and obey action masks; calls that only
+    reset an env are not counted as its steps. ComponentError where a value that a vector env's step returns does not
+    have a row an env, or where a reward of another env is not finite.
     """
     return _measuring(request, "vecenv")
 
