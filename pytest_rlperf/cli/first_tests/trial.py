@@ -21,6 +21,12 @@ from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Tried
 _LONG_S = 1.0
 
 
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Keep pytest-xdist from distributing the tests, whatever the project's settings say."""
+    if early_config.pluginmanager.has_plugin("xdist"):
+        args.append("-n0")
+
+
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Tell that a test begins."""
     told.tell(Tried(begins=nodeid))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, composed, tests_in, without
@@ -58,8 +57,6 @@ class Trial:
         left = self.left()
         names = [f"{self._output}::{each}" for each in left]
         argv = ["-c", _PYTEST, "-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
-        if find_spec("xdist") is not None:
-            argv.append("-n0")  # whatever the project's settings say
         roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
         env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops))}
         told = Told(Tried, argv, cwd=Path(), env=env, silence_s=_SILENCE_S)
