@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -73,6 +75,21 @@ def test_python_is_python(page: Path) -> None:
     """Every block of Python compiles."""
     for block in blocks(page, "python"):
         ast.parse(block)
+
+
+def test_the_page_of_a_package_index() -> None:
+    """It has the README without what is for a clone, and every link and picture by a whole address of this tree."""
+    run = [sys.executable, "-m", "hatch_fancy_pypi_readme", "pyproject.toml"]
+    page = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for absent in ("This repository", "no release", "a clone", "<!--"):
+        assert absent not in page
+    assert "\npip install 'pytest-rlperf[rl]'\n" in page
+    targets = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert len(targets) > 15
+    own = "https://(?:github|raw.githubusercontent).com/pytest-rlperf/pytest-rlperf/(?:blob/)?main/"
+    for target in targets:
+        assert target.startswith("https://")
+        assert not (found := re.match(f"{own}(.*)", target)) or (ROOT / found[1].partition("#")[0]).exists(), target
 
 
 # --------------------------------------------------------------------------- what pages teach
