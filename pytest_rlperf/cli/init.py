@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import shutil
 import textwrap
 from collections.abc import Collection, Iterable
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
 from pytest_rlperf.cli.first_tests.drafts import KINDS, without
@@ -18,7 +22,7 @@ from pytest_rlperf.cli.first_tests.search import Search, search
 from pytest_rlperf.cli.first_tests.tried import Trial
 from pytest_rlperf.cli.workflows import write_workflows
 from pytest_rlperf.errors import SideError, shown
-from pytest_rlperf.sides.installs import installs_from
+from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.units import counted
 from pytest_rlperf.writing import write_whole
@@ -153,14 +157,22 @@ def _declared(root: Path) -> list[str]:
 
     requirements = root / "requirements.txt"
     pinned = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
-    found, settings = [], read_settings(root)
-    poetry = settings.get("tool", {}).get("poetry", {}).get("dependencies", {})
-    for line in [*settings.get("project", {}).get("dependencies", []), *poetry, *pinned.splitlines()]:
+    found = []
+    poetry = [each for each in _setting(root, "tool", "poetry", "dependencies") if each != "python"]
+    for line in [*_setting(root, "project", "dependencies"), *poetry, *pinned.splitlines()]:
         try:
             found.append(Requirement(line.partition(" #")[0].strip()).name.lower())
         except InvalidRequirement:
             continue  # an option of pip's, a comment, a path
     return list(dict.fromkeys(found))
+
+
+def _setting(root: Path, *keys: str) -> list[str]:
+    """Return a list, the words of a text or the keys of a table from pyproject.toml; nothing where it has none."""
+    found: Any = read_settings(root)
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found.split() if isinstance(found, str) else [str(each) for each in found] if found else []
 
 
 def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> list[Library]:
@@ -183,8 +195,12 @@ def _place(root: Path, names: list[str], own: Search) -> Path:
     name = "".join(f"_{each.partition(':')[2].lower()}" for each in names)
     if root.resolve() in own.entries and not installs_from(root.resolve()):
         return root / f"test_perf{name}.py"
-    places = read_settings(root).get("tool", {}).get("pytest", {}).get("ini_options", {}).get("testpaths", [])
-    places = places.split() if isinstance(places, str) else places
+    ini = ConfigParser(interpolation=None, strict=False)
+    with suppress(ConfigParserError, UnicodeDecodeError):
+        ini.read([root / each for each in ("setup.cfg", "tox.ini", "pytest.ini")], encoding="utf-8")
+    places = [place for each in ("pytest", "tool:pytest") for place in ini.get(each, "testpaths", fallback="").split()]
+    for keys in (("ini_options", "testpaths"), ("testpaths",)):
+        places += _setting(root, "tool", "pytest", *keys)
     found = (root / each for each in [*places, "tests", "test"] if (root / each).is_dir())
     return next(found, root / "tests") / f"test_perf{name}.py"
 
@@ -215,11 +231,11 @@ def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library],
     missing_code = {_missing(error) for error in trial.errors.values()}
     if not names and missing_code and missing_code <= own.tops:
         raise UsageError(
-            f"tests in {output.parent} cannot import {', '.join(sorted(missing_code))}: pip install -e . in the "
-            "project, and begin again; or give --output a place beside it"
+            f"tests in {output.parent} cannot import {', '.join(sorted(missing_code))}: {_to_import(root, own)}, "
+            "and begin again; or give --output a place beside it"
         )
     if trial.errors:
-        print_text(_failed_text(trial, named=named))
+        print_text(_failed_text(trial, _to_import(root, own), named=named))
     if names:
         print_text(f"wrote {output}: {', '.join(names)}\n")
     return names
@@ -266,13 +282,13 @@ def _found_text(own: Search, used: Iterable[Library]) -> str:
     return text + ("skipped\n" + _table(skipped) if skipped else "")
 
 
-def _failed_text(trial: Trial, *, named: bool) -> str:
+def _failed_text(trial: Trial, to_import: str, *, named: bool) -> str:
     """Return what has no test, each with its place, the call that was tried and its error; a named one's whole test."""
     rows = []
     for test, error in trial.errors.items():
         draft = trial.draft(test)
         missing = _missing(error)
-        advice = f": pip install {'-e .' if missing in trial.own.tops else 'what has it'}" if missing else ""
+        advice = f": {to_import if missing in trial.own.tops else 'pip install what has it'}" if missing else ""
         rows.append((draft.place if draft else test, f"{error}{advice}"))
     text = "left out\n" + _table(rows)
     for test in trial.errors:
@@ -282,6 +298,14 @@ def _failed_text(trial: Trial, *, named: bool) -> str:
             text += f"  {fills if draft.unknown else 'fix the code, or the arguments in its test'}:\n"
             text += textwrap.indent(draft.source(0).strip(), "    ") + "\n"
     return text
+
+
+def _to_import(root: Path, own: Search) -> str:
+    """Return what has tests import the project's code from wherever they are."""
+    if is_project(root):
+        return "pip install -e . in the project"
+    places = sorted(os.path.relpath(each, root.resolve()) for each in own.entries)
+    return f"set pythonpath = {' '.join(map(shlex.quote, places))} in pytest's settings"
 
 
 def _missing(error: str) -> str:

@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of
 from pytest_rlperf.cli.first_tests.objects import Agent
-from pytest_rlperf.cli.first_tests.project import Project, names_of, place_of, steps
+from pytest_rlperf.cli.first_tests.project import Project, is_a, names_of, place_of, steps
 from pytest_rlperf.components.checks import attribute
 
 _MAKES = re.compile(r"_?(make|build|create|get|new|setup)(_|$)")
@@ -48,7 +48,7 @@ def built(project: Project) -> Iterator[Draft]:
     for module in project.tests:
         for name, value in list(vars(module).items()):
             place = f"{module.__name__}:{name}"
-            is_held = isinstance(value, (list, tuple)) or _is_env(value)
+            is_held = is_a(value, list, tuple) or _is_env(value)
             if place not in project.ended and (is_held or attribute(value, "__module__") == module.__name__):
                 project.tell(begins=place)
                 for each in _made(project, module, name, value):
@@ -60,7 +60,7 @@ def _is_conftest(module: ModuleType) -> bool:
 
 
 def _is_env(value: Any) -> bool:
-    return not isinstance(value, type) and steps(value)
+    return not is_a(value, type) and steps(value)
 
 
 def _made(project: Project, module: ModuleType, name: str, value: Any) -> Iterator[_Built]:
@@ -69,12 +69,12 @@ def _made(project: Project, module: ModuleType, name: str, value: Any) -> Iterat
         made = _from_fixture(project, module, name) if _is_conftest(module) else None
         if made is not None:
             yield _Built(module, name, name, made, given=name)
-    elif inspect.isfunction(value):
+    elif is_a(value, FunctionType):
         if _MAKES.match(name) and all(each.default is not each.empty for each in parameters_of(value)):
             made = _called(value)
             if made is not None:
                 yield _Built(module, name, f"{name}()", made)
-    elif isinstance(value, (list, tuple)):
+    elif is_a(value, list, tuple):
         for index, each in enumerate(value[:_MEMBERS_MOST]):
             if _is_env(each):
                 yield _Built(module, name, f"{name}[{index}]", each)
@@ -87,8 +87,8 @@ def _fixture(value: Any) -> Callable[..., Any] | None:
     if type(value).__name__ == "FixtureFunctionDefinition":
         function: Callable[..., Any] = value._get_wrapped_function()
         return function
-    wrapped = getattr(value, "__pytest_wrapped__", None)  # before pytest 8.4
-    return getattr(wrapped, "obj", None)
+    wrapped: Callable[..., Any] | None = attribute(attribute(value, "__pytest_wrapped__"), "obj")  # before pytest 8.4
+    return wrapped
 
 
 def _called(function: Callable[..., Any], **given: Any) -> Any:
@@ -96,7 +96,7 @@ def _called(function: Callable[..., Any], **given: Any) -> Any:
     try:
         made = function(**given)
         return next(made) if inspect.isgenerator(made) else made
-    except (Exception, SystemExit):
+    except BaseException:  # also SystemExit, and pytest's own for skipping
         return None
 
 
@@ -107,12 +107,12 @@ def _from_fixture(project: Project, module: ModuleType, name: str, depth: int = 
     if function is None or depth > _DEEPEST:
         return None
     given = {each: _from_fixture(project, module, each, depth + 1) for each in names_of(function)}
-    return None if None in given.values() else _called(function, **given)
+    return None if any(each is None for each in given.values()) else _called(function, **given)
 
 
 def _drafts(project: Project, made: _Built) -> Iterator[Draft]:
     """Yield what an object is measured as; of a tuple its first member, with an observation behind it."""
-    several = isinstance(made.value, tuple) and len(made.value) > 0
+    several = is_a(made.value, tuple) and len(made.value) > 0
     first, *rest = made.value if several else (made.value,)
     given = (made.given,) if made.given else ()
     if _is_env(first):
@@ -122,7 +122,7 @@ def _drafts(project: Project, made: _Built) -> Iterator[Draft]:
         bodies = [[f"rlperf_vecenv_step({call})"]]
         yield project.draft(made.place, name, "rlperf_vecenv_step", made.uses, bodies, given=given)
     elif project.is_own(type(first)):
-        observed = bool(rest) and (hasattr(rest[0], "shape") or hasattr(rest[0], "keys"))
+        observed = bool(rest) and any(attribute(rest[0], name) is not None for name in ("shape", "keys"))
         targets = f"agent, obs{', *_' * (len(rest) > 1)}" if observed else "agent"
         line = f"{targets} = {made.expression}{'[0]' * (several and not observed)}"
         making = Making((line,), "agent", made.uses, observed="obs" if observed else "")
@@ -137,7 +137,7 @@ def _drafts(project: Project, made: _Built) -> Iterator[Draft]:
 def _filler(module: ModuleType, of: type, more: int) -> str:
     """Return the function of a test module that fills an object of a class, by its name and annotation; or ""."""
     for name, value in vars(module).items():
-        parameters = parameters_of(value) if inspect.isfunction(value) and _FILLS.match(name) else []
+        parameters = parameters_of(value) if is_a(value, FunctionType) and _FILLS.match(name) else []
         if len(parameters) == 1 + more and of.__name__ in str(parameters[0].annotation):
             return name
     return ""

@@ -25,6 +25,8 @@ _SIZES = {"stored": "[1_000, 10_000, 100_000]", "episode_steps": "[10, 1_000]", 
 
 _VERSIONS = 4  # of a test, at most
 _LONG = 100  # characters of a line
+_UNUSED = "  # noqa: F401"
+_WORD = r"(?<![\w.])\w+\b(?!=)"  # that stands for a value
 _NEEDED = {"gymnasium.": "gymnasium", "np.": "numpy", "pytest.": "pytest", "torch.": "torch"}
 
 # Values by the names that parameters have, of a task with three numbers to observe and one to act with. Further values
@@ -122,7 +124,7 @@ class Draft:
         body = "\n".join(self.bodies[version])
         if self.fixture != "rlperf_replay_sample":
             body = re.sub(r"\bstored\b", "10_000", body)
-        varied = [name for name in _SIZES if f"={name}" in body]
+        varied = [name for name in _SIZES if name in re.findall(_WORD, body)]
         marks = "".join(f'@pytest.mark.parametrize("{name}", {_SIZES[name]})\n' for name in varied)
         head = f"{marks}def {self.test}({', '.join([self.fixture, *self.given, *varied])}):\n"
         return head + textwrap.indent(body, "    ") + "\n"
@@ -185,10 +187,19 @@ def makings(
             chosen[parameter.name] = values or [Making((), "...")]
             unknown += [] if values else [parameter.name]
     count = min(_VERSIONS, max(map(len, chosen.values()), default=1))
-    return [
+    made = [
         _making(name, {each: row[min(index, len(row) - 1)] for each, row in chosen.items()}, defaults, uses, unknown)
         for index in range(count)
     ]
+    return [replace(each, expression=_with_names(each.expression, function)) for each in made]
+
+
+def _with_names(call: str, function: Callable[..., Any] | None) -> str:
+    """Return a call without the names of arguments that are given by position alone."""
+    for each in parameters_of(function):
+        if each.kind is each.POSITIONAL_ONLY:
+            call = re.sub(rf"\b{each.name}=", "", call)
+    return call
 
 
 def _making(
@@ -257,7 +268,7 @@ def call_text(name: str, function: Callable[..., Any], values: Mapping[str, str]
             lower = parameter.name.lower()
             given[parameter.name] = values.get(lower) or next(iter(_VALUES.get(lower, ())), "...")
     call = f"{name}({', '.join(f'{each}={value}' for each, value in given.items())})"
-    return call, [each for each, value in given.items() if value == "..."]
+    return _with_names(call, function), [each for each, value in given.items() if value == "..."]
 
 
 def fitted(making: Making, shapes: Mapping[str, tuple[int, ...]]) -> Making:
@@ -273,10 +284,11 @@ def fitted(making: Making, shapes: Mapping[str, tuple[int, ...]]) -> Making:
 def fill(name: str, method: str, function: Callable[..., Any], making: Making) -> tuple[list[str], list[str]]:
     """Return the lines that fill an object with transitions, and the names of unknown arguments."""
     call, unknown = call_text(f"{name}.{method}", function, TRANSITION)
-    if len(call) > _LONG:
+    parameters = parameters_of(function)
+    if len(call) > _LONG and not any(each.kind is each.KEYWORD_ONLY for each in parameters):
         call = re.sub(r"\b\w+=", "", call)
-    lines = [f"for step in range({'stored' if '=stored' in making.expression else '10_000'}):"]
-    words = {TRANSITION.get(each.name.lower()) for each in parameters_of(function)}
+    lines = [f"for step in range({'stored' if 'stored' in re.findall(_WORD, making.expression) else '10_000'}):"]
+    words = {TRANSITION.get(each.name.lower()) for each in parameters}
     if words & {"obs", TRANSITION["transition"]}:
         lines.insert(0, f"obs = {making.observed}")
     if words & {"action", TRANSITION["transition"]}:
@@ -293,6 +305,7 @@ def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str
     """Return the module that has these tests, with the imports of all at its top."""
     taken: dict[str, tuple[str, str]] = {}
     imports: set[str] = set()
+    tests_own: set[str] = set()
     bodies = []
     for text in texts:
         own, body = _divided(text)
@@ -302,43 +315,37 @@ def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str
         source = draft.source(version)
         for module, name in draft.uses:
             if not name:
-                imports.add(
-                    f"import {module}" if re.search(rf"\b{module}\b", source) else f"import {module}  # noqa: F401"
-                )
+                is_used = re.search(rf"\b{module}\b", source)
+                (imports if module == "ale_py" else tests_own).add(f"import {module}{'' if is_used else _UNUSED}")
                 continue
             alias = name
             if taken.setdefault(name, (module, name)) != (module, name):
                 alias = f"{module.rpartition('.')[2]}_{name}"
                 source = re.sub(rf"(?<![\w.]){name}\b", alias, source)
-            imports.add(f"from {module} import {name}" + (f" as {alias}" if alias != name else ""))
+            tests_own.add(f"from {module} import {name}" + (f" as {alias}" if alias != name else ""))
         bodies.append(source.rstrip())
     everything = "\n".join(bodies)
     for word, module in _NEEDED.items():
         if re.search(rf"(?<![\w.]){re.escape(word)}", everything):
             imports.add(f"import {module}" + (" as np" if module == "numpy" else ""))
-    plain = {line.partition("  #")[0] for line in imports if "#" not in line}
-    lines = sorted((line for line in imports if "#" not in line or line.partition("  #")[0] not in plain), key=_order)
-    return "\n\n\n".join([f"{head}\n" + "\n".join(_merged(lines)), *bodies]) + "\n"
+    blocks = ["\n".join(_merged(lines)) for lines in (imports, tests_own - imports) if lines]
+    return "\n\n\n".join(["\n\n".join([head.rstrip("\n"), *blocks]), *bodies]) + "\n"
 
 
-def _order(line: str) -> tuple[bool, str]:
-    return line.startswith("from"), line.lower()
-
-
-def _merged(lines: Iterable[str]) -> Iterator[str]:
-    """Yield imports, with the names that come from one module on one line."""
+def _merged(lines: Collection[str]) -> Iterator[str]:
+    """Yield imports in order, with the names that come from one module on one line."""
     names: dict[str, list[str]] = {}
-    for line in lines:
+    needed = (line for line in lines if line.removesuffix(_UNUSED) == line or line.removesuffix(_UNUSED) not in lines)
+    for line in sorted(needed, key=lambda line: (line.startswith("from"), line.lower())):
         found = re.fullmatch(r"from (\S+) import (.+)", line)
         if found:
             names.setdefault(found[1], []).append(found[2])
         else:
             yield line
     for module, several in names.items():
-        line = f"from {module} import {', '.join(sorted(several))}"
-        yield (
-            line if len(line) <= _LONG else f"from {module} import (\n    {f',{chr(10)}    '.join(sorted(several))},\n)"
-        )
+        several.sort(key=lambda name: (not name.isupper(), name[0].islower(), name))
+        line = f"from {module} import {', '.join(several)}"
+        yield line if len(line) <= _LONG else f"from {module} import (\n    {f',{chr(10)}    '.join(several)},\n)"
 
 
 def _divided(source: str) -> tuple[list[str], str]:

@@ -1,6 +1,6 @@
 """A process that imports a project's modules and looks at the objects in them: what to measure, and how to make it.
 
-It runs in the project's environment, has its orders in its first argument, and tells each thing that it begins, finds
+It runs in the project's environment, has its orders in its standard input, and tells each thing that it begins, finds
 or passes over. Its reader ends it where a module takes too long, and starts it again without that module. It writes no
 file in the project: an import that would is refused.
 """
@@ -25,7 +25,8 @@ _MODIFIES = ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate"
 
 def main() -> None:
     """Look, as the orders say."""
-    orders = told.read(sys.argv[1], Orders)
+    orders = told.read(sys.stdin.read(), Orders)
+    sys.argv[:] = ["pytest", "test_perf.py"]  # as where a test imports it
     sys.path[:] = [*orders.entries, *(each for each in sys.path if each)]
     _refuse_writing(orders.root)
     project = _imported(orders)
@@ -75,7 +76,8 @@ def _imported(orders: Orders) -> Project:
         if source.path in orders.ended:
             continue
         _tell(begins=source.path)
-        before = set(registry())
+        os.chdir(orders.root)
+        path, before = [*sys.path], set(registry())
         reason = ""
         try:
             module = importlib.import_module(source.name)
@@ -90,8 +92,10 @@ def _imported(orders: Orders) -> Project:
             if isinstance(error, SystemExit):
                 reason += "; put what it runs below if __name__ == '__main__'"
         project.registered |= {each: source.name for each in registry() if each not in before}
+        sys.path += [each for each in path if each not in sys.path]
         if reason and not source.is_test:
             _tell(place=os.path.relpath(source.path), reason=reason)
+    os.chdir(orders.root)
     return project
 
 

@@ -76,19 +76,17 @@ def _filled(project: Project, name: str, of: type, making: Making) -> tuple[list
     begin = [*making.lines, f"{name} = {making.expression}"]
     if not method:
         return begin, []
-    lines, unknown = fill(name, method, getattr(of, method), _fitting(project, of, method, making))
+    lines, unknown = fill(name, method, getattr(of, method), _fitting(of, method, making))
     return [*begin, *lines], unknown
 
 
-def _fitting(project: Project, of: type, method: str, making: Making) -> Making:
+def _fitting(of: type, method: str, making: Making) -> Making:
     """Return a making whose observation and action have the shapes of an object's own arrays: ``self.obs`` for obs.
 
     What cannot be made here stays as it is: its test shows what fails.
     """
-    place = f"{of.__module__}:{of.__name__}"
-    if making.unknown or place in project.ended:
+    if making.unknown:
         return making
-    project.tell(begins=place)
     space: dict[str, Any] = {"stored": _ROWS, "episode_steps": 10, "gymnasium": sys.modules.get("gymnasium")}
     for module, name in making.uses:
         top = module.partition(".")[0]

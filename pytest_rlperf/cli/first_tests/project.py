@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of, test_name
@@ -74,11 +74,14 @@ class Project:
         }
 
     def definitions(self) -> Iterator[tuple[ModuleType, str, Any]]:
-        """Yield the public classes and functions that the modules define."""
+        """Yield the public classes and functions that the modules define; tell that looking at each begins."""
         for module in self.own:
             for name, of in list(vars(module).items()):
-                is_defined = isinstance(of, type) or inspect.isfunction(of)
-                if is_defined and name[0] != "_" and (of.__module__, of.__name__) == (module.__name__, name):
+                place = f"{module.__name__}:{name}"
+                if name[0] == "_" or not is_a(of, type, FunctionType) or place in self.ended:
+                    continue
+                self.tell(begins=place)
+                if (of.__module__, of.__name__) == (module.__name__, name):
                     yield module, name, of
 
     def classes(self) -> Iterator[tuple[ModuleType, str, type]]:
@@ -111,6 +114,11 @@ class Project:
                 break
         versions = tuple(dict.fromkeys(tuple(body) for body in bodies))
         return Draft(place, name, fixture, test, uses, versions, tuple(dict.fromkeys(unknown)), given)
+
+
+def is_a(value: Any, *kinds: type) -> bool:
+    """Return whether an object is of a kind by its type: asking a stranger's object for its class may raise."""
+    return issubclass(type(value), kinds)
 
 
 def registry() -> dict[str, Any]:
@@ -154,6 +162,6 @@ def bases_of(of: Any) -> frozenset[str]:
 def steps(value: Any) -> bool:
     """Return whether an object, or a class, is an env by its methods."""
     try:
-        return not isinstance(value, ModuleType) and all(callable(getattr(value, name)) for name in ("reset", "step"))
+        return not is_a(value, ModuleType) and all(callable(getattr(value, name)) for name in ("reset", "step"))
     except Exception:  # attributes of a stranger's object may raise anything
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ _NO_CODE = ("setup.py", "noxfile.py")
 _BUILDS = re.compile(r"^(def _?(make|build|create|get|new|setup)|@(pytest\.)?fixture|\w+ = \[)", re.MULTILINE)
 _SILENCE_S = 60.0
 _RESTARTS = 10
+_SAID_MOST = 200  # characters of what a process wrote last
 
 
 @dataclass
@@ -62,10 +64,19 @@ def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
     result.copies = [place for place in installed if not place.is_relative_to(root.resolve())]
     result.known = result.tops & set(known)
     wanted = [_wanted(name, result.sources) for name in names]
+    result.skipped = [
+        (os.path.relpath(each.path, root), "no import statement can name this module: rename it")
+        for each, _ in result.sources.values()
+        if not (each.is_test or is_importable(each.name))
+    ]
     orders = Orders(
         root=str(root.resolve()),
         entries=list(dict.fromkeys(str(entry) for _, entry in result.sources.values())),
-        sources=[each for each, _ in result.sources.values() if not (each.is_test and result.known)],
+        sources=[
+            each
+            for each, _ in result.sources.values()
+            if is_importable(each.name) and not (each.is_test and result.known)
+        ],
         ended=[],
         wanted=wanted,
         envs_only=bool(result.known),
@@ -87,12 +98,13 @@ def _look(orders: Orders, result: Search) -> str:
     """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
     told = Told(
         Report,
-        ["-c", "from pytest_rlperf.cli.first_tests.look import main; main()", written(orders)],
-        cwd=Path(orders.root),
+        ["-c", "from pytest_rlperf.cli.first_tests.look import main; main()"],
         env=_environment(),
         silence_s=_SILENCE_S,
+        given=written(orders),
     )
     begun = ""
+    is_done = False
     kept = len(result.drafts), len(result.skipped)
     for report in told:
         begun = report.begins or begun
@@ -101,14 +113,15 @@ def _look(orders: Orders, result: Search) -> str:
         if report.reason:
             result.skipped.append((report.place, report.reason))
         result.imported |= {*report.loaded}
+        is_done = is_done or bool(report.loaded)
         if report.unmet:
             raise LookupError(report.unmet)
-    if not told.ended:
+    if is_done:
         return ""
     del result.drafts[kept[0] :], result.skipped[kept[1] :]
-    what = os.path.relpath(begun) if begun.startswith(os.sep) else begun
-    last = "".join(told.output.strip().splitlines()[-1:])
-    result.skipped.append((what, f"looking at it {told.ended}{last and ': '}{last}"))
+    what = os.path.relpath(begun, orders.root) if begun.startswith(os.sep) else begun
+    last = "".join(told.output.strip().splitlines()[-1:])[-_SAID_MOST:]
+    result.skipped.append((what, f"looking at it {told.ended or 'ended Python'}{last and ': '}{last}"))
     return begun or "nothing"
 
 
@@ -190,6 +203,11 @@ def _matches(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
+def is_importable(name: str) -> bool:
+    """Return whether a statement can import a module by its name."""
+    return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
+
+
 def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: bool) -> tuple[Source, Path]:
     """Return a module with the name to import it by: as it is installed, from beside its package, or its project."""
     for place, name in installed.items():
@@ -199,10 +217,11 @@ def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: b
     entry = path.parent
     while (entry / "__init__.py").is_file():
         entry = entry.parent
-    if entry == path.parent and not is_test:  # in no package
+    if not is_test:
         places = [each for each in (entry, *entry.parents) if each == root or root in each.parents]
-        entry = next((each for each in places if each.name == "src" or each == root or is_project(each)), entry)
-        if not all(part.isidentifier() for part in path.parent.relative_to(entry).parts):
-            entry = path.parent
+        top = next((each for each in places if each.name == "src" or each == root or is_project(each)), entry)
+        is_namespaced = entry == path.parent or top.name == "src"  # in no package, or in one in a namespace
+        if is_namespaced and is_importable(".".join(path.parent.relative_to(top).parts)):
+            entry = top
     parts = path.relative_to(entry).with_suffix("").parts
     return Source(".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path), is_test), entry

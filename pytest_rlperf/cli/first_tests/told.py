@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from pytest_rlperf.cli.first_tests.drafts import Draft
@@ -20,7 +19,8 @@ from pytest_rlperf.cli.first_tests.drafts import Draft
 T = TypeVar("T")
 
 _TO = "RLPERF_TELLS_TO"
-
+_LOOK_S = 0.2  # between looks at whether it has ended
+_OUTPUT_MOST = 1 << 16  # bytes at the end of its output that are read
 
 ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
 """The variables with the directories of the project's code, and with the packages whose compiled code counts."""
@@ -55,7 +55,7 @@ class Orders:
 class Report:
     """A line of what the process tells: that something begins, was found, or is passed over and why.
 
-    At its end it tells what is ``loaded``, and which named object there is not.
+    At its end, and only then, it tells what is ``loaded``, and which named object there is not.
     """
 
     begins: str = ""
@@ -100,32 +100,36 @@ def written(fact: object) -> str:
 
 
 class Told(Generic[T]):
-    """The facts of a type that a process tells; ``ended`` says in words how it ended, empty for code 0."""
+    """The facts of a type that a process tells; ``ended`` says in words how it ended, empty for code 0.
+
+    ``given`` is its standard input.
+    """
 
     def __init__(
-        self, kind: type[T], argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], silence_s: float
+        self, kind: type[T], argv: Sequence[str], *, env: Mapping[str, str], silence_s: float, given: str = ""
     ) -> None:
-        self._kind, self._argv, self._cwd, self._env, self._silence_s = kind, argv, cwd, env, silence_s
+        self._kind, self._argv, self._env, self._silence_s, self._given = kind, argv, env, silence_s, given
         self.ended = ""
         self.output = ""
 
     def __iter__(self) -> Iterator[T]:
         """Start the process, and yield each fact when it is told; the process and its children end with the loop."""
         reading, writing = os.pipe()
-        with tempfile.TemporaryFile() as output:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output:
+            given.write(self._given.encode())
+            given.seek(0)
             process = subprocess.Popen(
                 [sys.executable, *self._argv],
-                cwd=self._cwd,
                 env={**self._env, _TO: str(writing)},
                 pass_fds=[writing],
-                stdin=subprocess.DEVNULL,
+                stdin=given,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
             os.close(writing)
             try:
-                for line in self._lines(reading):
+                for line in self._lines(reading, process):
                     yield read(line, self._kind)
                 if not self.ended:
                     self.ended = self._how(process.wait(self._silence_s))
@@ -136,22 +140,25 @@ class Told(Generic[T]):
                     os.killpg(process.pid, signal.SIGKILL)
                 os.close(reading)
                 process.wait()
-                output.seek(0)
+                output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_MOST))
                 self.output = output.read().decode("utf-8", "replace")
 
-    def _lines(self, reading: int) -> Iterator[bytes]:
-        """Yield whole lines until the writer has closed, or has been silent for too long."""
+    def _lines(self, reading: int, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+        """Yield whole lines until the process has ended, which a child may outlive, or has been silent for too long."""
         begun = b""
         with selectors.DefaultSelector() as selector:
             selector.register(reading, selectors.EVENT_READ)
             heard_s = time.monotonic()
-            while selector.select(max(0.0, heard_s + self._silence_s - time.monotonic())):
-                read = os.read(reading, 1 << 16)
-                if not read:
+            while time.monotonic() < heard_s + self._silence_s:
+                is_over = process.poll() is not None
+                if selector.select(0.0 if is_over else _LOOK_S):
+                    read = os.read(reading, 1 << 16)
+                    heard_s = time.monotonic()
+                    *whole, begun = (begun + read).split(b"\n")
+                    yield from whole
+                    is_over = not read
+                if is_over:
                     return
-                heard_s = time.monotonic()
-                *whole, begun = (begun + read).split(b"\n")
-                yield from whole
         self.ended = f"took over {self._silence_s:.0f} s"
 
     @staticmethod

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,18 @@ from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Tried
 _LONG_S = 1.0
 
 
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Keep pytest-xdist from distributing the tests, whatever the project's settings say."""
-    if early_config.pluginmanager.has_plugin("xdist"):
-        args.append("-n0")
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run every test, in this process, and leave no file, whatever the project's settings say."""
+    option = vars(config.option)
+    changed = {"maxfail": 0, "numprocesses": 0, "distload": False, "benchmark_storage": f"file://{os.devnull}"}
+    option.update({name: value for name, value in changed.items() if name in option})
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Tell of tests that the project's settings leave out."""
+    for item in items:
+        told.tell(Tried(ends=item.nodeid, error="pytest's settings deselect it"))
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -56,7 +65,8 @@ class _Observer:
     """A profiling function that looks for the first call of the project's code."""
 
     def __init__(self, roots: list[str], tops: list[str], test: Path) -> None:
-        self._roots, self._tops, self._test = [f"{root}{os.sep}" for root in roots], tops, str(test)
+        self._roots, self._tops, self._test = [f"{root}{os.sep}" for root in roots], tops, os.path.realpath(test)
+        self._is_own = cache(self._is_of_project)
         self.runs_code = False
         self.began_s = time.monotonic()
 
@@ -71,14 +81,15 @@ class _Observer:
             self.runs_code = True
             sys.setprofile(None)
 
-    def _is_own(self, path: str) -> bool:
+    def _is_of_project(self, path: str) -> bool:
         """Whether a file is the project's, and none of its tests."""
+        path = os.path.realpath(path)
         root = next((each for each in self._roots if path.startswith(each)), "")
         if not root or path == self._test:
             return False
         *directories, name = Path(path.removeprefix(root)).parts
         is_test = re.fullmatch(r"(test_.*|.*_test|conftest)\.py", name)
-        return not is_test and {"test", "tests", "testing", "site-packages"}.isdisjoint(directories)
+        return not is_test and {"test", "tests", "site-packages"}.isdisjoint(directories)
 
 
 _TOOK_S = pytest.StashKey[dict[str, float]]()

@@ -58,8 +58,8 @@ class Trial:
         names = [f"{self._output}::{each}" for each in left]
         argv = ["-c", _PYTEST, "-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
         roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
-        env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops))}
-        told = Told(Tried, argv, cwd=Path(), env=env, silence_s=_SILENCE_S)
+        env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops)), "PYTHONDONTWRITEBYTECODE": "1"}
+        told = Told(Tried, argv, env=env, silence_s=_SILENCE_S)
         errors: dict[str, str] = {}
         took_s: dict[str, float] = {}
         seen: dict[str, bool] = {}  # whether a test runs the project's code
@@ -74,10 +74,10 @@ class Trial:
                     errors.setdefault(name, each.error)
             elif each.error:
                 errors |= dict.fromkeys(self._importing(each.line) or left, each.error)
-        if told.ended and not (errors or seen):
-            errors = dict.fromkeys([begun] if begun else left, _why(told))
-        elif told.ended and begun not in seen and begun in left:
-            errors[begun] = told.ended
+        if told.ended and not (errors or begun):
+            raise LookupError(_why(told))
+        if told.ended and begun in left and begun not in seen:
+            errors[begun], took_s[begun] = told.ended, _LONG_S
         for test in left:
             if test in errors or test in seen:
                 error = errors.get(test) or ("" if seen.get(test) else _NO_CODE)
@@ -119,7 +119,8 @@ class Trial:
 
 
 def _why(told: Told[Tried]) -> str:
-    """Return why pytest ran no test: its own error, as it wrote it."""
+    """Return why pytest runs no test: its own error, as it wrote it."""
     lines = [line.strip() for line in told.output.splitlines() if line.strip()]
-    named = next((line for line in reversed(lines) if re.search(r"error: |Error: |^ERROR", line)), "")
-    return f"pytest {told.ended}: {named or (lines or [''])[-1]:.200}"
+    where = [line for line in lines if "while loading conftest" in line]
+    named = [line.removeprefix("E ").strip() for line in lines if re.search(r"error: |Error: |^ERROR", line)]
+    return f"pytest cannot run the tests, it {told.ended}: {' '.join([*where[:1], *(named or lines)[-1:]]):.300}"
