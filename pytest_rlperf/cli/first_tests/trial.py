@@ -22,11 +22,17 @@ from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Tried
 _LONG_S = 1.0
 
 
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Keep pytest-xdist from distributing the tests, whatever the project's settings say."""
+    if early_config.pluginmanager.has_plugin("xdist"):
+        args.append("-n0")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run every test, in this process, and leave no file, whatever the project's settings say."""
+    """Run every test, and leave no file, whatever the project's settings say."""
     option = vars(config.option)
-    changed = {"maxfail": 0, "numprocesses": 0, "distload": False, "benchmark_storage": f"file://{os.devnull}"}
+    changed = {"maxfail": 0, "benchmark_storage": f"file://{os.devnull}"}
     option.update({name: value for name, value in changed.items() if name in option})
 
 
