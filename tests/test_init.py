@@ -321,6 +321,14 @@ def test_libraries_are_tested_by_their_own_projects(
     assert {name.split("_")[1] for name in (listed("test_perf.py") if libraries else [])} == set(libraries)
 
 
+def test_what_runs_none_of_the_projects_code_has_no_test(project: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    """An env that stands in the tests themselves, and is stepped by others' code alone, is left out."""
+    makes = f"{ENVS}\ndef make_walks():\n    return Walks(2)\n"
+    project.write({"mine.py": GAE, "tests/test_it.py": makes})
+    assert main(["init", "--output=tests/test_perf.py"]) == 5
+    assert "rlperf_vecenv_step(lambda: make_walks()): it runs none of your code\n" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("untried")
 def test_of_a_project_in_torch(project: Example) -> None:
     """A function of tensors gets tensors, on one thread."""

@@ -89,6 +89,8 @@ class _Observer:
 
     def _is_of_project(self, path: str) -> bool:
         """Whether a file is the project's, and none of its tests."""
+        if path.startswith("<"):  # as "<frozen abc>"
+            return False
         path = os.path.realpath(path)
         root = next((each for each in self._roots if path.startswith(each)), "")
         if not root or path == self._test:
