@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
-from pytest_rlperf.cli.first_tests.drafts import KINDS, without
+from pytest_rlperf.cli.first_tests.drafts import KINDS, composed, without
 from pytest_rlperf.cli.first_tests.search import Search, search
 from pytest_rlperf.cli.first_tests.tried import Trial
 from pytest_rlperf.cli.workflows import write_workflows
@@ -296,7 +296,7 @@ def _failed_text(trial: Trial, to_import: str, *, named: bool) -> str:
         if draft is not None and (draft.unknown or named):
             fills = "put your object for ... into its test, and the test into a file of tests"
             text += f"  {fills if draft.unknown else 'fix the code, or the arguments in its test'}:\n"
-            text += textwrap.indent(draft.source(0).strip(), "    ") + "\n"
+            text += textwrap.indent(composed("", [(draft, 0)], []).strip(), "    ") + "\n"
     return text
 
 
