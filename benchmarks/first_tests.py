@@ -62,7 +62,7 @@ def _tried(directory: Path, python: Path) -> tuple[tuple[object, ...], str]:
     names = wrote[2].split(", ") if wrote else []
     passed = ""
     if wrote:
-        ended = run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", wrote[1]).stdout.strip().splitlines()
+        ended = run(str(python), "-m", "pytest", "-p", "no:cacheprovider", wrote[1]).stdout.strip().splitlines()
         passed = next(
             (line.strip("= ") for line in reversed(ended) if re.search(r"\d+ (passed|failed|error)", line)), ""
         )

@@ -106,6 +106,53 @@ def _build_ppo(gamma=0.99):
 
 many = [Walks(2), Walks(3)]
 """
+# Objects of a module that raise when they are looked at, and one that is measured all the same.
+HOSTILE = """
+class Classless:
+    @property
+    def __class__(self): raise RuntimeError
+
+class Raises:
+    def __getattr__(self, name): raise RuntimeError(name)
+    def __eq__(self, other): raise RuntimeError("eq")
+
+class Property:
+    def __get__(self, instance, owner): raise RuntimeError("of a class")
+
+class Bad:
+    sample = Property()
+
+made, raising = Classless(), Raises()
+"""
+# By position, and by name alone.
+KINDS_OF_PARAMETERS = """
+import numpy
+
+class Ordered:
+    def __init__(self, capacity, /): self.rows = []
+    def push(self, state, action, /, *, done): self.rows.append(state)
+    def sample(self, batch_size, /): return numpy.stack(self.rows[:batch_size])
+"""
+# Fixtures that skip, and one that takes an array; a stand-in that has every method.
+ODD_TESTS = """
+import numpy
+import pytest
+from unittest.mock import MagicMock
+from mine.code import Walks
+
+@pytest.fixture
+def skips(): pytest.skip("not here")
+
+@pytest.fixture
+def start(): return numpy.zeros(3)
+
+@pytest.fixture
+def walks(start): return Walks(4)
+
+def get_nothing(): pytest.skip("not here")
+
+stand_in = MagicMock()
+"""
 NONE = """
 class Actor:
     def sample(self, obs): ...
@@ -161,8 +208,97 @@ def listed(path: str | Path) -> list[str]:
 
 
 def files_of(project: Example) -> list[Path]:
-    """Return the files of a project, without what any run of pytest leaves."""
-    return sorted(path for path in project.root.rglob("*.*") if path.suffix != ".pyc" and path.name != ".benchmarks")
+    """Return the files and directories of a project."""
+    return sorted(project.root.rglob("*"))
+
+
+def test_a_hostile_project(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
+    """What ends a process, raises or has no name for an import is told with its place; the rest has tests, and no file.
+
+    Those run with the settings of pytest that the project has, of which some would end the trial.
+    """
+    project.write(
+        {
+            "rl.py": GAE + BUFFER + KINDS_OF_PARAMETERS,
+            "a_child.py": "import os, time\nif not os.fork():\n    time.sleep(60)\n",
+            "b_ends.py": "import os\nos._exit(0)\n",
+            "c_moves.py": "import os, sys\nos.chdir('/')\nsys.path.clear()\n",
+            "d_argv.py": "import argparse\nargparse.ArgumentParser().parse_args()\n",
+            "hostile.py": HOSTILE,
+            "tests/test_it.py": f"{HOSTILE}\ndef make_it(): return made",
+            "my-agent.py": GAE,
+            "types.py": "",
+            "wrong.py": "def wrong_gae(rewards, values):\n    return 0\n",
+            "pytest.ini": "[pytest]\naddopts = -x -p no:xdist --rlperf -k 'not memory'\n",
+        }
+    )
+    before = files_of(project)
+    assert main(["init"]) == 0
+    assert [path for path in files_of(project) if path not in before] == [project.root / "test_perf.py"]
+    out = re.sub(r"imported from [^ :]+", "imported from PLACE", capsys.readouterr().out)
+    assert out.splitlines() == wording
+
+
+def test_odd_fixtures(project: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixture that skips hides no other, nor does one that takes an array; a mock is no env.
+
+    The package is in a namespace, which a path outside of the project's own leads to.
+    """
+    project.write(
+        {
+            "src/mine/code.py": ENVS,
+            "src/name/space/__init__.py": "",
+            "src/name/space/code.py": GAE,
+            "checks/conftest.py": "import sys\nfrom pathlib import Path\n"
+            "sys.path.insert(0, f'{Path(__file__).parent}/../src')\n" + ODD_TESTS,
+            "checks/test_it.py": ODD_TESTS,
+            "pyproject.toml": "[tool.pytest]\ntestpaths = ['checks']\n[tool.poetry]\ndependencies = 3\n[project]\n",
+        }
+    )
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert main(["init"]) == 0
+    assert listed("checks/test_perf.py") == ["test_walks_step", "test_gae", "test_walks_step_2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["rl:Memory", "rl:Nothing", "--output=a.py"], 0),
+        (["./rl.py:_Hidden", "again:Memory", "--output=b.py"], 0),
+        (["rl:"], 4),
+        ([":Memory"], 4),
+        (["tests/builds.py:Memory"], 4),
+        (["--output=rl.py/test_it.py"], 4),
+        (["--output=test.txt"], 4),
+    ],
+)
+def test_what_is_named(
+    project: Example, capsys: pytest.CaptureFixture[str], wording: Wording, arguments: list[str], code: int
+) -> None:
+    """Each name has a test or a reason; a name that no test can be made of, or written to, is told as what it is."""
+    hidden = BUFFER.replace("Memory", "_Hidden")
+    project.write(
+        {
+            "rl.py": f"{BUFFER}{hidden}class Nothing: ...\n",
+            "again.py": "from rl import Memory\n",
+            "tests/builds.py": f"def make_it(): ...\n{BUFFER}",
+        }
+    )
+    assert main(["init", *arguments]) == code
+    out, error = capsys.readouterr()
+    assert (out + error).splitlines() == wording
+
+
+def test_pytest_that_runs_nothing(project: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told once, with the file at fault, and no version of a test is tried again."""
+    project.write({"rl.py": GAE + BUFFER, "conftest.py": "import not_there_at_all\n"})
+    before = files_of(project)
+    assert main(["init"]) == 4
+    out, error = capsys.readouterr()
+    assert out.count("trying") == 1
+    assert "conftest.py" in error
+    assert "No module named 'not_there_at_all'" in error
+    assert files_of(project) == before
 
 
 LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
@@ -298,7 +434,8 @@ def test_of_all_that_is_there(project: Example) -> None:
     fixtures = {argument.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for argument in node.args}
     kinds = ("vecenv_step", "replay_sample", "gae", "sac_update", "ppo_collect")
     assert {f"rlperf_{kind}" for kind in kinds} <= fixtures
-    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,W,B,UP,C4", "tests"]
+    options = ["--isolated", "--line-length=120", "--config=src=['.', 'tests']", "--select=E,F,I,W,B,UP,C4"]
+    lint = [sys.executable, "-m", "ruff", "check", *options, "tests/test_perf.py"]
     result = subprocess.run(lint, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout
 

@@ -25,7 +25,7 @@ from pytest_rlperf.errors import SideError, shown
 from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.units import counted
-from pytest_rlperf.writing import write_whole
+from pytest_rlperf.writing import OutputError, write_file
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.libraries import Library
@@ -110,7 +110,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             raise UsageError(f"{found} is not one directory; a component is MODULE:NAME, such as my_module:SACAgent")
         weekly = arguments.github_dependencies
         return _init(root, names, arguments.output, github=arguments.github or weekly, weekly=weekly)
-    except (SideError, OSError, LookupError, RecursionError) as error:
+    except (SideError, OutputError, OSError, LookupError, RecursionError) as error:
         raise UsageError(str(error)) from None
 
 
@@ -123,6 +123,8 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool, we
     declared = _declared(root)
     used = [] if names else _used(known, own, declared)
     output = output or _place(root, names, own)
+    if output.suffix != ".py":
+        raise UsageError(f"--output={output} names no file of Python: give it the ending .py")
     here = root.resolve()
     # Where GitHub reads workflows; the root outside of a repository.
     top = next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
@@ -172,7 +174,7 @@ def _setting(root: Path, *keys: str) -> list[str]:
     found: Any = read_settings(root)
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
-    return found.split() if isinstance(found, str) else [str(each) for each in found] if found else []
+    return found.split() if isinstance(found, str) else [*map(str, found)] if isinstance(found, (list, dict)) else []
 
 
 def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> list[Library]:
@@ -217,15 +219,16 @@ def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library],
     try:
         while trial.left():
             text = trial.text(_head())
-            write_whole(output, text.encode())
+            write_file("--output", output, text)
             print_text(f"trying {counted(len(trial.left()), 'test')}…\n")
             trial.run()
         if trial.passed():
-            write_whole(output, trial.text(_head()).encode())
+            write_file("--output", output, trial.text(_head()))
             names = trial.passed()
     finally:
         if not names:
-            output.unlink(missing_ok=True)
+            with suppress(OSError):
+                output.unlink()
             for place in missing:
                 shutil.rmtree(place, ignore_errors=True)  # bytecode may be in it
     missing_code = {_missing(error) for error in trial.errors.values()}
@@ -289,6 +292,8 @@ def _failed_text(trial: Trial, to_import: str, *, named: bool) -> str:
         draft = trial.draft(test)
         missing = _missing(error)
         advice = f": {to_import if missing in trial.own.tops else 'pip install what has it'}" if missing else ""
+        if missing in {each.name for each, _ in trial.own.sources.values() if each.is_test}:
+            advice = ": give --output a place beside it"
         rows.append((draft.place if draft else test, f"{error}{advice}"))
     text = "left out\n" + _table(rows)
     for test in trial.errors:

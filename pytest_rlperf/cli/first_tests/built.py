@@ -40,7 +40,7 @@ class _Built:
     def place(self) -> str:
         """Return where it is made."""
         value = vars(self.module)[self.name]
-        return place_of(value) if callable(value) else os.path.relpath(str(self.module.__file__))
+        return place_of(value) if is_a(value, FunctionType) else os.path.relpath(str(self.module.__file__))
 
 
 def built(project: Project) -> Iterator[Draft]:
@@ -60,7 +60,7 @@ def _is_conftest(module: ModuleType) -> bool:
 
 
 def _is_env(value: Any) -> bool:
-    return not is_a(value, type) and steps(value)
+    return not is_a(value, type) and type(value).__module__ != "unittest.mock" and steps(value)
 
 
 def _made(project: Project, module: ModuleType, name: str, value: Any) -> Iterator[_Built]:

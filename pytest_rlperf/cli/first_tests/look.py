@@ -11,12 +11,14 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 from pytest_rlperf.cli.first_tests import built, envs, objects, told
 from pytest_rlperf.cli.first_tests.drafts import Draft
-from pytest_rlperf.cli.first_tests.project import Project, registry
+from pytest_rlperf.cli.first_tests.project import Project, is_a, registry
 from pytest_rlperf.cli.first_tests.told import Orders, Report
+from pytest_rlperf.components.checks import attribute
 
 _MOST = 6  # tests of one kind, and half as many of wrappers and of plain calls; further ones are named
 _MORE = "more of a kind that has tests: rlperf init MODULE:NAME writes its test"
@@ -85,7 +87,7 @@ def _imported(orders: Orders) -> Project:
             if loaded and os.path.realpath(loaded) == os.path.realpath(source.path):
                 (project.tests if source.is_test else project.own).append(module)
             elif loaded:
-                reason = f"{source.name} is imported from another place: pip install -e ."
+                reason = f"{source.name} is imported from {loaded}: pip install -e ., or rename it"
         except BaseException as error:  # also SystemExit, and pytest's own for skipping
             first, *_ = str(error).splitlines() or [""]
             reason = f"importing it fails: {type(error).__name__}{first and ': '}{first:.200}"
@@ -96,7 +98,16 @@ def _imported(orders: Orders) -> Project:
         if reason and not source.is_test:
             _tell(place=os.path.relpath(source.path), reason=reason)
     os.chdir(orders.root)
+    project.wanted = [_home(project, *each) for each in project.wanted]
     return project
+
+
+def _home(project: Project, module: str, name: str) -> tuple[str, str]:
+    """Return a named object by the module that defines it, which the named one may import it from."""
+    of = next((vars(each).get(name) for each in project.own if each.__name__ == module), None)
+    if is_a(of, type, FunctionType) and project.is_own(of):
+        return str(attribute(of, "__module__")), str(attribute(of, "__name__"))
+    return module, name
 
 
 def _chosen(project: Project, *, envs_only: bool) -> Iterator[Draft]:

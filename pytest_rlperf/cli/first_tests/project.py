@@ -78,16 +78,17 @@ class Project:
         for module in self.own:
             for name, of in list(vars(module).items()):
                 place = f"{module.__name__}:{name}"
-                if name[0] == "_" or not is_a(of, type, FunctionType) or place in self.ended:
+                is_hidden = name[0] == "_" and (module.__name__, name) not in self.wanted
+                if is_hidden or not is_a(of, type, FunctionType) or place in self.ended:
                     continue
                 self.tell(begins=place)
                 if (of.__module__, of.__name__) == (module.__name__, name):
                     yield module, name, of
 
     def classes(self) -> Iterator[tuple[ModuleType, str, type]]:
-        """Yield the public classes that the modules define, without abstract ones."""
+        """Yield the public classes that the modules define, without abstract ones and protocols."""
         for module, name, of in self.definitions():
-            if isinstance(of, type) and not inspect.isabstract(of):
+            if isinstance(of, type) and not inspect.isabstract(of) and not vars(of).get("_is_protocol"):
                 yield module, name, of
 
     def draft(

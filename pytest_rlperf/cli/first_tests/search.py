@@ -86,19 +86,25 @@ def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
         if not begun or begun in orders.ended:
             break
         orders.ended.append(begun)
-    if wanted and not result.drafts and not result.skipped:
-        raise LookupError(
-            f"{':'.join(wanted[0])} has no step and reset, sample, update or collect: its test needs a thunk"
-            + see("writing-tests.md#fixtures")
-        )
+    _tell_of_lacking(result, wanted)
     return result
+
+
+def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
+    """Tell of named objects that no test is drafted for, where nothing else tells why; LookupError if none is."""
+    found = {name for draft in result.drafts for _, name in draft.uses[-1:]}
+    for module, name in [each for each in wanted if each[1] not in found and not result.skipped]:
+        reason = "has no step and reset, sample, update or collect: its test needs a thunk"
+        if not found:
+            raise LookupError(f"{module}:{name} {reason}{see('writing-tests.md#fixtures')}")
+        result.skipped.append((f"{module}:{name}", reason))
 
 
 def _look(orders: Orders, result: Search) -> str:
     """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
     told = Told(
         Report,
-        ["-c", "from pytest_rlperf.cli.first_tests.look import main; main()"],
+        "from pytest_rlperf.cli.first_tests.look import main; main()",
         env=_environment(),
         silence_s=_SILENCE_S,
         given=written(orders),
@@ -121,7 +127,7 @@ def _look(orders: Orders, result: Search) -> str:
     del result.drafts[kept[0] :], result.skipped[kept[1] :]
     what = os.path.relpath(begun, orders.root) if begun.startswith(os.sep) else begun
     last = "".join(told.output.strip().splitlines()[-1:])[-_SAID_MOST:]
-    result.skipped.append((what, f"looking at it {told.ended or 'ended Python'}{last and ': '}{last}"))
+    result.skipped.append((what, f"looking at it {told.ended or 'ended Python with code 0'}{last and ': '}{last}"))
     return begun or "nothing"
 
 
@@ -139,11 +145,14 @@ def _environment() -> dict[str, str]:
 def _wanted(name: str, sources: Mapping[str, tuple[Source, Path]]) -> tuple[str, str]:
     """Return the module and the name of a wanted object; LookupError where the project has no such module."""
     place, _, wanted = name.partition(":")
-    for source, _ in sources.values():
-        if place in (source.name, os.path.relpath(source.path)):
+    own = [source for source, _ in sources.values() if not source.is_test]
+    for source in own:
+        if wanted and (place == source.name or os.path.realpath(place) == os.path.realpath(source.path)):
             return source.name, wanted
-    known = ", ".join([each for each, (source, _) in sources.items() if not source.is_test][:10])
-    raise LookupError(f"no module {place} in the project; there is: {known or 'no file'}")
+    known = ", ".join([each.name for each in own][:10])
+    what = f"no module {place} to look at" if place and wanted else f"{name} is not MODULE:NAME"
+    left_out = "tests, examples and files that begin with _ are left out"
+    raise LookupError(f"{what}; there is: {known or 'no file'} ({left_out})")
 
 
 # --------------------------------------------------------------------------- modules

@@ -19,6 +19,8 @@ from pytest_rlperf.cli.first_tests.drafts import Draft
 T = TypeVar("T")
 
 _TO = "RLPERF_TELLS_TO"
+# As the script `pytest` starts, without the current directory on sys.path.
+_NO_CURRENT = "import sys; sys.path[:] = filter(None, sys.path); "
 _LOOK_S = 0.2  # between looks at whether it has ended
 _OUTPUT_MOST = 1 << 16  # bytes at the end of its output that are read
 
@@ -100,14 +102,22 @@ def written(fact: object) -> str:
 
 
 class Told(Generic[T]):
-    """The facts of a type that a process tells; ``ended`` says in words how it ended, empty for code 0.
+    """The facts of a type that a process of Python tells; ``ended`` says in words how it ended, empty for code 0.
 
-    ``given`` is its standard input.
+    ``given`` is its standard input. Modules in the current directory hide none of Python's from it.
     """
 
     def __init__(
-        self, kind: type[T], argv: Sequence[str], *, env: Mapping[str, str], silence_s: float, given: str = ""
+        self,
+        kind: type[T],
+        code: str,
+        argv: Sequence[str] = (),
+        *,
+        env: Mapping[str, str],
+        silence_s: float,
+        given: str = "",
     ) -> None:
+        self._code = code
         self._kind, self._argv, self._env, self._silence_s, self._given = kind, argv, env, silence_s, given
         self.ended = ""
         self.output = ""
@@ -119,7 +129,7 @@ class Told(Generic[T]):
             given.write(self._given.encode())
             given.seek(0)
             process = subprocess.Popen(
-                [sys.executable, *self._argv],
+                [sys.executable, "-c", _NO_CURRENT + self._code, *self._argv],
                 env={**self._env, _TO: str(writing)},
                 pass_fds=[writing],
                 stdin=given,

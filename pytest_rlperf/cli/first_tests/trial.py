@@ -30,8 +30,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run every test, and leave no file, whatever the project's settings say."""
+    """Run every test once, and leave no file, whatever the project's settings say."""
     option = vars(config.option)
+    option.update(dict.fromkeys(name for name in option if name.startswith("rlperf_")))
     changed = {"maxfail": 0, "benchmark_storage": f"file://{os.devnull}"}
     option.update({name: value for name, value in changed.items() if name in option})
 

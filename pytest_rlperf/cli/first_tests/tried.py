@@ -14,8 +14,7 @@ from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Told, Tried
 _PLUGIN = "pytest_rlperf.cli.first_tests.trial"
 _SILENCE_S = 30.0  # of a test, and of collecting
 _LONG_S = 5.0  # a test that takes this long has its last version tried, which does least
-# As the script `pytest` starts it, without the current directory on sys.path.
-_PYTEST = "import sys; sys.path[:] = filter(None, sys.path); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+_PYTEST = "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 _NO_CODE = "it runs none of your code"
 
 
@@ -56,10 +55,10 @@ class Trial:
         """Run the tests that are left, and go on to the next version of those that fail."""
         left = self.left()
         names = [f"{self._output}::{each}" for each in left]
-        argv = ["-c", _PYTEST, "-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
+        argv = ["-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
         roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
         env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops)), "PYTHONDONTWRITEBYTECODE": "1"}
-        told = Told(Tried, argv, env=env, silence_s=_SILENCE_S)
+        told = Told(Tried, _PYTEST, argv, env=env, silence_s=_SILENCE_S)
         errors: dict[str, str] = {}
         took_s: dict[str, float] = {}
         seen: dict[str, bool] = {}  # whether a test runs the project's code
