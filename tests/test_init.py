@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +300,22 @@ def test_pytest_that_runs_nothing(project: Example, capsys: pytest.CaptureFixtur
     assert out.count("trying") == 1
     assert "conftest.py" in error
     assert "No module named 'not_there_at_all'" in error
+    assert files_of(project) == before
+
+
+def test_an_interrupt(project: Example) -> None:
+    """It ends all at once, without a file or a traceback."""
+    project.write({"hangs.py": "import time\nopen('../begun', 'w').close()\ntime.sleep(100)\n"})
+    before = files_of(project)
+    command = [sys.executable, "-c", "from pytest_rlperf.cli import main; raise SystemExit(main(['init']))"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while not Path("../begun").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.endswith("\ninterrupted\n")
+    assert "Traceback" not in out
     assert files_of(project) == before
 
 

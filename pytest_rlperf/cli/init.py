@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.components.libraries import Library
 
 _FILE = "test_perf.py"
+_INTERRUPTED = 130  # the exit code, as shells have it
 _SHOWN = 12  # lines of what was skipped
 
 _COMMANDS = {
@@ -112,6 +113,9 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return _init(root, names, arguments.output, github=arguments.github or weekly, weekly=weekly)
     except (SideError, OutputError, OSError, LookupError, RecursionError) as error:
         raise UsageError(str(error)) from None
+    except KeyboardInterrupt:
+        print_text("\ninterrupted\n")
+        return _INTERRUPTED
 
 
 def _init(root: Path, names: list[str], output: Path | None, *, github: bool, weekly: bool) -> int:
