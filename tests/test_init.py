@@ -231,6 +231,7 @@ def test_a_hostile_project(project: Example, capsys: pytest.CaptureFixture[str],
             "my-agent.py": GAE,
             "types.py": "",
             "wrong.py": "def wrong_gae(rewards, values):\n    return 0\n",
+            "leaves.py": ENVS.replace("Walks", "Leaves").replace("self.steps += 1", "__import__('os')._exit(0)"),
             "pytest.ini": "[pytest]\naddopts = -x -p no:xdist --rlperf -k 'not memory'\n",
         }
     )

@@ -127,7 +127,7 @@ def _look(orders: Orders, result: Search) -> str:
     del result.drafts[kept[0] :], result.skipped[kept[1] :]
     what = os.path.relpath(begun, orders.root) if begun.startswith(os.sep) else begun
     last = "".join(told.output.strip().splitlines()[-1:])[-_SAID_MOST:]
-    result.skipped.append((what, f"looking at it {told.ended or 'ended Python with code 0'}{last and ': '}{last}"))
+    result.skipped.append((what, f"looking at it {told.ended}{last and ': '}{last}"))
     return begun or "nothing"
 
 

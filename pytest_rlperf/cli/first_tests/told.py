@@ -102,7 +102,7 @@ def written(fact: object) -> str:
 
 
 class Told(Generic[T]):
-    """The facts of a type that a process of Python tells; ``ended`` says in words how it ended, empty for code 0.
+    """The facts of a type that a process of Python tells; ``ended`` says in words how it ended.
 
     ``given`` is its standard input. Modules in the current directory hide none of Python's from it.
     """
@@ -175,4 +175,4 @@ class Told(Generic[T]):
     def _how(code: int) -> str:
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
-        return (code and f"ended Python with code {code}") or ""
+        return f"ended Python with code {code}"

@@ -62,10 +62,10 @@ class Trial:
         errors: dict[str, str] = {}
         took_s: dict[str, float] = {}
         seen: dict[str, bool] = {}  # whether a test runs the project's code
-        begun = ""
+        running = ""
         for each in told:
             name = (each.begins or each.ends).rpartition("::")[2].partition("[")[0]
-            begun = name or begun
+            running = name if each.begins else ""
             if each.ends:
                 seen[name] = seen.get(name, False) or each.runs_code
                 took_s[name] = max(took_s.get(name, 0.0), each.took_s)
@@ -73,10 +73,10 @@ class Trial:
                     errors.setdefault(name, each.error)
             elif each.error:
                 errors |= dict.fromkeys(self._importing(each.line) or left, each.error)
-        if told.ended and not (errors or begun):
+        if running:
+            errors[running], took_s[running] = told.ended, _LONG_S
+        if not (errors or seen):
             raise LookupError(_why(told))
-        if told.ended and begun in left and begun not in seen:
-            errors[begun], took_s[begun] = told.ended, _LONG_S
         for test in left:
             if test in errors or test in seen:
                 error = errors.get(test) or ("" if seen.get(test) else _NO_CODE)
