@@ -12,7 +12,7 @@ from pytest_rlperf.cli.first_tests.search import Search
 from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Told, Tried
 
 _PLUGIN = "pytest_rlperf.cli.first_tests.trial"
-_SILENCE_S = 30.0  # of a test, and of collecting
+_SILENCE_S = 60.0  # of a test, which may compile, and of collecting
 _LONG_S = 5.0  # a test that takes this long has its last version tried, which does least
 _PYTEST = "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 _NO_CODE = "it runs none of your code"
