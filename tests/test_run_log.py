@@ -119,6 +119,7 @@ def verdicts(lines: list[str]) -> list[tuple[str, str]]:
     return [(found[1], found[2]) for line in lines if (found := VERDICT.match(line))]
 
 
+@pytest.mark.slow  # it waits for a line that comes after 15 s
 @pytest.mark.skipif(count_lanes().most < 2, reason="one test at a time")
 @pytest.mark.timeout(170)
 def test_a_pipe_has_each_line_when_it_is_there(tmp_path: Path) -> None:
