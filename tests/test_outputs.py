@@ -205,8 +205,8 @@ def test_the_latest_run_is_shown_without_a_file(tmp_path: Path) -> None:
     assert "pytest --rlperf" in example.rlperf("show", code=Exit.USAGE).err
     run = example.pytest("--rlperf", "--rlperf-max-time=0.2", plugins=("rlperf", "cacheprovider"), code=0)
     assert faults(run.document) == []
-    shown = re.findall(r"^  NEW +[\d.]+ .s +(\w+)", run.out, re.MULTILINE)
-    assert sorted(shown) == ["test_max", "test_sum"], "each when it is there"
+    told = re.findall(r"^  NEW +[\d.]+ .s +(\w+)", run.out, re.MULTILINE)
+    assert sorted(told) == ["test_max", "test_sum"], "each when it is there"
     shown = example.rlperf("show", code=0).out
     assert all(name in shown for name in ("test_sum", "test_max", "latest.json"))
     assert "test_max" not in example.rlperf("show", "test_it.py::test_sum", code=0).out
