@@ -57,7 +57,7 @@ HOSTS = (
     "worker.engine",
     "worker.session",
     "run",
-    "cli.first_tests.trial",
+    "cli.first_tests.trial_plugin",
     "plugin",
 )
 # Rooms of the engine by process: the coordinator, the driver of a pair, the process with the user's test.
@@ -68,7 +68,7 @@ LONGEST_FUNCTION = 40  # lines
 LONGER_FUNCTIONS = {"_bracket"}
 # What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts.
 PLACES = {
-    "msgspec": ("baseline", "wire", "report", "timers.files", "cli.first_tests.told"),
+    "msgspec": ("baseline", "wire", "report", "timers.files", "cli.first_tests.messages"),
     "pytest": (*HOSTS, "suite"),
     "_pytest": (*HOSTS, "suite"),
     "scipy": ("judge.stats",),

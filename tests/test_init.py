@@ -18,7 +18,7 @@ from test_workflows import installs
 from wording import Wording
 
 from pytest_rlperf.cli import init, main
-from pytest_rlperf.cli.first_tests.tried import Trial
+from pytest_rlperf.cli.first_tests.trial import Trial
 from pytest_rlperf.components.libraries import libraries
 
 GATE = Path(".github", "workflows", "gate.yml")

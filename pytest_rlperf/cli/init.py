@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
 from pytest_rlperf.cli.first_tests.drafts import KINDS, composed, without
 from pytest_rlperf.cli.first_tests.search import Search, search
-from pytest_rlperf.cli.first_tests.tried import Trial
+from pytest_rlperf.cli.first_tests.trial import Trial
 from pytest_rlperf.cli.workflows import write_workflows
 from pytest_rlperf.errors import SideError, shown
 from pytest_rlperf.sides.installs import installs_from, is_project
@@ -217,7 +217,7 @@ def _place(root: Path, names: list[str], own: Search) -> Path:
 def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library], *, named: bool) -> list[str]:
     """Write the tests that pass, and tell of those that do not; return the names of those that do."""
     one_thread = [_ONE_THREAD] * ("torch" in own.imported and find_spec("torch") is not None)
-    trial = Trial(root, output, own, [*one_thread, *map(first_tests, used)])
+    trial = Trial(root, output, own, [*one_thread, *map(library_tests, used)])
     missing = [place for place in (output.parent, *output.parent.parents) if not place.exists()]
     names = list[str]()
     try:
@@ -248,7 +248,7 @@ def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library],
     return names
 
 
-def first_tests(library: Library) -> str:
+def library_tests(library: Library) -> str:
     """Return the tests to begin with, with full buffers and short episodes where the library's are made for it."""
     text = library.first_tests.read_text(encoding="utf-8")
     for name in re.findall(r"^def (\w+)_replay\(transitions", text, re.MULTILINE):

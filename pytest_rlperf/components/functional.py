@@ -16,7 +16,7 @@ from pytest_rlperf.components.checks import attribute, check_takes, refusal, sig
 from pytest_rlperf.components.contracts import ACTIONS, Stepper, check_observations, check_rows, is_finite
 from pytest_rlperf.errors import ComponentError
 
-KEYS = ("key", "rng", "rng_key", "prng_key")
+_KEYS = ("key", "rng", "rng_key", "prng_key")
 _NUM_ENVS = 64
 
 
@@ -25,14 +25,15 @@ def is_functional(env: Any) -> bool:
     env = _with_params(env)[0]
     if "jax" not in sys.modules or isinstance(env, type):
         return False
-    return _is_keyed(attribute(env, "reset")) and callable(attribute(env, "step"))
+    return is_keyed(attribute(env, "reset")) and callable(attribute(env, "step"))
 
 
-def _is_keyed(method: Any) -> bool:
-    """Return whether a method's first parameter is a random key, which it does not do without."""
+def is_keyed(method: Any) -> bool:
+    """Return whether a method, of an object or of its class, requires a random key as its first parameter."""
     signature = signature_of(method) if callable(method) else None
-    first = next(iter(signature.parameters.values()), None) if signature else None
-    return first is not None and first.name in KEYS and first.default is first.empty
+    parameters = signature.parameters.values() if signature else ()
+    first = next((each for each in parameters if each.name != "self"), None)
+    return first is not None and first.name in _KEYS and first.default is first.empty
 
 
 def _with_params(env: Any) -> tuple[Any, Any]:
@@ -49,7 +50,7 @@ class FunctionalStepper(Stepper):
         num_envs = num_envs or _NUM_ENVS
         env, params = _with_params(env)
         self._jax = jax
-        self._is_keyed = _is_keyed(env.step)
+        self._is_keyed = is_keyed(env.step)
         self._params = () if params is None else (params,)
         check_takes(
             f"rlperf_vecenv_step calls env.reset(key{', params' if self._params else ''})",

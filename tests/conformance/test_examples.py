@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 from library_checks import EXAMPLES, example
 
-from pytest_rlperf.cli.init import first_tests
+from pytest_rlperf.cli.init import library_tests
 from pytest_rlperf.components.libraries import Library, libraries
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
@@ -94,7 +94,7 @@ def test_its_first_tests_pass(library: Library, pytester: pytest.Pytester, monke
         if find_spec(module) is None:
             pytest.skip(f"needs {module}")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    text = first_tests(library)
+    text = library_tests(library)
     pytester.makepyfile(test_starter=text)
     pytester.makeconftest("import torch; torch.set_num_threads(1)")
     outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider").parseoutcomes()

@@ -272,7 +272,7 @@ def call_text(name: str, function: Callable[..., Any], values: Mapping[str, str]
 
 
 def fitted(making: Making, shapes: Mapping[str, tuple[int, ...]]) -> Making:
-    """Return a making whose observation and action have other shapes, where those of its arguments are not these."""
+    """Return the making with an observation and an action of these shapes, unless its arguments give them."""
     texts = {"obs": making.observed, "action": making.acted}
     for kind, shape in shapes.items():
         several = ", ".join(map(str, shape))

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from pytest_rlperf.cli.first_tests.drafts import Draft, Making, makings, parameters_of
+from pytest_rlperf.cli.first_tests.drafts import Draft, Making, makings
 from pytest_rlperf.cli.first_tests.project import Project, bases_of, names_of, place_of, registry, steps
-from pytest_rlperf.components.functional import KEYS
+from pytest_rlperf.components.checks import attribute
+from pytest_rlperf.components.functional import is_keyed
 
 _STEP = "rlperf_vecenv_step"
 _AGENTS = {"AECEnv": "aec_env", "ParallelEnv": "parallel_env"}  # classes of PettingZoo, and the name of a value of each
@@ -19,15 +20,15 @@ _WRAPPED = {"env", "aec_env", "par_env", "parallel_env"}
 
 
 def registered_envs(project: Project) -> Iterator[Draft]:
-    """Yield an env of each family that the project registers with gymnasium: the ids whose classes one module has."""
+    """Yield one env per family that the project registers with gymnasium: a family's classes are in one module."""
     families: dict[str, tuple[str, str, Any]] = {}
     for name, module in project.registered.items():
         entry = registry()[name].entry_point
-        where, _, attribute = entry.partition(":") if isinstance(entry, str) else ("", "", "")
+        where, _, exported = entry.partition(":") if isinstance(entry, str) else ("", "", "")
         if not (where.partition(".")[0] in project.tops or (callable(entry) and project.is_own(entry))):
             continue
         try:
-            of = getattr(importlib.import_module(where), attribute) if where else entry
+            of = getattr(importlib.import_module(where), exported) if where else entry
         except Exception as error:
             project.tell(place=name, reason=f"its class cannot be imported: {type(error).__name__}: {error}")
             continue
@@ -84,7 +85,7 @@ def _exported(of: type, registered: Iterable[Any]) -> bool:
     return of in registered or any(each.startswith(top) and each.endswith(f":{name}") for each in texts)
 
 
-def abstract_classes(project: Project) -> Iterator[Draft]:
+def tell_of_abstract_classes(project: Project) -> None:
     """Tell of a named class that only its subclasses can be measured."""
     for _, name, of in project.definitions():
         if inspect.isabstract(of) and project.is_wanted(of):
@@ -92,18 +93,17 @@ def abstract_classes(project: Project) -> Iterator[Draft]:
             below = next((each for each in _below(of) if not inspect.isabstract(each)), None)
             example = f": rlperf init {below.__module__}:{below.__name__}" if below else ""
             project.tell(place=place_of(of), reason=f"{name} is abstract: a subclass defines {missing}{example}")
-    yield from ()
 
 
 def _class_of_env(project: Project, of: type) -> Iterator[Draft]:
     """Yield the draft of a class: of an env, of a vector env, of a functional one, or around an env."""
     bases, takes = bases_of(of), set(names_of(of))
     attributes = {name for each in of.__mro__ for name in (*vars(each).get("__annotations__", {}), *vars(each))}
-    is_keyed = next(iter(names_of(getattr(of, "reset", None))), "") in KEYS
+    is_functional = is_keyed(attribute(of, "reset"))
     is_env = bool(bases & {"Env", *_AGENTS})
     is_vector = bool({"num_envs", "n_envs"} & (attributes | takes))
     kind = next((kind for name, kind in _AGENTS.items() if name in bases), "env")
-    if not (is_keyed or is_env or is_vector or project.is_wanted(of)):
+    if not (is_functional or is_env or is_vector or project.is_wanted(of)):
         return
     if takes & _WRAPPED and kind != "env" and kind not in project.known:
         return  # around envs that the project has none of
@@ -111,7 +111,7 @@ def _class_of_env(project: Project, of: type) -> Iterator[Draft]:
     made = makings(of.__name__, of, known, ((of.__module__, of.__name__),))
     bodies = [[*each.lines, f"{_STEP}(lambda: {each.expression})"] for each in made]
     yield project.draft(place_of(of), of.__name__, _STEP, made[0].uses, bodies, made[0].unknown)
-    if not made[0].unknown and (is_env or is_keyed) and not takes & _WRAPPED:
+    if not made[0].unknown and (is_env or is_functional) and not takes & _WRAPPED:
         project.know("env", Making(made[0].lines, made[0].expression, made[0].uses, bases=bases))
 
 
@@ -126,11 +126,6 @@ def functions_of_envs(project: Project) -> Iterator[Draft]:
             several = f"{_STEP}(lambda: gymnasium.vector.SyncVectorEnv([{{}}] * 8))"
             bodies = [[*each.lines, several.format(each.expression)] for each in made] + bodies
         yield project.draft(place_of(of), name, _STEP, made[0].uses, bodies, made[0].unknown)
-
-
-def is_wrapper(of: Any) -> bool:
-    """Return whether a class takes an env."""
-    return any(each.name in _WRAPPED and each.default is each.empty for each in parameters_of(of))
 
 
 def _below(of: type) -> Iterator[type]:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from pytest_rlperf.cli.first_tests import built, envs, objects, told
+from pytest_rlperf.cli.first_tests import built, envs, messages, objects
 from pytest_rlperf.cli.first_tests.drafts import Draft
+from pytest_rlperf.cli.first_tests.messages import Orders, Report
 from pytest_rlperf.cli.first_tests.project import Project, is_a, registry
-from pytest_rlperf.cli.first_tests.told import Orders, Report
 from pytest_rlperf.components.checks import attribute
 
 _MOST = 6  # tests of one kind, and half as many of wrappers and of plain calls; further ones are named
@@ -27,14 +27,14 @@ _MODIFIES = ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate"
 
 def main() -> None:
     """Look, as the orders say."""
-    orders = told.read(sys.stdin.read(), Orders)
+    orders = messages.read(sys.stdin.read(), Orders)
     sys.argv[:] = ["pytest", "test_perf.py"]  # as where a test imports it
     sys.path[:] = [*orders.entries, *(each for each in sys.path if each)]
     _refuse_writing(orders.root)
     project = _imported(orders)
     for draft in _chosen(project, envs_only=orders.envs_only):
-        told.tell(Report(draft=draft))
-    told.tell(Report(loaded=tuple(sorted({name.partition(".")[0] for name in sys.modules})), unmet=_unmet(project)))
+        messages.send(Report(draft=draft))
+    messages.send(Report(loaded=tuple(sorted({name.partition(".")[0] for name in sys.modules})), unmet=_unmet(project)))
     os._exit(0)  # threads and exit handlers of the project's have nothing more to do
 
 
@@ -49,11 +49,11 @@ def _unmet(project: Project) -> str:
 
 
 def _tell(*, begins: str = "", place: str = "", reason: str = "") -> None:
-    told.tell(Report(begins=begins, place=place, reason=reason))
+    messages.send(Report(begins=begins, place=place, reason=reason))
 
 
 def _refuse_writing(root: str) -> None:
-    """Have this process raise PermissionError where it would write below a directory."""
+    """Make this process raise PermissionError if it would write below a directory."""
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         name = event.removeprefix("os.").removeprefix("shutil.")
@@ -114,8 +114,9 @@ def _chosen(project: Project, *, envs_only: bool) -> Iterator[Draft]:
     """Yield the drafts to try: all of named objects, else a few of a kind; envs first, as agents are made with them."""
     finders = [envs.registered_envs, envs.agents_envs]
     if not envs_only or project.wanted:
-        finders += [envs.abstract_classes, envs.functions_of_envs, envs.classes_of_envs]
+        finders += [envs.functions_of_envs, envs.classes_of_envs]
         finders += [objects.functions, objects.buffers, objects.agents, built.built]
+    envs.tell_of_abstract_classes(project)
     counts: dict[tuple[str, str], int] = {}
     for draft in (draft for find in finders for draft in find(project)):
         if project.wanted:

@@ -54,14 +54,14 @@ def functions(project: Project) -> Iterator[Draft]:
 
 
 def buffers(project: Project) -> Iterator[Draft]:
-    """Yield replay buffers; agents are given those of which all arguments are known."""
+    """Yield replay buffers, and keep those whose arguments are all known, for agents."""
     for module, name, of in project.classes():
         draw = method_of(of, _DRAW)
         first = next(iter(names_of(getattr(of, draw, None))), "")
         if not draw or not (first in _BATCH or project.is_wanted(of)):
             continue
         made = makings(name, of, project.known_in(module), ((module.__name__, name),))
-        filled = [_filled(project, "buffer", of, making) for making in made]
+        filled = [_filled("buffer", of, making) for making in made]
         unknown = [*made[0].unknown, *filled[0][1]]
         call = "buffer" if draw == "sample" else f"lambda: buffer.{draw}(256)"
         bodies = [[*lines, f"rlperf_replay_sample({call}, batch_size=256)"] for lines, _ in filled]
@@ -70,7 +70,7 @@ def buffers(project: Project) -> Iterator[Draft]:
         yield project.draft(place_of(of), name, "rlperf_replay_sample", made[0].uses, bodies, unknown)
 
 
-def _filled(project: Project, name: str, of: type, making: Making) -> tuple[list[str], list[str]]:
+def _filled(name: str, of: type, making: Making) -> tuple[list[str], list[str]]:
     """Return the lines that make something and fill it, if it takes transitions, and what is unknown."""
     method = method_of(of, _FILL)
     begin = [*making.lines, f"{name} = {making.expression}"]
@@ -81,7 +81,7 @@ def _filled(project: Project, name: str, of: type, making: Making) -> tuple[list
 
 
 def _fitting(of: type, method: str, making: Making) -> Making:
-    """Return a making whose observation and action have the shapes of an object's own arrays: ``self.obs`` for obs.
+    """Return the making with an observation and an action in the shapes of the object's arrays: ``self.obs`` for obs.
 
     What cannot be made here stays as it is: its test shows what fails.
     """
@@ -224,7 +224,7 @@ class Agent:
             call, missing = call_text(f"agent.{method}", function, given)
             lines = self._made(making)
             if method in _UPDATE and not self.is_ready and method_of(self.of, _FILL):
-                lines, more = _filled(self.project, "agent", self.of, making)
+                lines, more = _filled("agent", self.of, making)
                 missing = [*missing, *more]
             if buffer and not any(each.startswith("buffer = ") for each in lines):
                 lines = [*buffer.lines, *lines]

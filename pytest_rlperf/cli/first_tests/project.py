@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, count
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
@@ -50,7 +51,7 @@ class Project:
     registered: dict[str, str] = field(default_factory=dict)
     known: dict[str, list[Making]] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
-    _names: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)  # of tests, with the place of what each measures
 
     def is_own(self, of: Any) -> bool:
         """Return whether a class or function is the project's."""
@@ -101,18 +102,13 @@ class Project:
         unknown: Iterable[str] = (),
         given: tuple[str, ...] = (),
     ) -> Draft:
-        """Return a draft, with a test's name that no other draft has."""
+        """Return a draft, with a test's name that no draft of another place has."""
         uses = tuple(dict.fromkeys(uses))
-        test = test_name(name, fixture)
-        if self._names.setdefault(test, place) != place and uses:
-            test = test_name(f"{uses[-1][0].rpartition('.')[2]}_{name}", fixture)
-        count = 1
-        while self._names.setdefault(test, place) != place or (count > 1 and test in self._names):
-            count += 1
-            test = f"{test.rstrip('0123456789').removesuffix('_')}_{count}"
-            if test not in self._names:
-                self._names[test] = place
-                break
+        first = test_name(name, fixture)
+        second = test_name(f"{uses[-1][0].rpartition('.')[2]}_{name}", fixture) if uses else first
+        numbered = (f"{second}_{number}" for number in count(2))
+        candidates = chain((first, second), numbered)
+        test = next(each for each in candidates if self._names.setdefault(each, place) == place)
         versions = tuple(dict.fromkeys(tuple(body) for body in bodies))
         return Draft(place, name, fixture, test, uses, versions, tuple(dict.fromkeys(unknown)), given)
 

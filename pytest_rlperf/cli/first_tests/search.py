@@ -5,13 +5,13 @@ from __future__ import annotations
 import keyword
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
 from pytest_rlperf.cli.first_tests.drafts import Draft
-from pytest_rlperf.cli.first_tests.told import Orders, Report, Source, Told, written
+from pytest_rlperf.cli.first_tests.messages import Listener, Orders, Report, Source, written
 from pytest_rlperf.errors import see
 from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.trees import is_environment
@@ -102,7 +102,7 @@ def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
 
 def _look(orders: Orders, result: Search) -> str:
     """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
-    told = Told(
+    listener = Listener(
         Report,
         "from pytest_rlperf.cli.first_tests.look import main; main()",
         env=_environment(),
@@ -112,7 +112,7 @@ def _look(orders: Orders, result: Search) -> str:
     begun = ""
     is_done = False
     kept = len(result.drafts), len(result.skipped)
-    for report in told:
+    for report in listener:
         begun = report.begins or begun
         if report.draft is not None:
             result.drafts.append(report.draft)
@@ -126,8 +126,8 @@ def _look(orders: Orders, result: Search) -> str:
         return ""
     del result.drafts[kept[0] :], result.skipped[kept[1] :]
     what = os.path.relpath(begun, orders.root) if begun.startswith(os.sep) else begun
-    last = "".join(told.output.strip().splitlines()[-1:])[-_SAID_MOST:]
-    result.skipped.append((what, f"looking at it {told.ended}{last and ': '}{last}"))
+    last = "".join(listener.output.strip().splitlines()[-1:])[-_SAID_MOST:]
+    result.skipped.append((what, f"looking at it {listener.ended}{last and ': '}{last}"))
     return begun or "nothing"
 
 
@@ -203,13 +203,14 @@ def _files(root: Path) -> Iterator[tuple[Path, bool]]:
                 or name in _NO_CODE
             ):
                 continue
-            is_test = bool(_TESTS & {*place.relative_to(root).parts}) or _matches(name, _TEST_FILES)
+            is_test = bool(_TESTS & {*place.relative_to(root).parts}) or is_test_file(name)
             if not is_test or _BUILDS.search((place / name).read_text(encoding="utf-8", errors="replace")):
                 yield place / name, is_test
 
 
-def _matches(name: str, patterns: Collection[str]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
+def is_test_file(name: str) -> bool:
+    """Return whether a file is one of tests by its name."""
+    return any(fnmatch(name, pattern) for pattern in _TEST_FILES)
 
 
 def is_importable(name: str) -> bool:

@@ -1,142 +1,125 @@
-"""The trial of written tests: a plugin of pytest that tells how each ends, and whether it runs the project's code.
-
-It is loaded by ``-p`` in a process that ``rlperf init`` starts.
-"""
+"""Written tests on trial: each version of each is run by pytest, until one passes or none is left."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-import time
-from collections.abc import Generator
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import pytest
+from pytest_rlperf.cli.first_tests.drafts import Draft, composed, tests_in, without
+from pytest_rlperf.cli.first_tests.messages import ROOT, TOPS, Listener, Tried
+from pytest_rlperf.cli.first_tests.search import Search
 
-from pytest_rlperf.cli.first_tests import told
-from pytest_rlperf.cli.first_tests.told import ROOT, TOPS, Tried
-
-_LONG_S = 1.0
-
-
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Keep pytest-xdist from distributing the tests, whatever the project's settings say."""
-    if early_config.pluginmanager.has_plugin("xdist"):
-        args.append("-n0")
+_PLUGIN = "pytest_rlperf.cli.first_tests.trial_plugin"
+_SILENCE_S = 60.0  # of a test, which may compile, and of collecting
+_LONG_S = 5.0  # a test that takes this long has its last version tried, which does least
+_PYTEST = "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+_NO_CODE = "it runs none of your code"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run every test once, and leave no file, whatever the project's settings say."""
-    option = vars(config.option)
-    option.update(dict.fromkeys(name for name in option if name.startswith("rlperf_")))
-    changed = {"maxfail": 0, "benchmark_storage": f"file://{os.devnull}"}
-    option.update({name: value for name, value in changed.items() if name in option})
+class Trial:
+    """The drafts of a project's tests, and texts of tests that have one version, with what each try showed.
 
+    ``errors`` are those of tests that do not pass in any version, by their names.
+    """
 
-def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Tell of tests that the project's settings leave out."""
-    for item in items:
-        told.tell(Tried(ends=item.nodeid, error="pytest's settings deselect it"))
+    def __init__(self, root: Path, output: Path, own: Search, texts: Iterable[str]) -> None:
+        self._root, self._output, self.own = root, output, own
+        self._texts = list(texts)
+        self._versions = {each.test: 0 for each in own.drafts if not each.unknown}
+        self._drafts = {each.test: each for each in own.drafts}
+        self._passed: dict[str, bool] = {name: False for text in self._texts for name in tests_in(text)}
+        self._passed |= dict.fromkeys(self._versions, False)
+        self._first_errors: dict[str, str] = {}
+        self.errors = {each.test: f"{each.name} takes {', '.join(each.unknown)}" for each in own.drafts if each.unknown}
 
+    def draft(self, test: str) -> Draft | None:
+        """Return the draft of a test; None of one that was in a text."""
+        return self._drafts.get(test)
 
-def pytest_runtest_logstart(nodeid: str) -> None:
-    """Tell that a test begins."""
-    told.tell(Tried(begins=nodeid))
+    def left(self) -> list[str]:
+        """Return the tests that have a version to try."""
+        return [test for test, passed in self._passed.items() if not passed]
 
+    def passed(self) -> list[str]:
+        """Return the tests that pass."""
+        return [test for test, passed in self._passed.items() if passed]
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a case that is larger than one that took long."""
-    name = item.nodeid.partition("[")[0]
-    if item.session.stash.get(_TOOK_S, {}).get(name, 0.0) > _LONG_S:
-        pytest.skip("a smaller case takes long")
+    def text(self, head: str) -> str:
+        """Return the file with every test that passes or is to be tried."""
+        drafts = [(self._drafts[test], version) for test, version in self._versions.items() if test in self._passed]
+        return composed(head, drafts, self._texts)
 
+    def run(self) -> None:
+        """Run the tests that are left, and go on to the next version of those that fail."""
+        left = self.left()
+        names = [f"{self._output}::{each}" for each in left]
+        argv = ["-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
+        roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
+        env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops)), "PYTHONDONTWRITEBYTECODE": "1"}
+        listener = Listener(Tried, _PYTEST, argv, env=env, silence_s=_SILENCE_S)
+        errors: dict[str, str] = {}
+        took_s: dict[str, float] = {}
+        seen: dict[str, bool] = {}  # whether a test runs the project's code
+        running = ""
+        for each in listener:
+            name = (each.begins or each.ends).rpartition("::")[2].partition("[")[0]
+            running = name if each.begins else ""
+            if each.ends:
+                seen[name] = seen.get(name, False) or each.runs_code
+                took_s[name] = max(took_s.get(name, 0.0), each.took_s)
+                if each.error:
+                    errors.setdefault(name, each.error)
+            elif each.error:
+                errors |= dict.fromkeys(self._importing(each.line) or left, each.error)
+        if running:
+            errors[running], took_s[running] = listener.ended, _LONG_S
+        if not (errors or seen):
+            raise LookupError(_why(listener))
+        for test in left:
+            if test in errors or test in seen:
+                error = errors.get(test) or ("" if seen.get(test) else _NO_CODE)
+                self._judge(test, error, took_s.get(test, 0.0))
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Note whether the test runs a function of the project's, until the first one."""
-    observer = _Observer(os.environ[ROOT].split(os.pathsep), os.environ[TOPS].split(","), item.path)
-    item.stash[_OBSERVED] = observer
-    sys.setprofile(observer)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
-class _Observer:
-    """A profiling function that looks for the first call of the project's code."""
-
-    def __init__(self, roots: list[str], tops: list[str], test: Path) -> None:
-        self._roots, self._tops, self._test = [f"{root}{os.sep}" for root in roots], tops, os.path.realpath(test)
-        self._is_own = cache(self._is_of_project)
-        self.runs_code = False
-        self.began_s = time.monotonic()
-
-    def __call__(self, frame: Any, event: str, argument: Any) -> None:
-        if event == "call":
-            code = frame.f_code
-            found = code.co_name != "<module>" and self._is_own(code.co_filename)
+    def _judge(self, test: str, error: str, took_s: float) -> None:
+        """Keep a version that passes; else go on to the next, and drop a test without one."""
+        draft, version = self._drafts.get(test), self._versions.get(test, 0)
+        if error:
+            self._first_errors.setdefault(test, f"{self._tried(draft, version)}{error}")
+        is_last = draft is None or version + 1 == len(draft.bodies)
+        if not error and (is_last or took_s < _LONG_S):
+            self._passed[test] = True
+        elif draft is not None and not is_last:
+            self._versions[test] = version + 1 if took_s < _LONG_S else len(draft.bodies) - 1
         else:
-            owner = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
-            found = event == "c_call" and isinstance(owner, str) and owner.partition(".")[0] in self._tops
-        if found:
-            self.runs_code = True
-            sys.setprofile(None)
+            self.errors[test] = self._first_errors[test]
+            del self._passed[test]
+            self._texts = [without(text, [test]) for text in self._texts]
+            self._texts = [text for text in self._texts if tests_in(text) or "@pytest.fixture(autouse" in text]
 
-    def _is_of_project(self, path: str) -> bool:
-        """Whether a file is the project's, and none of its tests."""
-        if path.startswith("<"):  # as "<frozen abc>"
-            return False
-        path = os.path.realpath(path)
-        root = next((each for each in self._roots if path.startswith(each)), "")
-        if not root or path == self._test:
-            return False
-        *directories, name = Path(path.removeprefix(root)).parts
-        is_test = re.fullmatch(r"(test_.*|.*_test|conftest)\.py", name)
-        return not is_test and {"test", "tests", "site-packages"}.isdisjoint(directories)
+    @staticmethod
+    def _tried(draft: Draft | None, version: int) -> str:
+        """Return the call that a draft tries, for an error that may come from its arguments."""
+        return "" if draft is None or draft.fixture == "rlperf_gae" else f"{draft.bodies[version][-1]}: "
 
-
-_TOOK_S = pytest.StashKey[dict[str, float]]()
-_OBSERVED = pytest.StashKey[_Observer]()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell how a test ended, by its first phase that did not pass, or by its call."""
-    report = yield
-    if report.when == "call" or not report.passed:
-        observer = item.stash.get(_OBSERVED, None)
-        error = "" if report.passed else _error(report)
-        took_s = 0.0 if observer is None else time.monotonic() - observer.began_s
-        told.tell(
-            Tried(ends=item.nodeid, error=error, runs_code=observer is not None and observer.runs_code, took_s=took_s)
-        )
-    return report
+    def _importing(self, line: int) -> list[str]:
+        """Return the tests that need the import at a line of the file."""
+        lines = self._output.read_text(encoding="utf-8").splitlines()
+        found = re.match(r"(?:from|import) (\S+)", lines[line - 1]) if 0 < line <= len(lines) else None
+        if found is None:
+            return []
+        return [
+            test
+            for test in self.left()
+            if test in self._drafts
+            and any(module == found[1] or f"{module}.{name}" == found[1] for module, name in self._drafts[test].uses)
+        ]
 
 
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Tell of a file that could not be imported, with the line of its import that failed."""
-    if report.failed:
-        text = str(report.longrepr)
-        lines = re.findall(r"^(\S+\.py):(\d+): in ", text, re.MULTILINE)
-        own = next((int(line) for path, line in lines if path.endswith(report.nodeid.rpartition("/")[2])), 0)
-        told.tell(Tried(error=_error(report), line=own))
-
-
-def _error(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the error of a test, with the last place in the project's code."""
-    if isinstance(report.longrepr, tuple):  # skipped: path, line, reason
-        return str(report.longrepr[2])
-    text = str(report.longrepr or "")
-    lines = text.strip().splitlines() or [""]
-    error = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[-1])
-    places = re.findall(r"^([^\s/][^\s:]*\.py:\d+): ", text, re.MULTILINE)
-    error = error.removeprefix("pytest_rlperf.")
-    return f"{error} ({places[-1]})" if places else error
+def _why(listener: Listener[Tried]) -> str:
+    """Return why pytest runs no test: its own error, as it wrote it."""
+    lines = [line.strip() for line in listener.output.splitlines() if line.strip()]
+    where = [line for line in lines if "while loading conftest" in line]
+    named = [line.removeprefix("E ").strip() for line in lines if re.search(r"error: |Error: |^ERROR", line)]
+    return f"pytest cannot run the tests, it {listener.ended}: {' '.join([*where[:1], *(named or lines)[-1:]]):.300}"

@@ -18,7 +18,7 @@ from pytest_rlperf.cli.first_tests.drafts import Draft
 
 T = TypeVar("T")
 
-_TO = "RLPERF_TELLS_TO"
+_TO = "RLPERF_MESSAGES_TO"
 # As the script `pytest` starts, without the current directory on sys.path.
 _NO_CURRENT = "import sys; sys.path[:] = filter(None, sys.path); "
 _LOOK_S = 0.2  # between looks at whether it has ended
@@ -55,9 +55,9 @@ class Orders:
 
 @dataclass(frozen=True)
 class Report:
-    """A line of what the process tells: that something begins, was found, or is passed over and why.
+    """A line that the looking process sends: that something begins, was found, or is passed over and why.
 
-    At its end, and only then, it tells what is ``loaded``, and which named object there is not.
+    At its end, and only then, it says what is ``loaded``, and which named object there is not.
     """
 
     begins: str = ""
@@ -70,7 +70,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Tried:
-    """A line that the trial tells: a test begins or has ended, with its error; or the file could not be imported."""
+    """A line that the trial sends: a test begins or has ended, with its error; or the file could not be imported."""
 
     begins: str = ""
     ends: str = ""
@@ -80,7 +80,7 @@ class Tried:
     line: int = 0
 
 
-def tell(fact: object) -> None:
+def send(fact: object) -> None:
     """Write one fact for the process that started this one."""
     line = f"{written(fact)}\n".encode()
     while line:
@@ -101,7 +101,7 @@ def written(fact: object) -> str:
     return msgspec.json.encode(fact).decode()
 
 
-class Told(Generic[T]):
+class Listener(Generic[T]):
     """The facts of a type that a process of Python tells; ``ended`` says in words how it ended.
 
     ``given`` is its standard input. Modules in the current directory hide none of Python's from it.
@@ -123,7 +123,7 @@ class Told(Generic[T]):
         self.output = ""
 
     def __iter__(self) -> Iterator[T]:
-        """Start the process, and yield each fact when it is told; the process and its children end with the loop."""
+        """Start the process, and yield each fact when it is sent; the process and its children end with the loop."""
         reading, writing = os.pipe()
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output:
             given.write(self._given.encode())
@@ -162,11 +162,11 @@ class Told(Generic[T]):
             while time.monotonic() < heard_s + self._silence_s:
                 is_over = process.poll() is not None
                 if selector.select(0.0 if is_over else _LOOK_S):
-                    read = os.read(reading, 1 << 16)
+                    chunk = os.read(reading, 1 << 16)
                     heard_s = time.monotonic()
-                    *whole, begun = (begun + read).split(b"\n")
+                    *whole, begun = (begun + chunk).split(b"\n")
                     yield from whole
-                    is_over = not read
+                    is_over = not chunk
                 if is_over:
                     return
         self.ended = f"took over {self._silence_s:.0f} s"
