@@ -20,7 +20,7 @@ from pytest_rlperf.timers import files
 DOCS = Path(__file__).parent
 _SHOWN = (bool, float, int, str, type(None))  # defaults that a signature shows
 
-_RESULT = ("measured", "name", "clock", "call_s", "items_per_s", "phase")
+_RESULT = ("measured", "name", "clock", "call_s", "mean_call_s", "items_per_s", "phase")
 _ERRORS = ("PerformanceRegression", "ComponentError", "MeasurementError", "NotMeasuredError")
 _TIMERS = (
     *("hierarchical_timer", "timed", "snapshot", "reset", "merge_tree", "enable", "disable", "is_recording"),

@@ -33,6 +33,7 @@ from pytest_rlperf.model.measured import (
     OutputPart,
     Phase,
     Result,
+    Rounds,
     Shape,
     Share,
     SliceKind,
@@ -308,7 +309,8 @@ class Count(Order, frozen=True):
 class WarmUp(Order, frozen=True):
     """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it.
 
-    Without ``kernels`` no slice of a reference kernel follows.
+    Without ``kernels`` no slice of a reference kernel follows. With ``calls`` the process warms up until it has made so
+    many since its test began.
     """
 
     answer: ClassVar[Any] = Warm
@@ -316,6 +318,7 @@ class WarmUp(Order, frozen=True):
     limit_s: float
     long: bool | None
     kernels: bool
+    calls: int = 0
 
 
 class Observe(Order, frozen=True):
@@ -350,6 +353,13 @@ class ReadUsage(Order, frozen=True):
     """Read the resources that the process holds."""
 
     answer: ClassVar[Any] = Usage
+
+
+class PriceCollections(Order, frozen=True):
+    """Find what the full collections of a call take with all objects of the process, over up to ``calls`` calls."""
+
+    answer: ClassVar[Any] = float
+    calls: int
 
 
 class FindAllocations(Order, frozen=True):
@@ -397,7 +407,18 @@ class Quit(Message, frozen=True):
 
 
 Orders: TypeAlias = (
-    Check | Count | WarmUp | Observe | Slow | Place | Take | ReadUsage | FindAllocations | Explain | Trace
+    Check
+    | Count
+    | WarmUp
+    | Observe
+    | Slow
+    | Place
+    | Take
+    | PriceCollections
+    | ReadUsage
+    | FindAllocations
+    | Explain
+    | Trace
 )
 ToWorker: TypeAlias = Import | Fork | Run | Orders | Leave | Reap | Quit
 
@@ -457,33 +478,34 @@ class Slowdown(msgspec.Struct, frozen=True):
 
 
 class Warmed(msgspec.Struct, frozen=True):
-    """Base and head are warm; calls may ``settle_soon``. Head does extra ``steps``."""
+    """Base and head are warm. Head does extra ``steps``."""
 
     base: Warm
     head: Warm
-    settle_soon: bool
     steps: int = 0
 
 
 class WarmAll(Order, frozen=True):
     """Warm up both workers in a part of ``share_s``; the last one sizes the slices unless ``shape`` is given.
 
-    For less where calls ``settle_soon``; ``call_s`` is about what one takes, where that is known. Head is ``slowed``.
+    ``call_s`` is about what a call takes, where that is known. Head is ``slowed``. With ``calls`` each worker has made
+    so many when the first slice begins.
     """
 
     answer: ClassVar[Any] = Warmed
     share_s: float
     shape: Shape | None = None
     call_s: float = 0.0
-    settle_soon: bool = False
     slowed: Slowdown | None = None
+    calls: int = 0
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A pair's figures, and its traced slices."""
+    """A pair's figures, its traced slices, and the rounds of base and of head, None on a device."""
 
     pair: PairRecord
     traced: list[Block]
+    rounds: list[Rounds | None]
 
 
 class TakePair(Order, frozen=True):
@@ -513,7 +535,7 @@ class EndIdle(Order, frozen=True):
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The figures of one side by itself, what its workers held from time to time, and their counts."""
+    """The figures of one side by itself, what its workers held from time to time, their counts, and their rounds."""
 
     workers: list[WorkerRecord]
     phases: list[Phase]
@@ -521,6 +543,7 @@ class Alone(msgspec.Struct, frozen=True):
     notes: list[str]
     usages: list[list[Usage]]
     tallies: list[Tally]
+    rounds: list[Rounds | None] = []
 
 
 class MeasureAlone(Order, frozen=True):

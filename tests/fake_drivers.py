@@ -58,9 +58,9 @@ def usual(driver: FakeDriver, order: wire.Order) -> object:
             return [Tally((), ())] * driver.width
         case wire.WarmAll(slowed=slowed):
             steps = 7 if slowed is None or slowed.steps is None else slowed.steps
-            return wire.Warmed(WARM, WARM, settle_soon=False, steps=steps)
+            return wire.Warmed(WARM, WARM, steps=steps)
         case wire.TakePair():
-            return wire.Taken(builders.pair(0.0), [])
+            return wire.Taken(builders.pair(0.0), [], [None, None])
         case wire.EndIdle():
             return [0.0, 0.0]
         case wire.LeaveAll():

@@ -175,8 +175,10 @@ class VirtualWorker(FakeWorker):
     def wait_checked(self) -> tuple[float, float]:
         return self.checked_s or 0.0, 1.0
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        return self.meter.warm_up(shape, limit_s, long, kernels=kernels)
+    def warm_up(
+        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+    ) -> Warm:
+        return self.meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls)
 
     def take(self, kind: SliceKind) -> SliceRecord:
         return self.meter.take(kind)

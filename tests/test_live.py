@@ -116,7 +116,7 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository, wording: Wording
     assert "critic +" in failure
 
     test = run.tests["test_work"]
-    change_s = test["base_call_s"] * (test["verdict"]["estimate"]["ratio"] - 1)
+    change_s = test["base_mean_call_s"] * (test["verdict"]["estimate"]["ratio"] - 1)
     parts = {part["path"]: part["change_s"] for part in test["live"]["contributions"]}
     assert sum(parts.values()) == pytest.approx(change_s)
     assert max(parts, key=lambda path: parts[path]) == "critic"
@@ -320,7 +320,7 @@ def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Reposi
     repository.commit()
     run = repository.against("HEAD~1", code=FAILED)
     assert run.statuses == {"test_work": "ERROR", "test_rest": "SAME"}
-    assert without_commits(run.reasons["test_work"]) == wording
+    assert re.sub("worker [0-9]", "worker N", run.reasons["test_work"]) == wording  # of whichever pair is there first
     assert "last words" in run.failure("test_work")
     assert repository.left_over() == []
 

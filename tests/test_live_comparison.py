@@ -55,7 +55,7 @@ class Compared:
         found = self.answer(driver, order)
         if found is None and isinstance(order, wire.TakePair):
             self._taken += 1
-            return wire.Taken(builders.pair(self.find(self._taken - 1), other_work=OTHER_WORK), [])
+            return wire.Taken(builders.pair(self.find(self._taken - 1), other_work=OTHER_WORK), [], [None, None])
         return usual(driver, order) if found is None else found
 
     def compare(self, *others: Steps[Any]) -> tuple[Result, Live, Verdict]:
@@ -249,7 +249,7 @@ def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, 
 
     def answer(driver: FakeDriver, order: wire.Order) -> object:
         if isinstance(order, wire.TakePair):
-            return wire.Taken(builders.pair(0.0, first_call_s=(0.1, head_s)), [])
+            return wire.Taken(builders.pair(0.0, first_call_s=(0.1, head_s)), [], [None, None])
         return [fast, slow] if isinstance(order, wire.CheckAll) else None
 
     compared.answer = answer

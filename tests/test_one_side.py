@@ -53,7 +53,9 @@ class Simulated(FakeWorker):
     def wait_checked(self) -> tuple[float, float]:
         return self._checked_s, 2.0
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+    def warm_up(
+        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+    ) -> Warm:
         """Spend as long as it takes, and a call at least; without time the checked call is the pace."""
         self.shapes.append(shape)
         self._shape = shape or slice_shape(self._call_s, 76.0, single=False, long=long)
@@ -80,6 +82,7 @@ class Simulated(FakeWorker):
             collections=0,
             cpu=0,
             phases=phases,
+            rounds_ns=(round(1e9 * taken_s / calls),) * calls if kind is SliceKind.PLAIN else (),
         )
 
     def start_count(self, repetitions: int, limit_s: float, instruments: Sequence[str] = ()) -> None:
@@ -240,4 +243,6 @@ def test_two_workers_count_beside_the_time_to_measure(first: Tally, counted: lis
     alone = order(MeasureAlone(6.0, None, CountAll(1.0, 6.0)), workers, clock)
     assert [worker.counted for worker in workers] == counted
     assert alone.tallies == [worker.tally for worker in workers if worker.counted]
-    assert measure([Simulated(quiet, 0.2) for _ in range(3)], quiet, 6.0).workers == tuple(alone.workers)
+    assert (
+        measure([Simulated(quiet, 0.2) for _ in range(3)], quiet, 6.0).workers == SideMeasurement.alone(alone).workers
+    )

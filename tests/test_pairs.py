@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S
+from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_MOST_S
 from pytest_rlperf.model.figures import by_wall
 from pytest_rlperf.model.live import log_ratios
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
@@ -28,6 +28,7 @@ from pytest_rlperf.wire import TakePair, WarmAll
 from pytest_rlperf.worker.rounds import slice_shape
 
 Steps = list[tuple[str, str]]
+CALLS_UNTIL_WARM = 100
 
 
 class Simulated(FakeWorker):
@@ -49,23 +50,30 @@ class Simulated(FakeWorker):
         self.shapes: list[Shape | None] = []
         self.placed: list[int] = []
         self.kernels: list[bool] = []
+        self.begins_after: list[int] = []
+        self.rare: Callable[[int], float] = lambda call: 1.0  # by the number of the call, how much longer it takes
+        self._made = 0
         self.breaks_after = math.inf
         self._clock = clock
         self._steps = steps
         self._shape = Shape(1, 1, long=False)
         self._taken = 0
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+    def warm_up(
+        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+    ) -> Warm:
         """Spend a quarter of a second, and a call at least, unless there is no time."""
         self._steps.append((self.name, "warm up"))
         self.shapes.append(shape)
         self.limits_s.append(limit_s)
         self.kernels.append(kernels)
+        self.begins_after.append(calls)
         slice_s = SLICE_S if kernels else TURN_S
         self._shape = shape or slice_shape(self.call_s, 76.0, single=False, long=long, slice_s=slice_s)
         warm_up_s = max(min(0.25, limit_s), self.call_s) if limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
-        return Warm(self._shape, self.call_s, warm_up_s, threads=2, single=self.single)
+        self._made = calls or CALLS_UNTIL_WARM
+        return Warm(self._shape, self.call_s, warm_up_s, threads=2, single=self.single, calls=self._made)
 
     def place(self, cpus: Collection[int]) -> None:
         """Be kept on ``cpus`` from now on."""
@@ -84,6 +92,18 @@ class Simulated(FakeWorker):
             call_s *= self.pace(self._taken)
             self._taken += 1
         calls = self._shape.iterations * self._shape.rounds
+        rounds_ns = [
+            round(
+                1e9
+                * call_s
+                * sum(
+                    self.rare(self._made + number * self._shape.iterations + call)
+                    for call in range(self._shape.iterations)
+                )
+            )
+            for number in range(self._shape.rounds)
+        ]
+        first_call, self._made = self._made, self._made + calls
         self._clock.advance(calls * call_s)
         phases = tuple(Phase(path, 1.0, share * call_s, share * call_s, "host") for path, share in self.phases.items())
         return SliceRecord(
@@ -98,6 +118,8 @@ class Simulated(FakeWorker):
             collections=1,
             cpu=self.cpu,
             phases=phases if kind is SliceKind.TRACED else (),
+            first_call=first_call,
+            rounds_ns=tuple(rounds_ns) if kind is SliceKind.PLAIN else (),
         )
 
     def cpu_s(self) -> float:
@@ -149,7 +171,7 @@ class World:
         share_s = times.share_s()
         warmed = pair.warm_up(structs.replace(self._like, share_s=share_s))
         if not index:
-            self._like = WarmAll(0.0, warmed.head.shape, warmed.head.call_s, warmed.settle_soon)
+            self._like = WarmAll(0.0, warmed.head.shape, warmed.head.call_s, calls=warmed.head.calls)
         is_single = warmed.base.single and warmed.head.single
         return WarmPair(index, pair, times.share_again_s(index, share_s, is_single=is_single), is_single)
 
@@ -157,7 +179,7 @@ class World:
         """Take the slices of a pair."""
         cpu = None if self.first_cpu is None or not warm.is_single else self.first_cpu + warm.number
         taken = warm.pair.take(TakePair(cpu, warm.share_s, times.enough_error, reads=True))
-        times.add(warm.number, warm.share_s, replace(taken.pair, setup_s=self.setup_s), taken.traced)
+        times.add(warm.number, warm.share_s, replace(taken.pair, setup_s=self.setup_s), taken.traced, taken.rounds)
 
     def turns(self) -> list[str]:
         """Return each pair's slices in their order: ``HB`` for plain ones of head and base, ``hb`` for traced ones."""
@@ -203,17 +225,13 @@ def test_both_sides_of_all_pairs_take_slices_of_one_shape() -> None:
 
 
 def test_how_long_sides_warm_up() -> None:
-    """For a sixth of a share or two seconds, less after a pair that settled soon, not at all for very long calls."""
+    """For a sixth of a share or two seconds at the most, not at all for very long calls."""
     world = World(base_s=0.6, head_s=0.6)
     world.measure(max_time_s=60)
     assert [worker.limits_s for worker in (*world.heads[:3], *world.bases[:3])] == [[WARM_UP_MOST_S]] * 6
     world = World()
     world.measure(max_time_s=9)
     assert world.heads[0].limits_s == world.bases[0].limits_s == [0.5]
-    world = World()
-    world.measure(max_time_s=60)
-    for workers in (world.heads, world.bases):
-        assert [worker.limits_s for worker in workers[:3]] == [[WARM_UP_MOST_S], [WARM_UP_AGAIN_S], [WARM_UP_AGAIN_S]]
     world = World(base_s=10.0, head_s=10.0)
     world.measure(max_time_s=60)
     assert world.heads[0].limits_s == world.bases[0].limits_s == [0.0]
@@ -222,6 +240,15 @@ def test_how_long_sides_warm_up() -> None:
     measured = world.measure(max_time_s=60)
     assert world.heads[0].limits_s == world.bases[0].limits_s == [WARM_UP_MOST_S]
     assert all(record.blocks > 10 for record in measured.pairs)
+
+
+def test_all_workers_begin_their_slices_after_as_many_calls() -> None:
+    """The first head worker makes as many as it takes to be warm, and all others make as many as that one."""
+    world = World()
+    world.measure()
+    assert world.heads[0].begins_after == [0]
+    others = [*world.bases[:3], *world.heads[1:3]]
+    assert [worker.begins_after for worker in others] == [[CALLS_UNTIL_WARM]] * 5
 
 
 def test_traced_blocks_are_interleaved() -> None:
@@ -447,11 +474,11 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
     steady.tolerance = noisy.tolerance = 0.03
     for number, worker in enumerate((*noisy.bases, *noisy.heads)):
         worker.pace = noisy_pace(number, 0.3)
-    warm_up_s = [0.5, 2 * WARM_UP_AGAIN_S, 2 * WARM_UP_AGAIN_S]
-    for record, warm_s in zip(steady.measure().pairs, warm_up_s, strict=True):
+    warm_s = 0.5
+    for record in steady.measure().pairs:
         assert 0.29 < record.seconds - warm_s < 0.7
         assert record.blocks >= 5
-    for record, warm_s in zip(noisy.measure().pairs, warm_up_s, strict=True):
+    for record in noisy.measure().pairs:
         assert record.seconds - warm_s > 1.1
 
 

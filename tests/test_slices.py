@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import select
+import time
 from collections.abc import Callable
 
 import pytest
@@ -121,6 +122,59 @@ def test_a_slice_reports_what_its_calls_took() -> None:
     assert record.phases == ()
     subject.warm_up(None, 10.0, kernels=False)
     assert subject.take(SliceKind.PLAIN).rounds_s == pytest.approx(TURN_S, rel=0.1)
+
+
+def test_warming_up_ends_after_as_many_calls_as_another_process_made() -> None:
+    """So the slices of both have the same calls, by number: those of the check and of warming up come before."""
+    clock, calls = FakeClock(), [0]
+
+    def call() -> None:
+        calls[0] += 1
+        clock.advance(50e-6)
+
+    first, second = (meter(workload(call, check=call), clock) for _ in range(2))
+    first.check()
+    warm = first.warm_up(None, 10.0, kernels=False)
+    assert calls == [warm.calls]
+    slices = [first.take(SliceKind.PLAIN) for _ in range(2)]
+    assert [each.first_call for each in slices] == [warm.calls, warm.calls + slices[0].calls]
+    calls[0] = 0
+    second.made(7)  # while counting
+    calls[0] = 7
+    second.warm_up(warm.shape, 10.0, kernels=False, calls=warm.calls)
+    assert calls == [warm.calls]
+    record = second.take(SliceKind.PLAIN)
+    assert record.first_call == warm.calls
+    assert sum(record.rounds_ns) == pytest.approx(1e9 * record.rounds_s)
+
+
+def test_calls_that_take_much_longer_than_in_the_other_process_end_warming_up_in_time() -> None:
+    """Twice the time that the other process had is enough to tell."""
+    clock = FakeClock()
+    subject = meter(workload(lambda: clock.advance(0.1)), clock)
+    assert subject.warm_up(None, 0.5, kernels=False, calls=1000).warm_up_s == pytest.approx(1.0, rel=0.2)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_full_collection_costs_what_it_costs_with_all_objects(asks: bool) -> None:
+    """Warming up freezes objects, which a collection in a slice does not walk; none that the code asks for is none."""
+    kept = [{"number": number} for number in range(200_000)]
+
+    def call() -> None:
+        if asks:
+            gc.collect()
+        else:
+            [{} for _ in range(2_000)]  # the collector runs by itself
+
+    clock = FakeClock()
+    subject = Meter(workload(call), dict, Clocks(clock, time.process_time_ns, 76.0))
+    try:
+        subject.warm_up(Shape(1, 1, long=False), 0.0, kernels=False)
+        own_s, frozen_s = subject.collecting_s(20), subject.take(SliceKind.PLAIN).cpu_s
+    finally:
+        subject.thaw()
+    assert len(kept) == 200_000
+    assert (own_s > 2 * frozen_s) if asks else (own_s == 0.0)
 
 
 def test_warming_up_ends_when_calls_stop_getting_faster() -> None:

@@ -23,7 +23,7 @@ NUMBER_OR_NULL = {"anyOf": [NUMBER, {"type": "null"}]}
 ADDED: dict[str, dict[str, Any]] = {
     "Run": {"schema": {"const": SCHEMA}, "kind": {"const": "run"}},
     "SelfcheckRun": {"schema": {"const": SCHEMA}, "kind": {"const": "selfcheck"}},
-    "Outcome": {"call_s": NUMBER_OR_NULL, "base_call_s": NUMBER_OR_NULL},
+    "Outcome": dict.fromkeys(("call_s", "mean_call_s", "base_call_s", "base_mean_call_s"), NUMBER_OR_NULL),
     "Fitness": {"reasons": {"type": "array", "items": TEXT}},
     "Live": {"blame": TEXT, "clock": {"enum": ["cpu", "wall"]}, "setup_s": NUMBER, "measured_s": NUMBER},
     "Selfcheck": {"smallest_found": NUMBER_OR_NULL},

@@ -55,7 +55,7 @@ def tally(
             passes.run(Steps(environments))
             passes.run(Garbage())
             passes.run(HostMemory())
-    return replace(passes.tally(), functions=calls.functions())
+    return replace(passes.tally(), functions=calls.functions(), calls=passes.calls)
 
 
 class _Passes:
@@ -78,6 +78,7 @@ class _Passes:
         self._counts: list[list[Count]] = [[] for _ in range(repetitions)]
         self._notes: list[str] = []
         self.has_failed = False
+        self.calls = 0
 
     def run(self, instrument: Instrument) -> bool:
         """Make an instrument's pass, and return whether it could count; where not, a note has the reason.
@@ -110,6 +111,7 @@ class _Passes:
         with as_usual():
             if self._setup is not None:
                 self._setup()
+            self.calls += 1
             self._call()
 
     def leave_out(self, names: Sequence[str], reason: str) -> None:
@@ -126,4 +128,5 @@ class _Passes:
     def _count(self, instrument: Instrument) -> tuple[Count, ...]:
         if self._setup is not None:
             self._setup()
+        self.calls += 1
         return instrument.count(self._call)

@@ -29,7 +29,7 @@ from pytest_rlperf.model.judged import (
     Status,
     Verdict,
 )
-from pytest_rlperf.model.live import PAIR_BLOCKS, Contribution, OtherWork, PairRecord, log_ratios
+from pytest_rlperf.model.live import PAIR_BLOCKS, Contribution, OtherWork, PairRecord, are_unrepeated, log_ratios
 from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
 from pytest_rlperf.model.stored import PairSpread
 
@@ -79,9 +79,10 @@ def judge_records(
     ``final`` where no more can be had; ``history`` is how much earlier pairs of this test differed. ``counted`` where
     both sides have exact counts.
     """
-    placed = all(record.placed is not None for record in records)
-    base_call_s = statistics.median(record.base.wall.call_s for record in records)
     ratios = log_ratios(records)
+    # Total times differ as processes do that the kernel places, by whatever else the machine does.
+    placed = not are_unrepeated(records) and all(record.placed is not None for record in records)
+    base_call_s = statistics.median(record.base.wall.call_s * record.base.mean_multiple for record in records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
     found = judge_pairs(ratios, policy, base_call_s, final=final, placed=placed, history=history, confirms=confirms)
     if found is None or not isinstance(found.reason, PairsUndecided):

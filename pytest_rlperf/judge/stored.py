@@ -41,7 +41,8 @@ def judge_stored(
         return verdict(policy, Status.UNDECIDED, reasons.TooFewWorkers(len(result.workers), len(base.workers)))
     # CPU time stands in where it may on both sides; both go by the same clock.
     clock = "cpu" if base.clock == result.clock == "cpu" else "wall"
-    then, now = _figures(base, clock), _figures(result, clock)
+    by_mean = all(worker.rare is not None for each in (base, result) for worker in each.workers)
+    then, now = (_figures(each, clock, by_mean=by_mean) for each in (base, result))
     paces = _Paces(
         *(
             welch(
@@ -91,9 +92,14 @@ def _error(session: SessionFigures, pace: str) -> float:
     return squares / ((session.workers - 1) * session.workers) if session.workers > 1 else 0.0
 
 
-def _figures(result: Result, clock: str) -> list[Figures]:
-    """Return the workers' figures by one clock."""
-    return [getattr(worker, clock) for worker in result.workers]
+def _figures(result: Result, clock: str, *, by_mean: bool) -> list[Figures]:
+    """Return the workers' figures by one clock, of a call on average where ``by_mean``, else of a typical one."""
+    found = []
+    for worker in result.workers:
+        figures: Figures = getattr(worker, clock)
+        times = worker.mean_multiple if by_mean else 1.0
+        found.append(Figures(times * figures.call_s, times * figures.relative, times * figures.relative_memory))
+    return found
 
 
 class _Paces(NamedTuple):

@@ -208,6 +208,7 @@ class Creep:
 
 
 _ROUGHLY = 1.02  # medians of a handful of pairs may lie a little beside the interval of the change
+_RARE = 0.1  # of a typical call: from here on the mean call is worth showing beside it
 
 
 @dataclass(frozen=True)
@@ -246,8 +247,14 @@ class Outcome:
             return None
         if self.live is None or estimate is None or not self.result.measured:
             return before.call_s
-        shown = self.result.call_s / before.call_s
+        shown = self.result.mean_call_s / before.mean_call_s
         return before.call_s if estimate.low / _ROUGHLY <= shown <= estimate.high * _ROUGHLY else None
+
+    @property
+    def has_rare_calls(self) -> bool:
+        """Whether a call on average takes another time than a typical one, today or before."""
+        both = [each for each in (self.result, self.before) if each is not None and each.measured]
+        return any(abs(each.mean_call_s - each.call_s) > _RARE * each.call_s for each in both)
 
 
 @dataclass(frozen=True)

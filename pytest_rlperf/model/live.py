@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf.model.measured import Result, Usage, WorkerRecord
 
 PAIR_BLOCKS = 16  # fewer, of calls over 40 ms, say so little that starting another pair costs more than they do
+UNREPEATED = 0.1  # in logarithms: total times of equal code differ by less in one pair or another
 _CLOCK_PAIRS = 2  # the fewest that a verdict may rest on
 
 
@@ -51,18 +53,28 @@ class OtherWork:
     unseen_share: float
 
 
+@dataclass(frozen=True, slots=True)
+class RareCalls:
+    """A minority of a test's calls: one of ``one_of`` calls takes base and head so many seconds."""
+
+    one_of: float
+    base_s: float
+    head_s: float
+
+
 @dataclass(frozen=True)
 class PairRecord:
     """One live pair, the statistical unit of a live comparison.
 
-    ``wall_log_ratio`` is the logarithm of head's time over base's, ``cpu_log_ratio`` the same of CPU times, which may
-    stand in where both sides were ``alone``. ``placed`` is the one CPU both sides were kept on, None where the kernel
-    placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what starting workers and setting up took,
-    ``seconds`` what warming up and taking slices did. ``loader`` is the number of the preload server that both sides
-    were forked from, None where they were new interpreters. ``readings`` were taken before the first slice, after the
-    last one and at growing distances between; ``phases`` are those that both sides have. ``first_call_s`` is what the
-    checked call took on base and on head, ``import_s`` what importing and collecting the tests did. ``other_work`` is
-    kept where the test is UNDECIDED, on Linux.
+    ``wall_log_ratio`` is the logarithm of head's time over base's in a typical call, ``cpu_log_ratio`` the same of CPU
+    times, which may stand in where both sides were ``alone``. ``total_log_ratio`` is that of all the time of all calls,
+    CPU time where neither side waits: whatever the machine adds is in it. ``placed`` is the one CPU both sides were
+    kept on, None where the kernel placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what
+    starting workers and setting up took, ``seconds`` what warming up and taking slices did. ``loader`` is the number of
+    the preload server that both sides were forked from, None where they were new interpreters. ``readings`` were taken
+    before the first slice, after the last one and at growing distances between; ``phases`` are those that both sides
+    have. ``first_call_s`` is what the checked call took on base and on head, ``import_s`` what importing and collecting
+    the tests did. ``other_work`` is kept where the test is UNDECIDED, on Linux.
     """
 
     wall_log_ratio: float
@@ -81,6 +93,12 @@ class PairRecord:
     first_call_s: tuple[float, float] = (0.0, 0.0)
     import_s: tuple[float, float] = (0.0, 0.0)
     other_work: OtherWork | None = None
+    total_log_ratio: float = 0.0
+
+    @property
+    def mean_log_ratio(self) -> float:
+        """What rare calls add to the logarithm of head's time over base's: the mean call over the typical one."""
+        return math.log(self.head.mean_multiple / self.base.mean_multiple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +142,10 @@ class Live:
 
     ``base`` is base's result, as the outcome's own result is head's. ``contributions`` add up to the change; there are
     none where nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most first.
-    ``base_commit`` is base's full SHA, None where base is no commit of the repository. ``longer`` are the readings of
-    a pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that allocated the most
-    of what head keeps. ``start_ups`` are those of new interpreters, where copies hint at a slow one.
+    ``base_commit`` is base's full SHA, None where base is no commit of the repository. ``longer`` are the readings of a
+    pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that allocated the most
+    of what head keeps. ``start_ups`` are those of new interpreters, where copies hint at a slow one. ``rare_calls`` are
+    those that are dearer than usual.
     """
 
     base_label: str
@@ -140,11 +159,17 @@ class Live:
     longer: tuple[Reading, ...] = ()
     places: tuple[str, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
+    rare_calls: RareCalls | None = None
 
     @property
     def clock(self) -> str:
         """The clock that decides, ``"cpu"`` or ``"wall"``."""
         return clock_of(self.pairs)
+
+    @property
+    def are_unrepeated(self) -> bool:
+        """Whether dear calls come at other places in each pair, so that the total time of all calls decides."""
+        return are_unrepeated(self.pairs)
 
     @property
     def log_ratios(self) -> tuple[float, ...]:
@@ -161,6 +186,24 @@ def clock_of(pairs: Sequence[PairRecord]) -> str:
 
 
 def log_ratios(pairs: Sequence[PairRecord]) -> tuple[float, ...]:
-    """Return every pair's logarithm of head's time over base's, by the clock that decides."""
+    """Return every pair's logarithm of head's mean call over base's, by the clock that decides.
+
+    Where the pairs are unrepeated, it is that of the total time of all calls.
+    """
+    return tuple(pair.total_log_ratio for pair in pairs) if are_unrepeated(pairs) else _mean_log_ratios(pairs)
+
+
+def _mean_log_ratios(pairs: Sequence[PairRecord]) -> tuple[float, ...]:
     cpu = clock_of(pairs) == "cpu"
-    return tuple(pair.cpu_log_ratio if cpu else pair.wall_log_ratio for pair in pairs)
+    return tuple((pair.cpu_log_ratio if cpu else pair.wall_log_ratio) + pair.mean_log_ratio for pair in pairs)
+
+
+def are_unrepeated(pairs: Sequence[PairRecord]) -> bool:
+    """Whether every pair's total time shows a slowdown that the calls which all pairs have in common do not.
+
+    The dear calls of a workload that does not repeat come at other places in each pair.
+    """
+    means = _mean_log_ratios(pairs)
+    return bool(pairs) and all(
+        pair.total_log_ratio > max(0.0, mean) + UNREPEATED for pair, mean in zip(pairs, means, strict=True)
+    )

@@ -37,13 +37,14 @@ class Tally:
     """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
 
     ``has_failed`` where a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
-    those of the code under test that the last of its calls entered.
+    those of the code under test that the last of its calls entered. ``calls`` are all that counting made.
     """
 
     repetitions: tuple[tuple[Count, ...], ...]
     notes: tuple[str, ...]
     has_failed: bool = False
     functions: tuple[FunctionCounts, ...] = ()
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class Warm:
     """The result of warming up: the slice's shape and the typical seconds of one call.
 
     ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes;
-    ``accelerated`` that a device other than the host did work.
+    ``accelerated`` that a device other than the host did work. ``calls`` are all that the process has made by then.
     """
 
     shape: Shape
@@ -232,18 +233,20 @@ class Warm:
     threads: int
     single: bool
     accelerated: bool = False
+    calls: int = 0
 
 
 @dataclass(frozen=True)
 class SliceRecord:
     """One turn of one worker.
 
-    ``call_s`` is the slice's figure, per call.
-    ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover the rounds of long calls; of short ones the
-    whole slice, as reading the CPU's clock costs too much to do it every round.
-    ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
-    ``cpu`` is the number of the CPU it ended on, -1 where the system does not report it.
-    ``note`` is why a traced slice has no phases.
+    ``call_s`` is the slice's figure, per call. ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover
+    the rounds of long calls; of short ones the whole slice, as reading the CPU's clock costs too much to do it every
+    round. ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
+    ``cpu`` is the number of the CPU it ended on, -1 where the system does not report it. ``note`` is why a traced slice
+    has no phases. ``first_call`` is how many calls the process had made before, and ``rounds_ns`` each round's time,
+    ``rounds_cpu_ns`` its CPU time where calls are long; only plain slices have them. ``full_collections`` are those of
+    all generations.
     """
 
     kind: SliceKind
@@ -259,6 +262,24 @@ class SliceRecord:
     phases: tuple[Phase, ...]
     device: DeviceSlice | None = None
     note: str = ""
+    first_call: int = 0
+    rounds_ns: tuple[int, ...] = ()
+    rounds_cpu_ns: tuple[int, ...] = ()
+    full_collections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The nanoseconds of every round of one process's plain slices, in order, each of ``iterations`` calls.
+
+    ``starts`` is how many calls the process had made when each slice began, all of which have equally many rounds.
+    ``is_mean`` is whether a slice's figure is its mean round, else its median one.
+    """
+
+    iterations: int
+    starts: tuple[int, ...]
+    rounds_ns: tuple[int, ...]
+    is_mean: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +334,9 @@ class WorkerRecord:
     memory's, taken in turns with them. ``alone`` means that calls are ``long`` and the process neither waited nor had a
     second busy thread: what held it up then was others, and CPU time may stand in. ``cpu_share`` is CPU time over wall
     time of the plain slices. ``idle_cpu_share`` is the CPU time it and its children burnt while others had their turn.
-    ``seed`` is 0 where none was set. The relative figures are 0 where no kernel ran: of live pairs.
+    ``seed`` is 0 where none was set. The relative figures are 0 where no kernel ran: of live pairs. ``rare`` is the
+    mean call over the typical one, None where that is not known; ``collecting_s`` is what the full collections of a
+    call would take with all of the process's objects, where one side makes more of them.
     """
 
     wall: Figures
@@ -329,6 +352,13 @@ class WorkerRecord:
     threads: int = 1
     seed: int = 0
     device: DeviceFigures | None = None
+    rare: float | None = None
+    collecting_s: float = 0.0
+
+    @property
+    def mean_multiple(self) -> float:
+        """The mean call as a multiple of the typical one; 1 where that is not known."""
+        return 1.0 if self.rare is None else self.rare
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +418,11 @@ class Result:
         return statistics.median(figure.call_s for figure in figures)
 
     @property
+    def mean_call_s(self) -> float:
+        """Seconds per call on average, its rare calls included. NotMeasuredError without any."""
+        return self.call_s * statistics.median(worker.mean_multiple for worker in self.workers)
+
+    @property
     def cpu_share(self) -> float:
         """CPU seconds of a worker's own process a wall second, on average over the workers, of which there are some."""
         return statistics.fmean(worker.cpu_share for worker in self.workers)
@@ -395,7 +430,7 @@ class Result:
     @property
     def items_per_s(self) -> float:
         """Throughput: items processed per second of measured time. NotMeasuredError without any."""
-        return self.items / self.call_s
+        return self.items / self.mean_call_s
 
     def phase(self, path: str) -> Phase:
         """Return the phase at ``path``; KeyError names the paths there are."""

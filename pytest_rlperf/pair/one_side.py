@@ -23,7 +23,7 @@ from pytest_rlperf.model.phases import merge_phases, traced_call_s, untraced
 from pytest_rlperf.pair.counting import count_in
 from pytest_rlperf.pair.pace import BlockPace
 from pytest_rlperf.pair.processes import Worker, check
-from pytest_rlperf.pair.records import worker_record
+from pytest_rlperf.pair.records import rounds_of, worker_record
 from pytest_rlperf.pair.watches import IdleWatch
 from pytest_rlperf.wire import Alone, MeasureAlone
 
@@ -75,18 +75,19 @@ class WorkerSlices:
             self.blocks.append(_Block.take(self.worker, single=self.warm.call_s >= SINGLE_CALL_S))
             if pace.traces():
                 self.traced.append(self.worker.take(SliceKind.TRACED))
-                if self._plain[0].device is not None:
+                if self.plain[0].device is not None:
                     self.other_pace.append(self.worker.take(SliceKind.OTHER_PACE))
             self.usages.append(self.worker.usage())
 
     @property
-    def _plain(self) -> list[SliceRecord]:
+    def plain(self) -> list[SliceRecord]:
+        """All slices of the workload."""
         return [record for block in self.blocks for record in block.plain]
 
     def record(self, idle_cpu_share: float) -> WorkerRecord:
         """Return this worker's figures."""
         return worker_record(
-            self._plain,
+            self.plain,
             self._figures(by_wall),
             self._figures(by_cpu),
             self.warm,
@@ -100,7 +101,7 @@ class WorkerSlices:
         interpreter, memory = (
             math.exp(trimmed_mean([block.log_ratio(kernel, clock) for block in self.blocks])) for kernel in KERNELS
         )
-        return Figures(typical_call_s(self._plain, clock), interpreter, memory)
+        return Figures(typical_call_s(self.plain, clock), interpreter, memory)
 
 
 def measure_one_side(
@@ -155,6 +156,7 @@ def _together(
         [*notes, *untraced(traced)],
         [slices.usages for slices in taken],
         tallies,
+        rounds_of([slices.plain for slices in taken], is_mean=taken[0].warm.shape.long),
     )
 
 
@@ -176,7 +178,7 @@ def _take_turns(
     __tracebackhide__ = True
     taken: list[WorkerSlices] = []
     idle = IdleWatch(clock)
-    pace_s = warm.call_s
+    pace_s, calls = warm.call_s, warm.calls
     most_s = WARM_UP_AGAIN_S if warm.warm_up_s < 2 * WARM_UP_S else WARM_UP_MOST_S  # what settled soon does so again
     for index, worker in enumerate(chosen):
         left_s = deadline_s - clock()
@@ -186,7 +188,7 @@ def _take_turns(
         show(f"worker {index + 1} of {len(chosen)}")
         if index:
             warm_up_s = min(most_s, share_s / 3) if pace_s < share_s / 4 else 0.0
-            warm = worker.warm_up(warm.shape, warm_up_s)
+            warm = worker.warm_up(warm.shape, warm_up_s, calls=calls if warm_up_s else 0)
             pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))

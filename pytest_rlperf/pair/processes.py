@@ -213,9 +213,11 @@ class Worker(Process):
         tally: Tally = self.answer()
         return tally
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        """Warm up for at most ``limit_s``, and size the slices unless ``shape`` is given."""
-        warm: Warm = self.ask(wire.WarmUp(shape, limit_s, long, kernels))
+    def warm_up(
+        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+    ) -> Warm:
+        """Warm up for at most ``limit_s``, or up to so many ``calls``; size the slices unless ``shape`` is given."""
+        warm: Warm = self.ask(wire.WarmUp(shape, limit_s, long, kernels, calls=calls))
         return warm
 
     def place(self, cpus: Collection[int]) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pytest_rlperf.model.device import Conditions, DeviceFigures, Pace
 from pytest_rlperf.model.figures import never_waits
-from pytest_rlperf.model.measured import Figures, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model.measured import Figures, Rounds, SliceRecord, Warm, WorkerRecord
 
 T = TypeVar("T")
 
@@ -48,6 +48,26 @@ def worker_record(
         seed=seed,
         device=device,
     )
+
+
+def rounds_of(sides: Sequence[Sequence[SliceRecord]], *, is_mean: bool) -> list[Rounds | None]:
+    """Return all rounds of several processes' plain slices: CPU time where none waits and all have it.
+
+    There are none on a device, where slices may have been retaken. ``is_mean`` is whether slices' figures are means.
+    """
+    slices = [record for side in sides for record in side]
+    if any(record.device is not None for record in slices):
+        return [None] * len(sides)
+    by_cpu = all(map(never_waits, sides)) and all(len(each.rounds_cpu_ns) == len(each.rounds_ns) for each in slices)
+    return [
+        Rounds(
+            side[0].calls // len(side[0].rounds_ns),
+            tuple(record.first_call for record in side),
+            tuple(chain.from_iterable(record.rounds_cpu_ns if by_cpu else record.rounds_ns for record in side)),
+            is_mean,
+        )
+        for side in sides
+    ]
 
 
 def device_figures(

@@ -12,13 +12,15 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_rlperf.model.durations import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.model.durations import WARM_UP_MOST_S
 from pytest_rlperf.model.figures import (
     Clock,
     by_cpu,
     by_wall,
+    never_waits,
     trimmed_mean,
     typical_call_s,
 )
@@ -27,9 +29,9 @@ from pytest_rlperf.model.measured import Figures, SliceKind, Usage, Warm, Worker
 from pytest_rlperf.model.phases import Block, slices_of, typical_shares
 from pytest_rlperf.pair.pace import BlockPace
 from pytest_rlperf.pair.processes import Worker
-from pytest_rlperf.pair.records import worker_record
+from pytest_rlperf.pair.records import rounds_of, worker_record
 from pytest_rlperf.pair.watches import IdleWatch, OtherWorkWatch
-from pytest_rlperf.wire import Slow, Taken, TakePair, WarmAll, Warmed
+from pytest_rlperf.wire import PriceCollections, Slow, Taken, TakePair, WarmAll, Warmed
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.3  # likewise, where its own error is small already: what disturbs a machine lasts for longer
@@ -122,23 +124,25 @@ class Pair:
     def warm_up(self, order: WarmAll) -> Warmed:
         """Warm up both sides, one after the other; the first head worker sizes the slices of all.
 
-        The pace is that of a second call: the first may have compiled, imported or allocated. Where the first pair
-        needed no longer than the least, the others warm up for less.
+        The pace is that of a second call: the first may have compiled, imported or allocated. All workers have made as
+        many calls as that one when their slices begin, so that they take the same ones.
         """
         __tracebackhide__ = True
         started_s = self._clock()
         part_s = order.share_s / _WARM_UP_SHARE
         most_s = min(WARM_UP_MOST_S, part_s)
-        settle_soon, steps = order.settle_soon, 0
+        steps = 0
         if order.shape is None:
             check_s = max(self._base.checked_s or 0.0, self._head.checked_s or 0.0)
             head = self._head.warm_up(None, most_s if check_s < order.share_s / 2 else 0.0, kernels=False)
-            settle_soon = head.warm_up_s < 2 * WARM_UP_S <= most_s
-            base = self._base.warm_up(head.shape, most_s if head.call_s < part_s else 0.0, kernels=False)
+            base = self._base.warm_up(
+                head.shape, most_s if head.call_s < part_s else 0.0, kernels=False, calls=head.calls
+            )
         else:
             most_s = most_s if order.call_s < part_s else 0.0
-            most_s = min(WARM_UP_AGAIN_S, most_s) if settle_soon else most_s
-            first, second = (worker.warm_up(order.shape, most_s, kernels=False) for worker in self._in_turn())
+            first, second = (
+                worker.warm_up(order.shape, most_s, kernels=False, calls=order.calls) for worker in self._in_turn()
+            )
             base, head = (second, first) if self._head_first else (first, second)
         if order.slowed is not None:
             self._base.ask(Slow(0.0, 0))
@@ -146,7 +150,7 @@ class Pair:
         self._warm = base, head
         self._warm_s = self._clock() - started_s
         self._blocks, self._traced = [], []
-        return Warmed(base, head, settle_soon, steps)
+        return Warmed(base, head, steps)
 
     def _in_turn(self) -> tuple[Worker, Worker]:
         return (self._head, self._base) if self._head_first else (self._base, self._head)
@@ -181,7 +185,8 @@ class Pair:
         seconds = self._warm_s + self._clock() - started_s
         record = self._record(order.cpu, seconds, self._readings(self._blocks, usages), other_work)
         self._idle.begin([self._base, self._head])
-        return Taken(record, self._traced)
+        sides = [slices_of(self._blocks, side) for side in ("base", "head")]
+        return Taken(record, self._traced, rounds_of(sides, is_mean=self._warm[0].shape.long))
 
     def _block(self, kind: SliceKind) -> Block:
         """Have both workers take a slice."""
@@ -251,8 +256,10 @@ class Pair:
         self, placed: int | None, seconds: float, readings: tuple[Reading, ...], other_work: OtherWork | None
     ) -> PairRecord:
         base, head = (
-            self._worker(side, worker, warm)
-            for side, worker, warm in zip(("base", "head"), (self._base, self._head), self._warm, strict=True)
+            replace(self._worker(side, worker, warm), collecting_s=collecting_s)
+            for side, worker, warm, collecting_s in zip(
+                ("base", "head"), (self._base, self._head), self._warm, self._price_collections(), strict=True
+            )
         )
         slices = (record for block in self._blocks for record in block)
         return PairRecord(
@@ -270,7 +277,23 @@ class Pair:
             phases=self._phases(),
             first_call_s=(self._base.checked_s or 0.0, self._head.checked_s or 0.0),
             other_work=other_work,
+            total_log_ratio=math.log(self._total_s("head", head) / self._total_s("base", base)),
         )
+
+    def _total_s(self, side: str, worker: WorkerRecord) -> float:
+        """Return a side's time in all slices, by call: CPU time where neither side waits."""
+        busy = all(never_waits(slices_of(self._blocks, each)) for each in ("base", "head"))
+        total_s = sum(record.cpu_s if busy else record.rounds_s for record in slices_of(self._blocks, side))
+        return max(total_s, 1e-9) / worker.calls + worker.collecting_s
+
+    def _price_collections(self) -> tuple[float, float]:
+        """Return what the full collections of a call cost each side, where one makes more of them."""
+        sides = [slices_of(self._blocks, side) for side in ("base", "head")]
+        base, head = (sum(record.full_collections for record in slices) for slices in sides)
+        if base == head:
+            return 0.0, 0.0
+        order = PriceCollections(sum(record.calls for record in sides[0]))
+        return self._base.ask(order), self._head.ask(order)
 
     def _worker(self, side: str, worker: Worker, warm: Warm) -> WorkerRecord:
         plain, traced = slices_of(self._blocks, side), slices_of(self._traced, side)

@@ -200,6 +200,7 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
         ("exact counts", "\n".join(phase_changes(verdict.counters, None))),
         ("component", result.component),
         ("time per call", _call(result)),
+        ("mean call", units.seconds(result.mean_call_s) if outcome.has_rare_calls else ""),
         ("throughput", items),
         ("before" if outcome.live is None else "base", "" if before_s is None else units.seconds(before_s)),
         ("since first", creep_text(outcome)),

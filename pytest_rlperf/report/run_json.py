@@ -65,8 +65,11 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     document = asdict(outcome)
     live = outcome.live
     document["verdict"] = _verdict(document["verdict"], outcome.verdict, message(outcome))
-    document["call_s"] = outcome.result.call_s if outcome.result.measured else None
-    document["base_call_s"] = None if outcome.before is None else outcome.before.call_s
+    measured, before = outcome.result.measured, outcome.before
+    document["call_s"] = outcome.result.call_s if measured else None
+    document["mean_call_s"] = outcome.result.mean_call_s if measured else None
+    document["base_call_s"] = None if before is None else before.call_s
+    document["base_mean_call_s"] = None if before is None else before.mean_call_s
     if live is not None:
         document["live"]["clock"] = live.clock
         document["live"]["blame"] = blame_text(outcome)

@@ -17,6 +17,7 @@ from pytest_rlperf.report.wording import (
     bounds_text,
     count_text,
     improved,
+    rare_text,
     touched_lines,
     trailer,
     verdict_lines,
@@ -110,7 +111,8 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     """
     verdict, result = outcome.verdict, outcome.result
     component = shown(result.component)
-    takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
+    mean = " on average" if outcome.has_rare_calls else ""
+    takes = f"{component} takes {units.seconds(result.mean_call_s)} a call{mean}" if result.measured else component
     lines = verdict_lines(verdict)
     first = [f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []
     compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
@@ -118,6 +120,7 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
     texts = [
         *(first or _times(outcome, takes)),
+        rare_text(outcome),
         *map(shown, touched_lines(outcome)),
         compared,
         *lines,
@@ -135,7 +138,7 @@ def _times(outcome: Outcome, takes: str) -> list[str]:
         return [f"{verdict.status.value}: {takes}"]
     where = "in the baseline" if live is None else f"on {shown(live.base_label)}"
     if before_s is not None:
-        takes = f"{takes}, {units.seconds(before_s)} {where}"
+        takes = f"{takes}, {units.seconds(outcome.before.mean_call_s)} {where}"
     interval = bounds_text(estimate)
     pairs = "" if live is None else f"{units.counted(len(live.pairs), 'live pair')}, {live.clock} time"
     return [
@@ -202,8 +205,10 @@ def pace_text(outcome: Outcome) -> str:
     """Write the time of a call and the one before: ``48.2 µs a call, was 44.1 µs``; empty without figures."""
     if not outcome.result.measured:
         return ""
-    was = "" if outcome.before_call_s is None else f", was {units.seconds(outcome.before_call_s)}"
-    return f"{units.seconds(outcome.result.call_s)} a call{was}"
+    was = ""
+    if outcome.before is not None and outcome.before_call_s is not None:
+        was = f", was {units.seconds(outcome.before.mean_call_s)}"
+    return f"{units.seconds(outcome.result.mean_call_s)} a call{was}"
 
 
 def compares_nothing(outcomes: Iterable[Outcome]) -> bool:

@@ -41,6 +41,7 @@ def verdict_table(outcomes: Sequence[Outcome]) -> Table:
     columns = (
         Column("test", "left", folds=True),
         Column("median", priority=1),
+        Column("mean", priority=2),
         Column("cpu/wall", priority=3),
         Column("items/s", priority=4),
         Column("baseline", priority=2),
@@ -58,6 +59,7 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
     return [
         Cell(outcome.result.name, "code"),
         Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
+        Cell(units.seconds(result.mean_call_s), order=result.mean_call_s) if outcome.has_rare_calls else Cell(""),
         Cell(_cpu_shares([result for _, result in sides(outcome) if result.clock == "wall"])),
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
         Cell("") if before_s is None else Cell(units.seconds(before_s), order=before_s),

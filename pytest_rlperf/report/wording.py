@@ -75,7 +75,7 @@ def message(outcome: Outcome) -> str:
     lines = verdict_lines(outcome.verdict)
     is_written = isinstance(outcome.verdict.reason, reasons.FullReason)
     if not is_written:
-        lines[:0] = touched_lines(outcome)
+        lines[:0] = [*touched_lines(outcome), *filter(None, [rare_text(outcome)])]
     if not is_written and outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
         lines[0] += "; stored now"
     return "\n".join(lines)
@@ -462,6 +462,28 @@ def blame_text(outcome: Outcome) -> str:
     return carriers_text(live.contributions, live.carriers) if live.contributions or by_time else ""
 
 
+def rare_text(outcome: Outcome) -> str:
+    """Write what a usual call takes, what one does on average, and how long rare ones take; empty without any."""
+    result, before = outcome.result, outcome.before
+    if outcome.live is not None and outcome.live.are_unrepeated:
+        return (
+            f"a usual call takes {units.seconds(result.call_s)}, was {units.seconds(outcome.live.base.call_s)}; long "
+            "calls come at other places in each process, so the total time of all calls decides"
+        )
+    if not outcome.has_rare_calls or not result.measured:
+        return ""
+    is_live = before is not None and before.measured and outcome.live is not None
+    times = [(result.call_s, result.mean_call_s)]
+    if is_live:
+        assert before is not None
+        times.append((before.call_s, before.mean_call_s))
+    usual, mean = (", was ".join(units.seconds(each[place]) for each in times) for place in (0, 1))
+    rare = None if outcome.live is None else outcome.live.rare_calls
+    each = "" if rare is None else f": 1 of {rare.one_of:.0f} takes {units.seconds(rare.head_s)}"
+    was = "" if rare is None or not is_live else f", was {units.seconds(rare.base_s)}"
+    return f"a usual call takes {usual}; a call on average {mean}{each}{was}"
+
+
 def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Contribution]) -> str:
     """Write the share of a change that its carriers have; there are no contributions where too little was traced."""
     if not contributions:
@@ -482,7 +504,7 @@ def phases_note(result: Result) -> str:
     if not (result.measured and result.phases):
         return ""
     traced_s, median_s = result.traced_call_s, result.call_s
-    if abs(traced_s - median_s) <= _TRACED_APART * median_s:
+    if abs(traced_s - result.mean_call_s) <= _TRACED_APART * median_s:
         return ""
     traced, median = units.seconds(traced_s), units.seconds(median_s)
     return f"phases are means of traced calls of {traced}, as clocked; the median is {median}"
@@ -507,6 +529,7 @@ def cost_text(outcome: Outcome) -> str:
         pairs = outcome.live.pairs
         each = " ".join(units.change(math.exp(ratio)) for ratio in outcome.live.log_ratios)
         parts[:1] = [f"{units.counted(len(pairs), 'live pair')} ({each})"]
+        parts[1] = f"looked at {parts[1]} of each side"
         parts.append(f"set-up {sum(pair.setup_s for pair in pairs):.1f} s")
         parts.append(f"measured {sum(pair.seconds for pair in pairs):.1f} s")
     return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"])

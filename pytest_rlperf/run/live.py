@@ -153,7 +153,17 @@ class LiveComparison:
         parts = contributions_of(measured, base, verdict)
         labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
         output = compare([self._outputs[index] for index in sorted(self._outputs)])
-        live = Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit, output=output)
+        rare = self._pairs.rare_calls()
+        live = Live(
+            *labels,
+            base,
+            measured.pairs,
+            parts,
+            carrying,
+            base_commit=sides.commit,
+            output=output,
+            rare_calls=rare,
+        )
         return result, live
 
     @property

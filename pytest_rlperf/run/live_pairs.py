@@ -17,7 +17,7 @@ from pytest_rlperf.judge.findings import OF_READINGS
 from pytest_rlperf.judge.live import UNPLACED_LEAST, judge_records, slower_least
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Status, Verdict
-from pytest_rlperf.model.live import log_ratios
+from pytest_rlperf.model.live import RareCalls, log_ratios
 from pytest_rlperf.model.measured import Shape
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.run.endpoints import Driver
@@ -92,7 +92,7 @@ class LivePairs:
         self._needs_machine = False
         self._shape: Shape | None = None
         self._call_s = 0.0
-        self._settle_soon = False
+        self._calls = 0
 
     def run(self) -> Steps[tuple[Verdict, PairsMeasured]]:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
@@ -120,6 +120,10 @@ class LivePairs:
         if verdict.status is not Status.UNDECIDED:  # else other processes are of no interest to a report
             measured = replace(measured, pairs=tuple(replace(pair, other_work=None) for pair in measured.pairs))
         return verdict, measured
+
+    def rare_calls(self) -> RareCalls | None:
+        """Return how dear the rare calls of the pairs so far are; None where no call is dearer than others."""
+        return self._times.rare_calls()
 
     def _missing(self, running: int) -> int:
         """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
@@ -170,7 +174,7 @@ class LivePairs:
             self.first = self.first or pair
             share_s = self._times.share_s()
             test.show(f"pair {index + 1}")
-            order = wire.WarmAll(share_s, self._shape, self._call_s, self._settle_soon, pair.slowed)
+            order = wire.WarmAll(share_s, self._shape, self._call_s, pair.slowed, calls=self._calls)
             warmed: wire.Warmed = yield from test.ask(pair.driver, order, share_s + test.patience_s)
         except BaseException:
             held.release()
@@ -182,7 +186,7 @@ class LivePairs:
         self._opener.warmed(warmed)
         if self._shape is None:
             self._shape, self._call_s = warmed.head.shape, warmed.head.call_s
-            self._settle_soon = warmed.settle_soon
+            self._calls = warmed.head.calls
         sides = (warmed.base, warmed.head)
         is_single = all(side.single for side in sides)
         share_s = self._times.share_again_s(index, share_s, is_single=is_single)
@@ -201,7 +205,7 @@ class LivePairs:
             order = wire.TakePair(cpu, warm.share_s, self._times.enough_error, self._reads)
             taken: wire.Taken = yield from test.ask(driver, order, warm.share_s + test.patience_s)
             record = replace(taken.pair, setup_s=warm.setup_s, loader=driver.preloaded, import_s=import_s)
-            self._times.add(warm.number, warm.share_s, record, taken.traced)
+            self._times.add(warm.number, warm.share_s, record, taken.traced, taken.rounds)
             yield from self._opener.close(warm.number, warm.open)
         except BaseException as error:
             if isinstance(error, DriverLostError):

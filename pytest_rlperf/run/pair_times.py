@@ -6,8 +6,11 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from pytest_rlperf.model.live import PairRecord
+from pytest_rlperf.judge.mean_call import pairs_with_mean_calls, rare_calls
+from pytest_rlperf.model.live import PairRecord, RareCalls
+from pytest_rlperf.model.measured import Rounds
 from pytest_rlperf.model.phases import Block
 from pytest_rlperf.run.results import PairsMeasured
 
@@ -16,6 +19,14 @@ from pytest_rlperf.run.results import PairsMeasured
 _ERROR_OF_SPREAD = 0.5
 _ERROR_OF_TOLERANCE = 1 / 3  # until a spread is known: pairs of equal code differ by about as much on a busy machine
 _SPREAD_LEAST = 3  # pairs
+
+
+class _Taken(NamedTuple):
+    """A pair that was measured: its figures, its traced blocks, and the rounds of its plain slices."""
+
+    record: PairRecord
+    traced: Sequence[Block]
+    rounds: Sequence[Rounds | None]
 
 
 class PairTimes:
@@ -34,7 +45,7 @@ class PairTimes:
         self._tolerance = tolerance
         self._begun = 0
         self._beginning = 0  # of the pairs that begin at once, how many have not begun yet
-        self._taken: dict[int, tuple[PairRecord, Sequence[Block]]] = {}
+        self._taken: dict[int, _Taken] = {}
 
     @property
     def count(self) -> int:
@@ -53,7 +64,7 @@ class PairTimes:
         return self._beginning
 
     def _usual_s(self) -> float:
-        return statistics.fmean(record.seconds for record, _ in self._taken.values()) if self._taken else 0.0
+        return statistics.fmean(taken.record.seconds for taken in self._taken.values()) if self._taken else 0.0
 
     def share_s(self) -> float:
         """Return the time of the pair that is to warm up now, and to be measured."""
@@ -78,18 +89,29 @@ class PairTimes:
         self._left_s += share_s
         self._begun -= 1
 
-    def add(self, index: int, share_s: float, record: PairRecord, traced: Sequence[Block]) -> None:
+    def add(
+        self, index: int, share_s: float, record: PairRecord, traced: Sequence[Block], rounds: Sequence[Rounds | None]
+    ) -> None:
         """Add a pair that was measured."""
         self._left_s += share_s - record.seconds
-        self._taken[index] = record, traced
-        ratios = [taken.wall_log_ratio for taken, _ in self._taken.values()]
+        self._taken[index] = _Taken(record, traced, rounds)
+        ratios = [taken.record.wall_log_ratio for taken in self._taken.values()]
         if self._tolerance and len(ratios) >= _SPREAD_LEAST:
             of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
             self.enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
 
     def records(self) -> list[PairRecord]:
         """Return the figures of every pair, from the first one on without a gap."""
-        return [self._taken[index][0] for index in range(self.count)]
+        taken = self._in_order()
+        return pairs_with_mean_calls([each.record for each in taken], [each.rounds for each in taken])
+
+    def rare_calls(self) -> RareCalls | None:
+        """Return how dear the rare calls are; None where no call is dearer than others."""
+        taken = self._in_order()
+        return rare_calls([each.record for each in taken], [each.rounds for each in taken])
+
+    def _in_order(self) -> list[_Taken]:
+        return [self._taken[index] for index in range(self.count)]
 
     def measured(self, idle_shares: Sequence[float] = (0.0, 0.0)) -> PairsMeasured:
         """Return the figures of all pairs, with the CPU time that the first one has used since it was measured."""
@@ -99,4 +121,4 @@ class PairTimes:
             for worker, share in zip((records[0].base, records[0].head), idle_shares, strict=True)
         )
         records[0] = replace(records[0], base=base, head=head)
-        return PairsMeasured.of(records, [block for index in range(self.count) for block in self._taken[index][1]])
+        return PairsMeasured.of(records, [block for each in self._in_order() for block in each.traced])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import growth
 from pytest_rlperf.judge.live import contributions
+from pytest_rlperf.judge.mean_call import with_mean_calls
 from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import Contribution, PairRecord
 from pytest_rlperf.model.measured import Phase, Result, Usage, WorkerRecord
@@ -29,7 +30,7 @@ class SideMeasurement:
     def alone(cls, found: wire.Alone) -> SideMeasurement:
         """Return what one side by itself has given."""
         return cls(
-            tuple(found.workers),
+            tuple(with_mean_calls(found.workers, found.rounds) if found.rounds else found.workers),
             tuple(found.phases),
             found.traced_call_s,
             tuple(found.notes),
@@ -82,9 +83,9 @@ def at_pace(result: Result) -> Result:
     """
     if not result.traced_call_s:
         return result
-    pace = result.call_s / result.traced_call_s
+    pace = result.mean_call_s / result.traced_call_s
     phases = tuple(replace(phase, total_s=pace * phase.total_s, self_s=pace * phase.self_s) for phase in result.phases)
-    return replace(result, phases=phases, traced_call_s=result.call_s)
+    return replace(result, phases=phases, traced_call_s=result.mean_call_s)
 
 
 def contributions_of(measured: PairsMeasured, base: Result, verdict: Verdict) -> tuple[Contribution, ...]:
@@ -97,7 +98,7 @@ def contributions_of(measured: PairsMeasured, base: Result, verdict: Verdict) ->
         (base_shares, {path: ratio * share for path, share in head_shares.items()})
         for base_shares, head_shares in (block.shares() for block in measured.traced)
     ]
-    return contributions(blocks, base.call_s, base.call_s * (ratio - 1))
+    return contributions(blocks, base.mean_call_s, base.mean_call_s * (ratio - 1))
 
 
 def _device_notes(workers: Sequence[WorkerRecord]) -> list[str]:

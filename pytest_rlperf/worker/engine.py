@@ -145,9 +145,11 @@ class Engine:
                 return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
             case wire.Count():
                 limits, watched = (order.repetitions, order.limit_s), self._start.watched
-                return count(meter.workload, *limits, instruments=order.instruments, watched=watched)
+                tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
+                meter.made(tally.calls)
+                return tally
             case wire.WarmUp():
-                return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
+                return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels, calls=order.calls)
             case wire.Observe(limit_s):
                 assert self._observer is not None
                 assert self._recorder is not None
@@ -160,6 +162,8 @@ class Engine:
                 return place(order.cpus)
             case wire.Take():
                 return meter.take(order.kind)
+            case wire.PriceCollections(calls):
+                return meter.collecting_s(calls)
             case wire.ReadUsage():
                 return meter.usage()
             case wire.FindAllocations():

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import repeat
 from os import _exit, getpid
+from typing import NamedTuple
 
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.counters.memory import quiet
@@ -58,16 +59,26 @@ from pytest_rlperf.worker.trace import chrome_trace, trace_call
 from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases
 
 _BLOCK_S = 0.02
+_LENIENCE = 2.0  # times what another process may warm up for, which made the same calls
+_CPU_ROUND_S = 250e-6  # a round from which on reading the CPU's clock costs a few thousandths at the most
+_COLLECTING_S = 0.5  # for calls whose collections are counted
 _COPY_LIMIT_S = 0.2  # for a copy of this process to return from a call that this process has returned from
 
 
-def settle(timed: Timed, limit_s: float, clocks: Clocks) -> float:
+class Settled(NamedTuple):
+    """The mean seconds of a call once warming up has ended, and how many calls that made."""
+
+    call_s: float
+    calls: int
+
+
+def settle(timed: Timed, limit_s: float, clocks: Clocks) -> Settled:
     """Run blocks of calls until their median stops falling; return the mean seconds of a call by then."""
     __tracebackhide__ = True
     clock = clocks.wall_ns
     deadline_ns = clock() + int(1e9 * min(limit_s, WARM_UP_MOST_S))
     enough_ns = clock() + int(1e9 * min(limit_s, WARM_UP_S))
-    iterations = 1
+    iterations, calls = 1, 0
     medians: list[float] = []
     means: list[float] = []
     while True:
@@ -77,6 +88,7 @@ def settle(timed: Timed, limit_s: float, clocks: Clocks) -> float:
             if timed.setup is not None:
                 timed.setup()
             block_ns.append(round_ns(timed, iterations, clock) / iterations)
+            calls += iterations
             if timed.setup is None and block_ns[-1] * iterations < 10 * clocks.floor_ns:
                 iterations *= 4  # the clock would be most of so short a round
             if clock() >= block_end_ns:
@@ -87,7 +99,7 @@ def settle(timed: Timed, limit_s: float, clocks: Clocks) -> float:
         now_ns = clock()
         if now_ns >= deadline_ns or (now_ns >= enough_ns and not falling):
             # Calls may be of different lengths, which the mean of a block includes; one stall affects one block.
-            return statistics.median(means[-3:]) / 1e9
+            return Settled(statistics.median(means[-3:]) / 1e9, calls)
 
 
 @contextmanager
@@ -140,6 +152,7 @@ class Meter:
         self._shapes: dict[SliceKind, Shape] = {}
         self._call_s = 0.0
         self._calls = 0  # in slices
+        self._made = 0  # calls of all kinds, since the test began
         self._extra_steps = 0
         self._untraceable = ""
         self._single = False
@@ -180,6 +193,7 @@ class Meter:
             if self.device.compiles_first:
                 checked_ns = self._second_call_ns(self.device)
         self.output = output_parts(output)
+        self._made += 1
         self._call_s = checked_ns / 1e9
         return self._call_s
 
@@ -193,23 +207,32 @@ class Meter:
                 timed.setup()
             return round_ns(timed, 1, self.clocks.wall_ns)
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+    def made(self, calls: int) -> None:
+        """Count calls that something else than this has made of the workload."""
+        self._made += calls
+
+    def warm_up(
+        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+    ) -> Warm:
         """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
 
         ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves
         it to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is
         run. Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one, and
-        slices are TURN_S long.
+        slices are TURN_S long. With ``calls`` it goes on until it has made so many since the test began, which another
+        process had made when its slices began: so the calls of both are the same ones.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
         workload = self._timed(SliceKind.PLAIN)
         with quiet():
-            if limit_s > 0:
+            if calls and limit_s > 0 and self.device is None:
+                self._call_until(workload, calls, limit_s)
+            elif limit_s > 0:
                 self._settle_workload(workload, limit_s)
             self._kernels = self._make_kernels() if kernels else {}
             for kind, kernel in self._kernels.items():
-                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks))
+                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
         self._choose_shapes(shape, long, SLICE_S if kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
@@ -222,7 +245,25 @@ class Meter:
             threads=count_threads(),
             single=self._single and not self.workload.whole_machine,
             accelerated=self.device is not None,
+            calls=self._made,
         )
+
+    def _call_until(self, workload: Timed, calls: int, limit_s: float) -> None:
+        """Go on until the process has made so many calls, which another one could make in ``limit_s``."""
+        __tracebackhide__ = True
+        clock, watches = self.clocks.wall_ns, [ActivityWatch()]
+        start_ns, before = clock(), self._made
+        deadline_ns = start_ns + int(_LENIENCE * 1e9 * limit_s)
+        while self._made < calls and clock() < deadline_ns:
+            if len(watches) == 1 and self._made >= (before + calls) / 2:
+                watches.append(ActivityWatch())  # a library's idle threads may spin at first
+            if workload.setup is not None:
+                workload.setup()
+            workload.call()
+            self._made += 1
+        if self._made > before:
+            self._call_s = (clock() - start_ns) / (self._made - before) / 1e9
+        self._single = any(watch.seen().is_single for watch in watches)
 
     def _settle_workload(self, workload: Timed, limit_s: float) -> None:
         __tracebackhide__ = True
@@ -230,18 +271,25 @@ class Meter:
         deadline_ns = self.clocks.wall_ns() + 1e9 * limit_s
         device = self.device
         with nullcontext() if device is None else device.answering():
-            self._call_s = settle(workload, limit_s, self.clocks)
+            self._call_s = self._settled(workload, limit_s)
         activity = watch.seen()
         if (activity.threads or 0) > 1:
             # A library's idle threads may spin for a while after it was loaded; one that works does so again.
             watch = ActivityWatch()
-            settle(workload, WARM_UP_AGAIN_S, self.clocks)
+            self._settled(workload, WARM_UP_AGAIN_S)
             activity = watch.seen()
         self._single = activity.is_single
         if device is not None:
             device.warm_up(
-                lambda: settle(workload, WARM_UP_AGAIN_S, self.clocks), lambda: self.clocks.wall_ns() < deadline_ns
+                lambda: self._settled(workload, WARM_UP_AGAIN_S), lambda: self.clocks.wall_ns() < deadline_ns
             )
+
+    def _settled(self, workload: Timed, limit_s: float) -> float:
+        """Run until calls stop getting faster; return the seconds of one by then."""
+        __tracebackhide__ = True
+        settled = settle(workload, limit_s, self.clocks)
+        self._made += settled.calls
+        return settled.call_s
 
     def _choose_shapes(self, shape: Shape | None, long: bool | None, slice_s: float) -> None:
         """Size the slices of the workload; those at the gated pace have ``shape`` where it is given.
@@ -310,13 +358,15 @@ class Meter:
         is_kernel = kind in self._kernels
         trace = self._trace() if kind is SliceKind.TRACED else None
         timed = self._timed(kind) if trace is None else trace.timed
-        collections, waits = _collections(), _waits()
+        collections, full, waits = _collections(), _full_collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
         with quiet(), attached(() if trace is None else trace.probes):
-            rounds_ns, rounds_cpu_ns = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
+            rounds_ns, each_cpu_ns = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
-        calls = shape.iterations * shape.rounds
+        rounds_cpu_ns, is_plain = sum(each_cpu_ns), kind is SliceKind.PLAIN
+        calls, first_call = shape.iterations * shape.rounds, self._made
         self._calls += 0 if is_kernel else calls
+        self._made += 0 if is_kernel else calls
         return SliceRecord(
             kind=kind,
             call_s=slice_figure_ns(rounds_ns, shape) / 1e9,
@@ -329,6 +379,10 @@ class Meter:
             collections=_collections() - collections,
             cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
+            first_call=first_call,
+            rounds_ns=tuple(rounds_ns) if is_plain else (),
+            rounds_cpu_ns=tuple(each_cpu_ns) if is_plain else (),
+            full_collections=_full_collections() - full,
         )
 
     def usage(self) -> Usage:
@@ -373,6 +427,7 @@ class Meter:
             call = timed.call
 
             def calls() -> None:
+                self._made += iterations
                 for _ in repeat(None, iterations):
                     call()
                 if timed.finish is not None:
@@ -384,27 +439,75 @@ class Meter:
         self.workload.processed(0)
         return steps
 
+    def collecting_s(self, calls: int) -> float:
+        """Return the seconds a call that its full collections take with all of this process's objects; 0 without any.
+
+        Warming up has frozen these, so that the collector's own runs cost little in a slice. Those that the code asks
+        for are counted, over as many ``calls`` as there is time for: how often the collector runs by itself depends on
+        what is frozen.
+        """
+        __tracebackhide__ = True
+        asked = 0
+
+        def note(phase: str, info: dict[str, int]) -> None:
+            nonlocal asked
+            by_itself = gc.isenabled() and gc.get_count()[0] > gc.get_threshold()[0]
+            asked += phase == "start" and info["generation"] == len(gc.get_threshold()) - 1 and not by_itself
+
+        calls = max(1, min(calls, int(_COLLECTING_S / max(self._call_s, 1e-9))))
+        gc.callbacks.append(note)
+        try:
+            with quiet():
+                for _ in repeat(None, calls):
+                    if self.workload.setup is not None:
+                        self.workload.setup()
+                    self.workload.call()
+        finally:
+            gc.callbacks.remove(note)
+        self._made += calls
+        self.workload.processed(0)
+        if not asked:
+            return 0.0
+        frozen_ns = self._collection_ns()
+        gc.unfreeze()
+        gc.collect()
+        whole_ns = self._collection_ns()
+        gc.freeze()
+        return asked / calls * max(0, whole_ns - frozen_ns) / 1e9
+
+    def _collection_ns(self) -> int:
+        taken_ns = []
+        for _ in range(3):
+            start_ns = self.clocks.cpu_ns()
+            gc.collect()
+            taken_ns.append(self.clocks.cpu_ns() - start_ns)
+        return min(taken_ns)
+
     def thaw(self) -> None:
         """Give the objects frozen by warming up back to the collector, and release what the fixture made."""
         gc.unfreeze()
         self.workload.close()
 
-    def _rounds(self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int) -> tuple[list[int], int]:
+    def _rounds(
+        self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int
+    ) -> tuple[list[int], list[int]]:
         """Time each round by itself; its setup runs before the clock is read, and unrecorded.
 
-        With the nanoseconds of each are the CPU's of all together, of long calls only.
+        With the nanoseconds of each are the CPU's, where rounds are so long that reading that clock costs nothing.
         """
         __tracebackhide__ = True
         wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
         rounds_ns: list[int] = []
-        rounds_cpu_ns = 0
+        rounds_cpu_ns: list[int] = []
+        reads_cpu = shape.long or self._call_s * shape.iterations >= _CPU_ROUND_S
         for _ in range(shape.rounds):
             if timed.setup is not None:
                 timed.setup()
             with nullcontext() if trace is None else trace.recording():
-                start_cpu_ns = cpu_ns() if shape.long else 0
+                start_cpu_ns = cpu_ns() if reads_cpu else 0
                 taken_ns = round_ns(timed, shape.iterations, wall_ns, extra_steps)
-                rounds_cpu_ns += cpu_ns() - start_cpu_ns if shape.long else 0
+                if reads_cpu:
+                    rounds_cpu_ns.append(cpu_ns() - start_cpu_ns)
             rounds_ns.append(taken_ns)
         return rounds_ns, rounds_cpu_ns
 
@@ -412,6 +515,11 @@ class Meter:
 def _collections() -> int:
     """Return how often the garbage collector has run in this process."""
     return sum(generation["collections"] for generation in gc.get_stats())
+
+
+def _full_collections() -> int:
+    """Return how often all generations of objects have been collected in this process."""
+    return int(gc.get_stats()[-1]["collections"])
 
 
 def _waits() -> int:

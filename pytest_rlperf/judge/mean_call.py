@@ -1,0 +1,120 @@
+"""The mean call of every process: what a minority of its calls adds to the typical one.
+
+Processes begin alike, with equal seeds and as many calls before the first slice. So what the code does on a call, a
+reset or a table that grows, comes at the same call in each, and what the machine adds does not: a round is dear where
+it is dear in two thirds of the processes or more, and is cut where it was not so slow in those.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_rlperf.model.live import PairRecord, RareCalls
+from pytest_rlperf.model.measured import Rounds, WorkerRecord
+
+_DEAR = 1.1  # times the usual round: noise that comes at the same call of so many processes is rarely so large
+_CUT = 1.5  # times the least that the same round took in those processes
+_HALF = 0.5  # of what the dearest rounds add: rounds beside them may take a little longer, with cold caches
+_NEAR_ROUNDS = 31  # the usual round is that of so many around it, between which the machine's pace changes little
+_TRIM = 0.3  # as of a pair's typical figure, which the mean is a multiple of
+
+_Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
+
+
+class _Found(NamedTuple):
+    """One process: its mean round, the share of its rounds that are the dearest, and what one of these takes.
+
+    Both times are multiples of the usual round.
+    """
+
+    mean: float = 1.0
+    share: float = 0.0
+    dearest: float = 1.0
+
+
+def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | None]) -> list[WorkerRecord]:
+    """Return the workers of one side, each with its mean call as a multiple of its typical one; None where unknown."""
+    if None in rounds or len(rounds) < 2:
+        return list(workers)
+    return [
+        replace(worker, rare=found.mean + worker.collecting_s / worker.wall.call_s)
+        for worker, found in zip(workers, _find(rounds), strict=True)
+    ]
+
+
+def pairs_with_mean_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds | None]]) -> list[PairRecord]:
+    """Return the pairs with the mean calls of both sides."""
+    base, head = (
+        with_mean_calls([getattr(record, side) for record in records], _of_side(rounds, place))
+        for place, side in enumerate(("base", "head"))
+    )
+    return [replace(record, base=ours, head=theirs) for record, ours, theirs in zip(records, base, head, strict=True)]
+
+
+def rare_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds | None]]) -> RareCalls | None:
+    """Return how long the rare calls take of the side whose mean call they lengthen the most; None without any."""
+    if any(None in each for each in rounds):
+        return None
+    found = [_find(_of_side(rounds, place)) for place in (0, 1)]
+    means, shares, dearest = (
+        [statistics.median(each[field] for each in side) for side in found] for field in range(len(_Found._fields))
+    )
+    most = int(means[1] >= means[0])
+    if not shares[most]:
+        return None
+    calls_s = [statistics.median(getattr(record, side).wall.call_s for record in records) for side in ("base", "head")]
+    iterations = next(each.iterations for each in _of_side(rounds, most) if each is not None)
+    takes_s = [call_s * (1 + iterations * (dear - 1)) for call_s, dear in zip(calls_s, dearest, strict=True)]
+    return RareCalls(iterations / shares[most], *takes_s)
+
+
+def _of_side(rounds: Sequence[Sequence[Rounds | None]], place: int) -> list[Rounds | None]:
+    return [each[place] for each in rounds]
+
+
+def _find(rounds: Sequence[Rounds | None]) -> list[_Found]:
+    """Return what each process of one side shows, beside the others."""
+    processes: list[_Slices] = [{} if each is None else _relative(each) for each in rounds]
+    least: dict[int, NDArray[np.float64]] = {}
+    for start in {start for slices in processes for start in slices}:
+        same = [slices[start] for slices in processes if start in slices]
+        if len(same) > 1:
+            least[start] = np.sort(same, axis=0)[(len(same) - 1) // 3]
+    return [_mean(slices, least) for slices in processes]
+
+
+def _mean(slices: _Slices, least: _Slices) -> _Found:
+    starts = [start for start in slices if start in least]
+    if not starts:
+        return _Found()
+    own, others = (np.concatenate([each[start] for start in starts]) for each in (slices, least))
+    is_dear = others > _DEAR
+    if not is_dear.any():
+        return _Found()
+    cut, share = np.minimum(own, _CUT * others), float(is_dear.mean())
+    ordinary = 1.0 if is_dear.all() else float(np.median(own[~is_dear]))
+    adds = np.where(is_dear, others - 1, 0.0)
+    is_dearest = adds >= _HALF * float((adds**2).sum() / adds.sum())
+    mean = share * float(cut[is_dear].mean()) + (1 - share) * ordinary
+    return _Found(mean, float(is_dearest.mean()), float(cut[is_dearest].mean()))
+
+
+def _relative(rounds: Rounds) -> _Slices:
+    """Return the rounds of every slice as multiples of the usual round around it."""
+    by_slice = np.asarray(rounds.rounds_ns, float).reshape(len(rounds.starts), -1)
+    figures = by_slice.mean(axis=1) if rounds.is_mean else np.median(by_slice, axis=1)
+    near = math.ceil(_NEAR_ROUNDS / by_slice.shape[1]) // 2
+    usual = [_trimmed(figures[max(0, place - near) : place + near + 1]) for place in range(len(figures))]
+    return {start: row / level for start, row, level in zip(rounds.starts, by_slice, usual, strict=True)}
+
+
+def _trimmed(values: NDArray[np.float64]) -> float:
+    cut = int(_TRIM * len(values))
+    return float(np.sort(values)[cut : len(values) - cut].mean())

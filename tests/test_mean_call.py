@@ -1,0 +1,179 @@
+"""The mean call: what rare calls of the code add is in it, and what the machine adds is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import builders
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from wording import Wording
+
+from pytest_rlperf.judge.mean_call import pairs_with_mean_calls, rare_calls, with_mean_calls
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.live import Live, PairRecord, RareCalls, are_unrepeated, log_ratios
+from pytest_rlperf.model.measured import Rounds
+from pytest_rlperf.report.tables import verdict_table
+from pytest_rlperf.report.wording import message, rare_text
+
+SLICES, ROUNDS, USUAL_NS = 20, 80, 90_000
+Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+
+def steady(generator: np.random.Generator, rounds: int) -> NDArray[np.float64]:
+    """Return the times of rounds on a quiet machine, which differ by a few percent."""
+    return generator.normal(1.0, 0.03, rounds)
+
+
+def shared(generator: np.random.Generator, rounds: int) -> NDArray[np.float64]:
+    """Return them on a CPU that others use: one round of fifty waits for a turn of theirs, and stretches are slower."""
+    held_up = 40 * (generator.random(rounds) < 0.02)
+    pace = np.repeat(1 + 0.3 * (generator.random(rounds // ROUNDS) < 0.3), ROUNDS)
+    return steady(generator, rounds) * pace + held_up
+
+
+def process(seed: int, noise: Noise, times: Callable[[int], float], start: int = 100, iterations: int = 1) -> Rounds:
+    """Return the rounds of a process, whose calls of these numbers take ``times`` as long as usual."""
+    starts = [start + number * ROUNDS * iterations for number in range(SLICES)]
+    calls = [first + number * iterations for first in starts for number in range(ROUNDS)]
+    work = np.array([sum(times(call + each) for each in range(iterations)) / iterations for call in calls])
+    taken = work * noise(np.random.default_rng(seed), len(calls))
+    return Rounds(iterations, tuple(starts), tuple(int(USUAL_NS * each) for each in taken), is_mean=False)
+
+
+def compared(
+    base: Callable[[int], float], head: Callable[[int], float], noise: Noise, pairs: int = 3
+) -> list[PairRecord]:
+    """Return pairs whose typical calls take as long on both sides."""
+    rounds = [[process(2 * pair, noise, base), process(2 * pair + 1, noise, head)] for pair in range(pairs)]
+    return pairs_with_mean_calls([builders.pair(0.0)] * pairs, rounds)
+
+
+def each(period: int, dear: float) -> Callable[[int], float]:
+    """Return the times of calls, one of ``period`` of which takes ``dear`` times as long as the others."""
+    return lambda call: 1.0 if call % period else dear
+
+
+@pytest.mark.parametrize("noise", [steady, shared])
+@pytest.mark.parametrize(
+    ("base", "head", "change"),
+    [
+        pytest.param(each(50, 20.0), each(50, 20.0), 0.0, id="unchanged"),
+        pytest.param(each(50, 20.0), each(50, 26.0), 6 / (50 + 19), id="one call of fifty 30 % dearer"),
+        pytest.param(each(1, 1.0), each(12, 4.0), 3 / 12, id="every twelfth call does more"),
+        pytest.param(each(1, 1.0), each(400, 200.0), 199 / 400, id="one call of four hundred"),
+        pytest.param(each(60, 1000.0), each(60, 2.0), -998 / 1059, id="a reset that got faster"),
+    ],
+)
+def test_rare_calls_are_in_the_change(
+    base: Callable[[int], float], head: Callable[[int], float], change: float, noise: Noise
+) -> None:
+    """The change is that of all time over all calls, on a quiet machine and on one that others use."""
+    for ratio in log_ratios(compared(base, head, noise)):
+        assert math.expm1(ratio) == pytest.approx(change, abs=0.02, rel=0.1)
+
+
+def test_a_change_of_typical_calls_is_one_of_the_mean_call_too() -> None:
+    """What rare calls add comes to what typical ones have changed by."""
+    pairs = compared(each(50, 20.0), each(50, 26.0), steady)
+    slower = [replace(pair, wall_log_ratio=0.1, cpu_log_ratio=0.1) for pair in pairs]
+    for ratio, more in zip(log_ratios(pairs), log_ratios(slower), strict=True):
+        assert more == pytest.approx(ratio + 0.1)
+
+
+def test_the_machine_alone_changes_nothing() -> None:
+    """Sixty comparisons of equal code on a shared CPU: what rounds add differs by under one percent."""
+    errors: list[float] = []
+    for seed in range(60):
+        rounds = [
+            [process(10_000 * seed + 2 * pair + side, shared, each(1, 1.0)) for side in (0, 1)] for pair in range(3)
+        ]
+        errors += log_ratios(pairs_with_mean_calls([builders.pair(0.0)] * 3, rounds))
+    assert np.std(errors) < 0.01
+    assert abs(np.mean(errors)) < 0.002
+
+
+def test_processes_that_made_other_calls_show_no_mean_call() -> None:
+    """A round has no other to be compared with where no process made the same calls."""
+    apart = [process(seed, steady, each(50, 20.0), start=100_000 * seed) for seed in range(3)]
+    assert [worker.rare for worker in with_mean_calls([builders.worker()] * 3, apart)] == [1.0] * 3
+
+
+@pytest.mark.parametrize("rounds", [[None, None], [process(1, steady, each(50, 20.0))]], ids=["a device", "one"])
+def test_a_mean_call_is_unknown_without_rounds_to_compare(rounds: list[Rounds | None]) -> None:
+    """On a device slices may have been retaken; one process cannot tell its own rare calls from the machine's."""
+    assert with_mean_calls([builders.worker()] * len(rounds), rounds) == [builders.worker()] * len(rounds)
+
+
+def test_collections_are_part_of_the_mean_call() -> None:
+    """What full collections cost with all of a process's objects is added to its calls."""
+    rounds = [process(seed, steady, each(1, 1.0)) for seed in range(3)]
+    collecting = replace(builders.worker(), collecting_s=14 * builders.worker().wall.call_s)
+    assert [worker.rare for worker in with_mean_calls([collecting] * 3, rounds)] == [pytest.approx(15.0)] * 3
+
+
+@pytest.mark.parametrize("iterations", [1, 16])
+def test_rare_calls_are_described(iterations: int) -> None:
+    """One of so many calls takes so long; that the call after it finds cold caches makes it no other one."""
+
+    def with_cold_caches(dear: float) -> Callable[[int], float]:
+        return lambda call: dear if call % 320 == 0 else 1.0 + 0.15 * (call % 320 <= iterations)
+
+    rounds = [
+        [
+            process(2 * pair + side, steady, with_cold_caches(dear), start=320, iterations=iterations)
+            for side, dear in enumerate((9.0, 101.0))
+        ]
+        for pair in range(3)
+    ]
+    found = rare_calls([builders.pair(0.0)] * 3, rounds)
+    call_s = builders.pair(0.0).base.wall.call_s
+    assert found is not None
+    assert found.one_of == pytest.approx(320)
+    assert found.head_s == pytest.approx(101 * call_s, rel=0.1)
+    assert found.base_s == pytest.approx(9 * call_s, rel=0.3)
+
+
+def test_no_rare_calls() -> None:
+    """Where no call is dearer than others in most processes, there is nothing to describe."""
+    rounds = [[process(2 * pair + side, shared, each(1, 1.0)) for side in (0, 1)] for pair in range(3)]
+    assert rare_calls([builders.pair(0.0)] * 3, rounds) is None
+
+
+def test_total_time_decides_where_calls_do_not_repeat() -> None:
+    """Dear calls at other places in each pair are in no call that pairs have in common, and all of them show it."""
+    hidden = [builders.pair(0.001, total_log_ratio=0.4) for _ in range(3)]
+    assert are_unrepeated(hidden)
+    assert log_ratios(hidden) == (0.4, 0.4, 0.4)
+    one_quiet = [*hidden, builders.pair(0.001, total_log_ratio=0.02)]
+    assert not are_unrepeated(one_quiet)
+    assert log_ratios(one_quiet) == (0.001,) * 4
+
+
+def with_rare_calls(base: float, head: float, found: RareCalls | None = None) -> Outcome:
+    """Return a slower test whose mean calls are these multiples of its typical ones."""
+    own = builders.result(workers=(replace(builders.worker(), rare=head),) * 5)
+    theirs = builders.result(workers=(replace(builders.worker(), rare=base),) * 5)
+    pairs = (builders.pair(0.0, own.workers[0], own.workers[0]),) * 5
+    live = Live("main", "working tree", theirs, pairs, (), rare_calls=found)
+    return builders.outcome(own, builders.verdict(Status.SLOWER, head / base), live=live)
+
+
+def test_a_report_shows_both_calls_where_they_differ(wording: Wording) -> None:
+    """The row has both times and the items a second of the mean; a sentence says which calls are dear."""
+    outcome = with_rare_calls(1.05, 3.0, RareCalls(50.4, 0.002, 0.101))
+    assert outcome.result.items_per_s == pytest.approx(1 / 0.003)
+    (row,) = verdict_table([outcome]).rows
+    assert {"1.00 ms", "3.00 ms", "333"} <= {cell.text for cell in row}
+    assert "1 of 50 takes 101 ms, was 2.00 ms" in message(outcome)
+    assert [rare_text(outcome), rare_text(with_rare_calls(1.0, 1.5))] == wording
+
+
+def test_a_report_shows_one_call_where_they_agree() -> None:
+    """Up to a tenth of a call there is nothing to tell apart."""
+    outcome = with_rare_calls(1.0, 1.09, RareCalls(50.4, 0.002, 0.005))
+    assert rare_text(outcome) == ""
+    assert "mean" not in [column.title for column in verdict_table([outcome]).columns]
