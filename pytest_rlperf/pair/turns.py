@@ -35,6 +35,7 @@ from pytest_rlperf.wire import PriceCollections, Slow, Taken, TakePair, WarmAll,
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.3  # likewise, where its own error is small already: what disturbs a machine lasts for longer
+PAIR_ROUNDS = 13  # likewise, in PAIR_S at the most: what happens on one call of twelve is in a pair
 PAIR_TRIM = 0.3  # of ratios, at each end: while others use the core, pace jumps between many of the slices
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so that their mean errs by so much more than it seems
@@ -171,14 +172,14 @@ class Pair:
                 worker.place([order.cpu])
         pace = BlockPace(order.share_s - self._warm_s, PAIR_S, self._clock, least=PAIR_BLOCKS, traced_blocks=1.0)
         usages, watch = [self._usages(self._blocks)] if order.reads else [], OtherWorkWatch(self._run)
-        while not (pace.elapsed_s >= PAIR_LEAST_S and self._log_ratios(by_wall).error() < order.enough_error):
-            if not pace.begins():
-                break
+        while pace.begins():
             self._blocks.append(self._block(SliceKind.PLAIN))
             if pace.traces():
                 self._traced.append(self._block(SliceKind.TRACED))
             if usages and len(self._blocks) >= max(_READ_FIRST, 2 * usages[-1].blocks):
                 usages.append(self._usages(self._blocks))
+            if self._has_enough(pace.elapsed_s, order.enough_error):
+                break
         if usages and len(self._blocks) > usages[-1].blocks:
             usages.append(self._usages(self._blocks))
         other_work = watch.seen()
@@ -187,6 +188,12 @@ class Pair:
         self._idle.begin([self._base, self._head])
         sides = [slices_of(self._blocks, side) for side in ("base", "head")]
         return Taken(record, self._traced, rounds_of(sides, is_mean=self._warm[0].shape.long))
+
+    def _has_enough(self, elapsed_s: float, enough_error: float) -> bool:
+        """Whether the slices so far are enough for the pair's figure."""
+        rounds = len(self._blocks) * self._warm[0].shape.rounds
+        is_short = elapsed_s < PAIR_LEAST_S or (rounds < PAIR_ROUNDS and elapsed_s < PAIR_S)
+        return not is_short and self._log_ratios(by_wall).error() < enough_error
 
     def _block(self, kind: SliceKind) -> Block:
         """Have both workers take a slice."""
