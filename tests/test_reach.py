@@ -114,6 +114,35 @@ def test_a_run_ends_with_the_changed_functions_that_no_test_runs(changed: tuple[
     assert len(run.notes("Buffer.save (lib.py:14)")) == 1
 
 
+def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_path: Path) -> None:
+    """Whatever its observers have shown: it is the same only if it has passed."""
+    tests = """
+        import os
+        import signal
+        import pytest
+        from lib import Buffer
+
+        @pytest.fixture(params=["exits", "crashes", "closes"])
+        def buffer(request):
+            yield Buffer()
+            if request.param == "exits":
+                os._exit(0)
+            if request.param == "crashes":
+                os.kill(os.getpid(), signal.SIGSEGV)
+
+        def test_grow(rlperf, buffer):
+            rlperf(buffer.grow)
+    """
+    example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": tests})
+    example.commit()
+    example.write({"lib.py": LIB.format(sample="1", save="2")})
+    run = example.pytest(*QUICK, "-v", code=FAILED)
+    names = ("exits", "crashes", "closes")
+    assert [run.statuses[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "SAME"], run.text
+    assert [run.outcomes[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "PASSED"]
+    assert not run.notes("new interpreters")
+
+
 def test_reach_off_measures_all(tmp_path: Path) -> None:
     """By the command line or, as here, by the settings; a comment is a difference then."""
     example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": TESTS})

@@ -84,8 +84,8 @@ class TestInLane:
 
     @property
     def is_over(self) -> bool:
-        """Whether the test has its results, or never will."""
-        return self.judged is not None or bool(self.failure)
+        """Whether the test has its results, which it has once its reporter has ended it, or never will."""
+        return self.done is not None or bool(self.failure)
 
     @property
     def is_touched(self) -> bool | None:
