@@ -322,10 +322,14 @@ class WarmUp(Order, frozen=True):
 
 
 class Observe(Order, frozen=True):
-    """Call the component until that has run and read nothing new for a while, in about ``limit_s``."""
+    """Call the component until that has run and read nothing new for a while, in about ``limit_s``.
+
+    The process ``searches`` its objects after that, or does not.
+    """
 
     answer: ClassVar[Any] = Footprint
     limit_s: float
+    searches: bool
 
 
 class Slow(Order, frozen=True):
@@ -560,6 +564,7 @@ class ObserveAll(Order, frozen=True):
 
     answer: ClassVar[Any] = list[Footprint]
     limit_s: float
+    searches: bool
 
 
 class Relay(Order, frozen=True):

@@ -17,7 +17,9 @@ class Footprint:
     importing them. ``functions`` are the first lines of the functions that it has executed, by their files. ``modules``
     are those from elsewhere that it has loaded for itself. What its ``children`` did is not known. It is ``whole``
     unless functions may have run that nothing has noted, in threads of native code for one. Where code of it is
-    ``compiled`` from functions, these run unnoticed.
+    ``compiled`` from functions, these run unnoticed. Functions are ``kept`` where something refers to them that may
+    run something else in their place, and ``annotated`` where somebody has read their annotations. ``special`` are the
+    files that no ordinary loader has loaded.
     """
 
     files: list[str]
@@ -27,6 +29,9 @@ class Footprint:
     modules: list[str] = field(default_factory=list)
     whole: bool = True
     compiled: bool = False
+    kept: Mapping[str, list[int]] = field(default_factory=dict)
+    annotated: Mapping[str, list[int]] = field(default_factory=dict)
+    special: list[str] = field(default_factory=list)
 
 
 class Kind(str, enum.Enum):

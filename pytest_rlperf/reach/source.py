@@ -1,7 +1,7 @@
 """A source file by its parts, each by what it does when it runs: functions, and the bodies of classes and the module.
 
-Docstrings, annotations of functions, comments and layout do nothing. An import does what the part does that uses the
-name it binds.
+Docstrings, comments and layout do nothing, and neither do annotations where nothing reads them. An import does what the
+part does that uses the name it binds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -21,14 +21,29 @@ _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _NAMES_ALONE = {"__all__", "__version__"}  # which no code under measurement computes with
 _OF_TYPES = ("typing:", "typing_extensions:", "collections.abc:", "types:")
-# Bases whose classes make no fields of annotations. Any other may, or have a base that does.
-_PLAIN = {"ABC", "BaseException", "Enum", "Exception", "Generic", "IntEnum", "object"}
-# Decorators that run the function itself wherever they run anything. Others may compile it, or keep it for later.
-_TRANSPARENT = {
-    *("abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "deleter", "final", "fixture"),
-    *("getter", "inference_mode", "lru_cache", "no_grad", "overload", "override", "property", "setter"),
-    *("staticmethod", "wraps"),
+_MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
+MAIN = "__main__"
+"""The name of the body that runs where a module is run as a program."""
+_BUILTINS = "builtins"
+# Bases whose classes make no fields of annotations, by their packages. Any other may, or have a base that does.
+_PLAIN = {
+    _BUILTINS: {"BaseException", "Exception", "object"},
+    **{"abc": {"ABC"}, "enum": {"Enum", "IntEnum"}, "typing": {"Generic"}, "typing_extensions": {"Generic"}},
 }
+# Decorators that run the function itself, or the methods of a class, wherever they run anything, by their packages.
+# Others may compile it, or keep it for later, and read its annotations.
+_OF_TYPING = {"final", "overload", "override", "runtime_checkable"}
+_OF_ATTRS, _OF_CLASSES = {"attrs", "define", "frozen", "mutable", "s"}, {"dataclass"}
+_TRANSPARENT = {
+    _BUILTINS: {"classmethod", "property", "staticmethod"},
+    **{"abc": {"abstractmethod"}, "contextlib": {"contextmanager"}, "enum": {"unique"}, "pytest": {"fixture"}},
+    "functools": {"cache", "cached_property", "lru_cache", "total_ordering", "wraps"},
+    "torch": {"inference_mode", "no_grad"},
+    **dict.fromkeys(("typing", "typing_extensions"), _OF_TYPING),
+    **dict.fromkeys(("attr", "attrs"), _OF_ATTRS),
+    **dict.fromkeys(("chex", "dataclasses", "flax"), _OF_CLASSES),
+}
+_OF_PROPERTIES = {"deleter", "getter", "setter"}
 
 
 @dataclass(frozen=True)
@@ -36,9 +51,9 @@ class Part:
     """A function with all that it contains, or a body without its functions and classes.
 
     It reaches from ``first``, that of its first decorator, to ``last``; ``line`` has its name. ``runs`` is what it
-    does, as text, and ``names`` are those that it uses. A function is ``kept`` where a decorator may have it run as
-    something else. ``text`` is its source. The ``order`` of a body is that of its statements, imports, classes and kept
-    functions: the first may have an effect on the others.
+    does, as text, and ``names`` are those that it uses. A function is ``kept`` where a decorator, of it or of its
+    class, may have it run as something else. ``text`` is its source. The ``order`` of a body is that of its statements,
+    imports, classes and kept functions: the first may have an effect on the others.
     """
 
     kind: Kind
@@ -54,15 +69,19 @@ class Part:
 
 
 class Source:
-    """The parts of a file by name, of which there may be several, and the names that its imports bind."""
+    """The parts of a file by name, of which there may be several, and the names that its imports bind.
 
-    def __init__(self, text: str) -> None:
+    Annotations are parts of what runs where they are ``annotated``.
+    """
+
+    def __init__(self, text: str, *, annotated: bool = False) -> None:
         self.parts: dict[tuple[str, int], Part] = {}
         self.imports: dict[str, list[str]] = {}
         self._lines = text.split("\n")
         self._times: Counter[tuple[str, Kind]] = Counter()
         tree = ast.parse(text)
-        _AsItRuns().visit(tree)
+        self._bound = _Bound(tree)
+        _AsItRuns(self._bound, annotated=annotated).visit(tree)
         tree.body, order = self._taken(tree.body, "", at_top=True)
         self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
 
@@ -77,24 +96,31 @@ class Source:
     # ------------------------------------------------------------------ taking it apart
 
     def _taken(
-        self, body: Iterable[ast.stmt], prefix: str, *, at_top: bool = False
+        self, body: Iterable[ast.stmt], prefix: str, *, at_top: bool = False, kept: bool = False
     ) -> tuple[list[ast.stmt], list[str]]:
-        """Take functions and classes out of a body, and imports where it is the module's; return the rest and order."""
+        """Take functions and classes out of a body, and imports where it is the module's; return the rest and order.
+
+        The functions are ``kept`` where the body is that of a class whose decorator may keep them.
+        """
         rest: list[ast.stmt] = []
         order: list[str] = []
         for node in body:
             if isinstance(node, _Function):
-                self._add(Kind.FUNCTION, f"{prefix}{node.name}", node, _first(node), node.lineno, node.end_lineno or 0)
-                order += [f"def {node.name}"] * _is_kept(node)
+                name, last, is_kept = f"{prefix}{node.name}", node.end_lineno or 0, self._bound.is_kept(node)
+                self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=kept or is_kept)
+                order += [f"def {node.name}"] * is_kept
                 if node.name.startswith("__"):  # Python asks whether a class has it
                     rest.append(_mark(node.name))
             elif isinstance(node, ast.ClassDef):
                 name, last = f"{prefix}{node.name}", node.end_lineno or 0
-                node.body, inner = self._taken(node.body, f"{name}.")
+                node.body, inner = self._taken(node.body, f"{name}.", kept=self._bound.is_kept(node))
                 self._add(Kind.BODY, name, node, _first(node), node.lineno, last, inner)
                 order.append(f"class {node.name}")
             elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
                 order += [] if _is_of_python(node) else [ast.dump(node)]
+            elif at_top and _is_main(node):
+                self._take_nested(node, prefix)
+                self._add(Kind.BODY, MAIN, node, node.lineno, node.lineno, node.end_lineno or 0)
             elif not (isinstance(node, ast.Assign) and _targets(node) <= _NAMES_ALONE):
                 self._take_nested(node, prefix)
                 rest.append(node)
@@ -111,14 +137,22 @@ class Source:
                     setattr(owner, field, [*self._taken(block, prefix)[0], *marks])
 
     def _add(
-        self, kind: Kind, name: str, node: ast.AST, first: int, line: int, last: int, order: Iterable[str] = ()
+        self,
+        kind: Kind,
+        name: str,
+        node: ast.AST,
+        first: int,
+        line: int,
+        last: int,
+        order: Iterable[str] = (),
+        *,
+        kept: bool = False,
     ) -> None:
         names = frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
         text = "\n".join(self._lines[first - 1 : last])
-        is_kept = isinstance(node, _Function) and _is_kept(node)
         self._times[name, kind] += 1
         key = name, self._times[name, kind] * (1 if kind is Kind.FUNCTION else -1)
-        self.parts[key] = Part(kind, name, first, line, last, ast.dump(node), names, is_kept, text, tuple(order))
+        self.parts[key] = Part(kind, name, first, line, last, ast.dump(node), names, kept, text, tuple(order))
 
     def _add_import(self, node: ast.Import | ast.ImportFrom) -> bool:
         """Note the names that an import binds; False where these are not known."""
@@ -132,10 +166,10 @@ class Source:
 
 
 @functools.cache
-def source_of(path: str) -> Source | None:
+def source_of(path: str, *, annotated: bool = False) -> Source | None:
     """Return the source at a path, one without parts where there is no file, None where it cannot be taken apart."""
     try:
-        return Source(Path(path).read_text(encoding="utf-8"))
+        return Source(Path(path).read_text(encoding="utf-8"), annotated=annotated)
     except FileNotFoundError:
         return Source("")
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError, RecursionError):
@@ -207,38 +241,96 @@ def _first_difference(was: str, now: str) -> int:
 # --------------------------------------------------------------------------- syntax trees
 
 
+class _Bound:
+    """What the names of a file are bound to, wherever it binds them: a class or a decorator is known by what it is."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._origins: dict[str, set[str]] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Import():
+                    for alias in node.names:
+                        self._add(alias.asname or alias.name.partition(".")[0], alias.name)
+                case ast.ImportFrom():
+                    for alias in node.names:
+                        self._add(alias.asname or alias.name, f"{'.' * node.level}{node.module or ''}.{alias.name}")
+                case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._add(node.name, f".{type(node).__name__}")
+                case ast.Name(ctx=ast.Store()):
+                    self._add(node.id, ".")
+
+    def _add(self, name: str, origin: str) -> None:
+        self._origins.setdefault(name, set()).add(origin)
+
+    def is_of(self, node: ast.expr, known: Mapping[str, Collection[str]]) -> bool:
+        """Whether an expression names one of what is ``known``, by its package, for certain."""
+        root, _, rest = ast.unparse(node).partition(".")
+        if root not in self._origins:
+            return not rest and "*" not in self._origins and root in known[_BUILTINS]
+        if len(self._origins[root]) > 1:
+            return False
+        package, _, inner = f"{next(iter(self._origins[root]))}{'.' * bool(rest)}{rest}".partition(".")
+        return inner.rpartition(".")[2] in known.get(package, ())
+
+    def is_class(self, name: str) -> bool:
+        """Whether a name is bound to classes of this file alone."""
+        return self._origins.get(name) == {".ClassDef"}
+
+    def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+        """Whether a decorator may have something else run in a function's place, or a method's, made of it."""
+        called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+        return not all(
+            self.is_of(each, _TRANSPARENT) or (isinstance(each, ast.Attribute) and each.attr in _OF_PROPERTIES)
+            for each in called
+        )
+
+
 class _AsItRuns(ast.NodeTransformer):
-    """Leaves of a tree what runs: no docstring, no annotation but of fields, nothing for type checkers alone."""
+    """Leaves of a tree what runs: no docstring, nothing for type checkers alone.
 
-    _makes_fields = False  # of the annotations around
+    Annotations stay where they make fields, where a decorator may read them, and anywhere where they are ``annotated``.
+    """
 
-    def __init__(self) -> None:
-        self._plain = {*_PLAIN}  # and classes of this file
+    def __init__(self, bound: _Bound, *, annotated: bool) -> None:
+        self._bound = bound
+        self._annotated = self._stays = annotated  # the latter of the annotations around
+        self._keeps = False  # of the class around
+        self._plain: set[str] = set()  # classes of this file
+        self._makers: set[str] = set()
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
-        return self._body_of(node, makes_fields=False)
+        return self._body_of(node, stays=False)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
-        makes_fields = bool(node.decorator_list or node.keywords or bases - self._plain)
-        if not makes_fields:
-            self._plain.add(node.name)
-        return self._body_of(node, makes_fields=makes_fields)
+        makes_fields = bool(node.decorator_list or node.keywords or not all(map(self._is_plain, node.bases)))
+        reads = any(getattr(each, "name", "") == "__init_subclass__" for each in node.body)  # those of its subclasses
+        (self._makers if makes_fields or reads else self._plain).add(node.name)
+        outside, self._keeps = self._keeps, self._bound.is_kept(node)
+        found = self._body_of(node, stays=makes_fields)
+        self._keeps = outside
+        return found
+
+    def _is_plain(self, base: ast.expr) -> bool:
+        base = base.value if isinstance(base, ast.Subscript) else base
+        name = getattr(base, "id", "")
+        is_own = self._bound.is_class(name) and name in self._plain - self._makers
+        return is_own or self._bound.is_of(base, _PLAIN)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        if not _is_kept(node):  # such a decorator may read annotations
+        stays = self._annotated or self._keeps or self._bound.is_kept(node)
+        if not stays:
             node.returns = None
             arguments = node.args
             named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
             for argument in filter(None, named):
                 argument.annotation = None
-        return self._body_of(node, makes_fields=False)
+        return self._body_of(node, stays=stays)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
         self.generic_visit(node)
-        if self._makes_fields:
+        if self._stays:
             return node
         if node.value is None:
             return None
@@ -250,24 +342,17 @@ class _AsItRuns(ast.NodeTransformer):
         return node.orelse if is_for_types else node
 
     def _body_of(
-        self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, makes_fields: bool
+        self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, stays: bool
     ) -> ast.AST:
         if ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-        outside, self._makes_fields = self._makes_fields, makes_fields
+        outside, self._stays = self._stays, stays or self._annotated
         self.generic_visit(node)
-        self._makes_fields = outside
+        self._stays = outside
         return node
 
 
 _EMPTY = ast.dump(ast.Module([], []))
-
-
-def _is_kept(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a decorator may have something else run in a function's place, made of it."""
-    called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
-    names = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in called)
-    return not _TRANSPARENT.issuperset(names)
 
 
 def _is_layout(node: ast.Import | ast.ImportFrom) -> bool:
@@ -276,6 +361,11 @@ def _is_layout(node: ast.Import | ast.ImportFrom) -> bool:
 
 def _first(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
     return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """Whether a statement runs only where its module is run as a program."""
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in _MAIN_TESTS
 
 
 def _targets(node: ast.Assign) -> set[str]:

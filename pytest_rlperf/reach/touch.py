@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import ChangedPart, Footprint, Kind, Touched
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.reach.source import Part, changed_parts, source_of
+from pytest_rlperf.reach.source import MAIN, Part, changed_parts, source_of
 from pytest_rlperf.sides.reads import Reads, places_of
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
@@ -76,14 +76,24 @@ class Change:
     def _reached_in(self, file: str, places: tuple[str, str], base: Footprint, head: Footprint) -> Reached:
         """Return what processes of both sides have reached in a source that differs."""
         executes, may = list[ChangedPart](), list[ChangedPart]()
-        lines = [each.functions.get(path, ()) for each, path in zip((base, head), places, strict=True)]
+        sides = tuple(zip((base, head), places, strict=True))
+        lines, kept, annotated = (
+            [getattr(each, what).get(path, ()) for each, path in sides] for what in ("functions", "kept", "annotated")
+        )
         unseen = not (base.whole and head.whole) or base.compiled or head.compiled
-        for part, was, now in _parts(file, *places):
-            self._found[part] = was, now
-            if _runs((was, now), lines):
+        is_special = any(path in each.special for each, path in sides)
+        known = set[ChangedPart]()
+        for part, was, now in _parts(file, *places, annotated=is_special):
+            both = self._found[part] = was, now
+            known.add(part)
+            is_kept = any(each is not None and each.kept for each in both) or _has(both, kept)
+            if part.name != MAIN and (part.kind is not Kind.FUNCTION or _has(both, lines)):
                 executes.append(part)
-            elif unseen or any(each is not None and each.kept for each in (was, now)):
+            elif unseen or is_kept or part.name == MAIN:
                 may.append(part)
+        for part, was, now in _parts(file, *places, annotated=True):
+            if part not in known and _has((was, now), annotated):
+                (executes if _has((was, now), lines) else may).append(part)
         return Reached(tuple(executes), tuple(may))
 
     def touched(
@@ -155,17 +165,19 @@ def _by_extent(change: CounterChange) -> tuple[int, int, bool, str]:
     return -abs(more), -more, change.name.rpartition(".")[2].startswith("_"), change.name
 
 
-def _runs(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
-    """Whether a part has run on either side: a function where it was entered, a body where its module was loaded."""
-    for part, found in zip(both, lines, strict=True):
-        if part is not None and (part.kind is Kind.BODY or any(part.first <= line <= part.last for line in found)):
-            return True
-    return False
+def _has(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
+    """Whether a part of either side is a function that has one of that side's lines."""
+    return any(
+        part is not None and part.kind is Kind.FUNCTION and any(part.first <= line <= part.last for line in found)
+        for part, found in zip(both, lines, strict=True)
+    )
 
 
-def _parts(file: str, base: str, head: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
+def _parts(
+    file: str, base: str, head: str, *, annotated: bool = False
+) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
     """Yield the parts of a file that differ; the whole file where either side's cannot be taken apart."""
-    was, now = source_of(base), source_of(head)
+    was, now = (source_of(path, annotated=annotated) for path in (base, head))
     if was is None or now is None:
         whole = Part(Kind.BODY, "", 0, 0, 0, "", frozenset(), kept=False, text="")
         yield ChangedPart(Kind.FILE, file), whole, whole

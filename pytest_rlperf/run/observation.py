@@ -92,7 +92,7 @@ class _Looks:
             check_loaded(sides, *driver.loaded(checked))
             self._drivers.learn(*checked)
             for is_first in (True, False):
-                order = wire.ObserveAll(0.0 if is_first else self._limit_s())
+                order = wire.ObserveAll(0.0 if is_first else self._limit_s(), not is_first and self._searches)
                 base, head = yield from test.ask(driver, order)
                 self._add(base, head, is_first=is_first)
         except StoppedError:
@@ -104,6 +104,11 @@ class _Looks:
     def _limit_s(self) -> float:
         """Return how long calls go on after the first, which mostly settles what a test does."""
         return _LONGEST_S if self._reached.nothing else _BRIEF_S
+
+    @property
+    def _searches(self) -> bool:
+        """Whether objects may show that something of the change runs, of which nothing is known to."""
+        return self._reached.nothing and bool(self._read.differing)
 
     def _add(self, base: Footprint, head: Footprint, *, is_first: bool) -> None:
         """Add what both sides have run and read by now; ``is_first`` where both have made one call."""

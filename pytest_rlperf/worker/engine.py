@@ -150,11 +150,12 @@ class Engine:
                 return tally
             case wire.WarmUp():
                 return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels, calls=order.calls)
-            case wire.Observe(limit_s):
+            case wire.Observe(limit_s, searches):
                 assert self._observer is not None
                 assert self._recorder is not None
                 _call_until_settled(meter.workload, limit_s, self._observer, self._recorder)
-                found = _footprint_now(self._observer, self._recorder, self._loaded_files, self._alike)
+                known = self._observer, self._recorder, self._loaded_files, self._alike
+                found = _footprint_now(*known, searches=searches)
                 return replace(found, children=found.children or _had_children(self._ended))
             case wire.Slow():
                 return meter.slow_down(order.share, order.steps)

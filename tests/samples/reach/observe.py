@@ -76,12 +76,13 @@ class Observed:
         while time.monotonic() < end_s:
             call()
         gc.collect()
-        (self._found / f"{self._test}.json").write_text(json.dumps([asdict(first), asdict(self._footprint())]))
+        looks = [asdict(first), asdict(self._footprint(searches=True))]
+        (self._found / f"{self._test}.json").write_text(json.dumps(looks))
 
-    def _footprint(self):
+    def _footprint(self, *, searches=False):
         """Return what this process has run and read, as an engine does."""
         running, ended = children_seen()
-        found = footprint(self._observer, self._recorder, self._loaded_files, self._alike)
+        found = footprint(self._observer, self._recorder, self._loaded_files, self._alike, searches=searches)
         return replace(found, children=found.children or running > 0 or ended > self._ended)
 
 

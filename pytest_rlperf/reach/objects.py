@@ -1,0 +1,85 @@
+"""What the functions of a process are as objects: who keeps them, and whether somebody has read their annotations.
+
+A compiler reads a function, keeps it, and runs something else in its place, which nothing sees run.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gc
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from types import CellType, FrameType, FunctionType
+from typing import NamedTuple
+
+from pytest_rlperf.sides.observer import is_below
+
+# What runs the very function that it keeps, in Python's own loop, where it runs anything.
+_TRANSPARENT = (
+    *(CellType, FrameType, classmethod, property, staticmethod, functools.cached_property, functools.partial),
+    type(functools.cache(len)),
+)
+_ORDINARY = ("_frozen_importlib", "importlib.", "zipimport", "_pytest.assertion.")  # loaders that run a module as it is
+_LinesByFile = dict[str, list[int]]
+
+
+class AsObjects(NamedTuple):
+    """The first lines of functions by their files: those ``kept``, and those of which annotations were ``read``."""
+
+    kept: _LinesByFile
+    read: _LinesByFile
+
+
+def functions_as_objects(below: tuple[str, ...]) -> AsObjects:
+    """Return what is known of the functions whose files are ``below`` some places, by a look at all objects."""
+    gc.unfreeze()  # frozen objects are in no list
+    found = [each for each in gc.get_objects() if type(each) is FunctionType]
+    functions = {id(each): each for each in found if is_below(each.__code__.co_filename, below)}
+    del found
+    holders = gc.get_referrers(*functions.values()) if functions else []
+    others = {id(functions), *(id(each.__defaults__) for each in functions.values())}
+    kept = {each for holder in holders if id(holder) not in others for each in _kept_by(holder, functions)}
+    read = (number for number, each in functions.items() if _is_read(each))
+    return AsObjects(*(_lines([functions[number] for number in each]) for each in (kept, read)))
+
+
+def _kept_by(holder: object, functions: Mapping[int, FunctionType]) -> Iterable[int]:
+    """Return the functions that an object keeps which is no module, no class, and nothing that runs them itself."""
+    if isinstance(holder, _TRANSPARENT):
+        return ()
+    if type(holder) is dict:
+        if _is_namespace(holder):
+            return ()
+        # Any wrapper names what it wraps: how it runs that is for whatever else keeps it.
+        return [id(each) for name, each in holder.items() if id(each) in functions and name != "__wrapped__"]
+    return [id(each) for each in gc.get_referents(holder) if id(each) in functions]
+
+
+def _is_namespace(names: Mapping[object, object]) -> bool:
+    """Whether a dict has the names of a module or a class, or what a cached property has."""
+    is_class = "__module__" in names and ("__doc__" in names or "__qualname__" in names)
+    return is_class or "__builtins__" in names or "__spec__" in names or {"func", "attrname"} <= names.keys()
+
+
+def _is_read(function: FunctionType) -> bool:
+    """Whether somebody has read a function's annotations: only then they become a dict."""
+    inner = gc.get_referents(function)
+    others = (function.__globals__, vars(builtins), function.__kwdefaults__, vars(function))
+    return any(type(each) is dict and not any(each is other for other in others) for each in inner)
+
+
+def _lines(functions: Iterable[FunctionType]) -> _LinesByFile:
+    lines: dict[str, set[int]] = {}
+    for each in functions:
+        lines.setdefault(each.__code__.co_filename, set()).add(each.__code__.co_firstlineno)
+    return {file: sorted(found) for file, found in lines.items()}
+
+
+def specially_loaded(loaded: Mapping[str, str]) -> Collection[str]:
+    """Return the files, of those by modules, whose loader may make something else of them than Python does."""
+    specs = {file: getattr(sys.modules.get(name), "__spec__", None) for name, file in loaded.items()}
+    loaders = {file: getattr(spec, "loader", None) for file, spec in specs.items()}
+    return [
+        file for file, each in loaders.items() if each is not None and not type(each).__module__.startswith(_ORDINARY)
+    ]
