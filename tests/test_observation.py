@@ -17,6 +17,7 @@ from fake_drivers import FakeDriver, carried_out, checked, collected, fake_proce
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import reasons
+from pytest_rlperf.model.notes import Doubt
 from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run.drivers import PAIR_NAMES
@@ -205,6 +206,33 @@ def test_sides_that_do_different_things_have_a_second_round(observed: Observed, 
     first, second = (order.seeds for order in observed.opened)
     assert first == second[::-1]
     assert len(observed.opened) == ROUNDS == 2
+
+
+def test_sides_that_do_different_things_by_chance_need_no_second_round(observed: Observed) -> None:
+    """Where nothing differs but comments, that is no work of the change."""
+    builders.write(observed.top / "head", {"a.py": f"# a comment\n{CODE.format(used=1, unused=1)}"})
+    observed.sides = replace(observed.sides, changed=("a.py",))
+    observed.rounds = UNEVEN["modules"]
+    assert observed.decided() == reasons.Unreached("commit 1", 0)
+    assert len(observed.opened) == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "doubt"),
+    [
+        (Round(WITH_CODE, lines=[USED]), None),
+        (Round(WITH_CODE, lines=[UNUSED]), None),
+        (Round(WITH_CODE, whole=False), Doubt.UNSEEN),
+        (Round(WITH_CODE, modules=["pandas"]), Doubt.UNEVEN),
+        (None, Doubt.CHILDREN),
+    ],
+)
+def test_a_test_that_was_not_seen_to_run_what_differs_is_measured_for_a_reason(
+    observed: Observed, found: Round | None, doubt: Doubt | None
+) -> None:
+    """Its children, what runs unseen, or that its sides do different things."""
+    observed.rounds = [found] * ROUNDS
+    assert observed.decide().doubt == doubt
 
 
 def test_an_uneven_test_that_runs_what_differs_needs_no_second_round(observed: Observed) -> None:

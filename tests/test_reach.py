@@ -143,6 +143,36 @@ def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_pat
     assert not run.notes("new interpreters")
 
 
+def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
+    """A script that nothing loads, and what a loaded module does as a program; the copy of its lines is the same."""
+    script = """
+        from lib import Buffer
+
+        ROWS = {0}
+
+
+        def train():
+            return {0}
+
+
+        if __name__ == "__main__":
+            train()
+    """
+    test = "import run\n\ndef test_copy(rlperf): rlperf(lambda: sum(range(9)))\n"
+    main = "\n\nif __name__ == '__main__':\n    print({})\n"
+    example = Example(tmp_path, {"ppo.py": script.format(1), "run.py": main.format(1), "perf/test_it.py": test})
+    example.write({"pytest.ini": "[pytest]\npythonpath = .\n"})
+    example.commit()
+    example.write({"ppo.py": script.format(2), "run.py": main.format(2)})
+    run = example.pytest(*QUICK, "--rlperf-pairs=2..2", "--rlperf-max-time=0.3")
+    untested = [(part["file"], part["name"]) for part in run.document["untested"]]
+    assert sorted(untested) == [("ppo.py", ""), ("ppo.py", "train"), ("run.py", "__main__")]
+    (note,) = run.notes("run by no test here")
+    assert "ppo.py:4 the body of the module" in note
+    assert "run.py:4 the body of the module as a program" in note
+    assert len(run.notes("something may run a changed function unseen")) == 1
+
+
 def test_reach_off_measures_all(tmp_path: Path) -> None:
     """By the command line or, as here, by the settings; a comment is a difference then."""
     example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": TESTS})
@@ -210,6 +240,18 @@ def test_functions_of_a_change_are_all_that_differ(tmp_path: Path) -> None:
     assert [(part.kind, part.name) for part in found.executes] == [(Kind.BODY, "")]
 
 
+@pytest.mark.parametrize(
+    ("head", "is_empty"),
+    [("N = 1  # one\n", True), ("N = 2\n", False), ("N = 1\ndef f(x: int): ...\n", False), ("N =\n", False)],
+)
+def test_a_change_of_comments_alone_is_empty(tmp_path: Path, head: str, is_empty: bool) -> None:
+    """Of functions, too, if not of what they say of their arguments; a file that one side lacks may be looked for."""
+    sides = both_sides(tmp_path, "N = 1\n", head)
+    assert Change(sides).is_empty == is_empty
+    (tmp_path / "base/lib.py").unlink()
+    assert not Change(sides).is_empty
+
+
 def test_a_source_that_cannot_be_parsed_differs_as_a_whole(tmp_path: Path) -> None:
     """It may be anything."""
     _, found = reached(both_sides(tmp_path, "def f(): ...\n", "def f(:\n"), 1)
@@ -235,14 +277,14 @@ GONE = replace(F, name="gone", now="")
 
 
 def test_coverage_lists_what_no_test_executes() -> None:
-    """Of the directories from which tests have read something: a script of the documentation needs no test."""
+    """Wherever it lies: a test may measure a copy of a script's lines."""
     coverage = Coverage()
-    coverage.add("test_1", (F, G, H, GONE), Reached((F,)), frozenset({"lib/a.py"}))
-    assert (coverage.changed, [part.name for part in coverage.untested]) == ([F, G], ["g"])
-    coverage.add("test_2", (F, G, H, GONE), None, frozenset())
+    coverage.add("test_1", (F, G, H, GONE), Reached((F,)))
+    assert (coverage.changed, [part.name for part in coverage.untested]) == ([F, G, H], ["g", "h"])
+    coverage.add("test_2", (F, G, H, GONE), None)
     assert coverage.unknown == ["test_2"]
-    coverage.add("test_3", (F, G, H, GONE), Reached((G,)), frozenset({"lib/b.py"}))
-    assert coverage.untested == []
+    coverage.add("test_3", (F, G, H, GONE), Reached((G,), (H,)))
+    assert [part.name for part in coverage.untested] == ["h"]
 
 
 # --------------------------------------------------------------------------- what untouched tests say
@@ -293,7 +335,14 @@ def test_the_notes_on_a_change(wording: Any) -> None:
         notes.Untested(
             14, (F, G, H, *(replace(F, name=f"f{number}") for number in range(4))), ("test_it.py::test_fork",)
         ),
+        notes.Untested(
+            2, (ChangedPart(Kind.BODY, "ppo.py", "", 1, 3), ChangedPart(Kind.BODY, "ppo.py", "__main__", 60, 61)), ()
+        ),
         notes.UntouchedMoved(8, 1.011),
+        notes.MeasuredInDoubt("test_it.py::test_one", notes.Doubt.UNEVEN),
+        notes.MeasuredInDoubt("test_it.py::test_two", notes.Doubt.UNEVEN),
+        notes.MeasuredInDoubt("test_it.py::test_fork", notes.Doubt.CHILDREN),
+        notes.MeasuredInDoubt("test_it.py::test_jit", notes.Doubt.UNSEEN),
     ]
     assert "\n".join(note_lines(found, verbose=False)) == wording
 

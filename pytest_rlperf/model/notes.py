@@ -77,6 +77,22 @@ class MeasuredFresh:
     why: str
 
 
+class Doubt(enum.Enum):
+    """Why a test may run something of a change that no process was seen to run."""
+
+    CHILDREN = enum.auto()  # what they did is not known
+    UNSEEN = enum.auto()  # something may run a changed function that nothing notes
+    UNEVEN = enum.auto()  # one side has run, read or loaded something that the other has not
+
+
+@dataclass(frozen=True)
+class MeasuredInDoubt:
+    """A test was measured though it was not seen to run anything of the change."""
+
+    key: str
+    doubt: Doubt
+
+
 # ----------------------------------------------------------------------- counts that were not compared
 
 
@@ -118,10 +134,10 @@ Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | Nothin
 
 @dataclass(frozen=True)
 class Untested:
-    """No measured test runs some ``functions`` of the ``changed`` ones; tests that ``may`` are not known to."""
+    """No measured test runs some ``parts`` of the ``changed`` ones; tests that ``may`` are not known to."""
 
     changed: int
-    functions: tuple[ChangedPart, ...]
+    parts: tuple[ChangedPart, ...]
     may: tuple[str, ...]
 
 
@@ -179,6 +195,7 @@ Note: TypeAlias = (
     | SkippedBaseline
     | ComparedWithAnchor
     | MeasuredFresh
+    | MeasuredInDoubt
     | NotForked
     | ShortOfTime
     | UncomparedCounts

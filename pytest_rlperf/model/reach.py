@@ -34,6 +34,10 @@ class Footprint:
     special: list[str] = field(default_factory=list)
 
 
+MAIN = "__main__"
+"""The name of the body that runs only where its module is run as a program."""
+
+
 class Kind(str, enum.Enum):
     """The kinds of parts that a change has."""
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from pytest_rlperf.model.reach import ChangedPart, Kind
+from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _NAMES_ALONE = {"__all__", "__version__"}  # which no code under measurement computes with
 _OF_TYPES = ("typing:", "typing_extensions:", "collections.abc:", "types:")
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
-MAIN = "__main__"
-"""The name of the body that runs where a module is run as a program."""
 _BUILTINS = "builtins"
 # Bases whose classes make no fields of annotations, by their packages. Any other may, or have a base that does.
 _PLAIN = {

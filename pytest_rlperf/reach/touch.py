@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_rlperf.model.measured import CounterChange, FunctionCounts
-from pytest_rlperf.model.reach import ChangedPart, Footprint, Kind, Touched
+from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touched
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.reach.source import MAIN, Part, changed_parts, source_of
+from pytest_rlperf.reach.source import Part, changed_parts, source_of
 from pytest_rlperf.sides.reads import Reads, places_of
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
@@ -53,12 +53,33 @@ class Change:
     @cached_property
     def functions(self) -> tuple[ChangedPart, ...]:
         """All functions that differ, are new or are gone."""
-        trees = self._sides.base.tree, self._sides.head.tree
-        if None in trees:
-            return ()
+        return tuple(part for part, _, _ in self._sources if part.kind is Kind.FUNCTION)
+
+    @cached_property
+    def bodies(self) -> tuple[ChangedPart, ...]:
+        """All bodies that differ or are new."""
+        return tuple(part for part, _, now in self._sources if part.kind is Kind.BODY and now is not None)
+
+    @cached_property
+    def is_empty(self) -> bool:
+        """Whether both sides have the same files, which differ in nothing that runs, annotations among it."""
+        names = self._sides.changed or ()
+        both = [self._in_trees(name) for name in names]
+        return bool(both) and all(
+            name.endswith(".py") and all(map(os.path.isfile, paths)) and not any(_parts(name, *paths, annotated=True))
+            for name, paths in zip(names, both, strict=True)
+        )
+
+    @cached_property
+    def _sources(self) -> list[tuple[ChangedPart, Part | None, Part | None]]:
+        """All parts that differ of the sources in both trees."""
+        if None in (self._sides.base.tree, self._sides.head.tree):
+            return []
         names = [name for name in self._sides.changed or () if name.endswith(".py")]
-        parts = (part for name in names for part, _, _ in _parts(name, *(f"{tree}{os.sep}{name}" for tree in trees)))
-        return tuple(part for part in parts if part.kind is Kind.FUNCTION)
+        return [found for name in names for found in _parts(name, *self._in_trees(name))]
+
+    def _in_trees(self, name: str) -> tuple[str, str]:
+        return f"{self._sides.base.tree}{os.sep}{name}", f"{self._sides.head.tree}{os.sep}{name}"
 
     def reached(self, reads: Reads, base: Footprint, head: Footprint) -> Reached:
         """Return what processes of both sides, which have read ``reads``, have reached of the change."""

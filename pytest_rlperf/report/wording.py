@@ -27,7 +27,7 @@ from pytest_rlperf.model.judged import (
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
-from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
+from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind, Touched
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
 from pytest_rlperf.model.stored import Anchor, Provenance
 
@@ -432,22 +432,43 @@ def part_text(part: ChangedPart) -> str:
         case Kind.FUNCTION:
             return f"{part.file}:{part.line} {part.name}"
         case Kind.BODY:
-            return f"{part.file}:{part.differs} the body of {part.name or 'the module'}"
+            whole = "the module" if part.name in ("", MAIN) else part.name
+            return f"{part.file}:{part.differs} the body of {whole}{' as a program' if part.name == MAIN else ''}"
         case _:
             return part.file
 
 
 def _untested_text(note: notes.Untested) -> str:
-    """Name the changed functions that no test runs, and how to write a test."""
-    names = _first_few([f"{part.name} ({part.file}:{part.line})" for part in note.functions])
-    first = note.functions[0].name.rpartition(".")[2]
+    """Name what has changed and no test runs, and how to write a test."""
+    functions = [part.name.rpartition(".")[2] for part in note.parts if part.kind is Kind.FUNCTION]
+    names = _first_few([_untested_name(part) for part in note.parts])
+    call = f"{functions[0]}(…)" if functions else "…"
     unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
-    verb = "is" if len(note.functions) == 1 else "are"
+    verb = "is" if len(note.parts) == 1 else "are"
+    kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     return (
-        f"{len(note.functions)} of {units.counted(note.changed, 'changed function')} {verb} run by no test here"
-        f"{unless}: {names}; a test is two lines: def test_it(rlperf): rlperf(lambda: {first}(…))"
+        f"{len(note.parts)} of {units.counted(note.changed, kind)} {verb} run by no test here"
+        f"{unless}: {names}; a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
         f"{see('writing-tests.md')}"
     )
+
+
+def _untested_name(part: ChangedPart) -> str:
+    return f"{part.name} ({part.file}:{part.line})" if part.kind is Kind.FUNCTION else part_text(part)
+
+
+_DOUBTS = {
+    notes.Doubt.CHILDREN: "what a child process runs is not seen",
+    notes.Doubt.UNSEEN: "something may run a changed function unseen",
+    notes.Doubt.UNEVEN: "its processes on both sides did not do the same",
+}
+
+
+def _in_doubt(doubt: notes.Doubt, keys: Sequence[str]) -> str:
+    """Write why tests were measured that were not seen to run anything of the change."""
+    was = "was" if len(keys) == 1 else "were"
+    why = _DOUBTS[doubt] if len(keys) == 1 else _DOUBTS[doubt].replace("its ", "their ")
+    return f"{_named(keys)} {was} measured, though no changed function was seen to run: {why}"
 
 
 # ----------------------------------------------------------------------- the phases that carry a change
@@ -657,6 +678,11 @@ def note_lines(found: Sequence[notes.Note], *, verbose: bool) -> list[str]:
         if isinstance(note, notes.MeasuredFresh):
             fresh.setdefault(note.why, []).append(note.key)
     lines += [_measured_fresh(keys, why) for why, keys in fresh.items()]
+    doubts: dict[notes.Doubt, list[str]] = {}
+    for note in found:
+        if isinstance(note, notes.MeasuredInDoubt):
+            doubts.setdefault(note.doubt, []).append(note.key)
+    lines += [_in_doubt(doubt, keys) for doubt, keys in doubts.items()]
     uncompared = [note for note in found if isinstance(note, notes.UncomparedCounts) and (note.gates or verbose)]
     obstacles = Counter(obstacle_text(note.obstacle) for note in uncompared)
     lines += [f"counts of {units.counted(tests, 'test')} not compared: {text}" for text, tests in obstacles.items()]

@@ -99,7 +99,7 @@ class _Looks:
             return None
         calls_s = checked[0].first_call_s, checked[1].first_call_s
         untouched = self._reached.nothing and not self.is_uneven
-        return Observation(self._reason(), self._reached, calls_s, self._read.files, untouched)
+        return Observation(self._reason(), self._reached, calls_s, untouched)
 
     def _limit_s(self) -> float:
         """Return how long calls go on after the first, which mostly settles what a test does."""
@@ -119,7 +119,8 @@ class _Looks:
         self._reached |= change.reached(read, base, head)
         if is_first:
             self._met.append((base, head))
-            self.is_uneven = change.is_uneven(*zip(*self._met, strict=True))
+            # Where nothing differs that could run, they do not the same by chance.
+            self.is_uneven = not change.is_empty and change.is_uneven(*zip(*self._met, strict=True))
 
     @property
     def is_settled(self) -> bool:

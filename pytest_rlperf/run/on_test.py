@@ -9,6 +9,7 @@ from typing import Any
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Policy
+from pytest_rlperf.model.notes import Doubt
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
@@ -26,15 +27,22 @@ class Observation:
     """What processes of both sides have shown of a test: why it need not be measured, None where it must be.
 
     ``reached`` is None where nothing was observed to its end; ``untouched`` where nothing of the change can matter,
-    whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included. ``files`` are those
-    of the trees that were read.
+    whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included.
     """
 
     reason: reasons.SameCode | reasons.Unreached | None = None
     reached: Reached | None = None
     first_calls_s: tuple[float, float] = (0.0, 0.0)
-    files: frozenset[str] = frozenset()
     untouched: bool = False
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Why the test may run something of the change that it was not seen to run; None where there is no doubt."""
+        if self.reason is not None or self.reached is None or self.reached.executes or self.untouched:
+            return None
+        if not self.reached.known:
+            return Doubt.CHILDREN
+        return Doubt.UNSEEN if self.reached.may else Doubt.UNEVEN
 
     @property
     def weight(self) -> tuple[bool, int]:

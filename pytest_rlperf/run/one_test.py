@@ -13,7 +13,7 @@ from pytest_rlperf.judge.verdict import Evidence
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result, Start
-from pytest_rlperf.model.notes import Note, TextNote
+from pytest_rlperf.model.notes import MeasuredInDoubt, Note, TextNote
 from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.conclusion import Measured, conclude, essence
@@ -156,8 +156,10 @@ class OneTest:
         if test.observed is None:
             test.observed = found = yield from observe(test, test.of(drivers))
             if not drivers.is_same_code and drivers.sides.changed is not None:
-                coverage.add(test.key, drivers.change.functions, found.reached, found.files)
+                coverage.add(test.key, (*drivers.change.functions, *drivers.change.bodies), found.reached)
                 coverage.untouched |= {test.key} if found.untouched else set()
+                if found.doubt is not None and test.settings.spares:
+                    self.run.note(MeasuredInDoubt(test.key, found.doubt))
         return test.observed
 
     def _needs_figures(self, unpaired: reasons.Unpaired) -> bool:
