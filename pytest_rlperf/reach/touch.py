@@ -112,7 +112,7 @@ class Change:
                 executes.append(part)
             elif unseen or is_kept or part.name == MAIN:
                 may.append(part)
-        for part, was, now in _parts(file, *places, annotated=True):
+        for part, was, now in _parts(file, *places, annotated=True) if any(annotated) else ():
             if part not in known and _has((was, now), annotated):
                 (executes if _has((was, now), lines) else may).append(part)
         return Reached(tuple(executes), tuple(may))
