@@ -164,7 +164,7 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     monkeypatch.setattr("pytest_rlperf.worker.engine.monotonic", lambda: clock.now_ns / 1e9)
     here, there = ends
     engine = Engine(template_settings(observes=True), there, observer, recorder)  # type: ignore[arg-type]
-    for order in (wire.Observe(2.0, number=1), wire.Leave()):
+    for order in (wire.Observe(2.0, number=1), wire.Leave(), searches=False):
         wire.send(here, order)
     workload = Workload("callable", call, 1.0, "call", call, setup=lambda: made.append("setup"), count=processed)
     with pytest.raises(Unwound):
@@ -173,7 +173,7 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     assert isinstance(wire.receive_from_worker(here), wire.Called)
     answer = wire.receive_from_worker(here)
     assert isinstance(answer, wire.Answer)
-    found = wire.answer_to(wire.Observe(2.0), answer)
+    found = wire.answer_to(wire.Observe(2.0), answer, searches=False)
     assert (found.files, found.functions, found.data) == (["/t/own.py"], {"/t/own.py": [3]}, ["/t/read.py"])
     assert found.whole
 
