@@ -81,7 +81,7 @@ def pytest_unconfigure(config: Any) -> None:
 def _wrap_worker() -> None:
     from pytest_rlperf.worker.engine import Engine
 
-    answer, send, ready = Engine._answer, Engine.send, Engine.note_modules
+    answer, send, ready = Engine._answer, Engine.send, Engine.get_copied
 
     def kind(engine: Engine, part: str) -> str:
         return "observer" if engine._observer is not None else part
@@ -105,7 +105,7 @@ def _wrap_worker() -> None:
         note(kind(engine, "template"), time.process_time())
         ready(engine)
 
-    for name, wrapped in (("_answer", answered), ("send", sent), ("note_modules", collected)):
+    for name, wrapped in (("_answer", answered), ("send", sent), ("get_copied", collected)):
         setattr(Engine, name, wrapped)
 
 

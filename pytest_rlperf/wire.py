@@ -65,11 +65,11 @@ class TemplateSettings(msgspec.Struct, frozen=True):
 
     ``name`` is that of its workers, and ``is_base`` whether it is of the base side of a comparison. One template of a
     run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output goes to the file
-    ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that
-    ``observes`` notes what it runs and reads. Texts name a file in ``tree`` by its place in ``top``. ``environment``
-    has all variables, and ``sites`` are the directories that hold the ``.pth`` files of the side's interpreter,
-    ``prefix`` is its place. ``probe`` has the template find out whether a copy of it can work. A worker of another
-    protocol must be able to read this, so fields are only added.
+    ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that ``observes`` notes what
+    it runs and reads, and which of the ``changed`` files anybody opens. Texts name a file in ``tree`` by its place in
+    ``top``. ``environment`` has all variables, and ``sites`` are the directories that hold the ``.pth`` files of the
+    side's interpreter, ``prefix`` is its place. ``probe`` has the template find out whether a copy of it can work. A
+    worker of another protocol must be able to read this, so fields are only added.
     """
 
     number: int
@@ -95,6 +95,7 @@ class TemplateSettings(msgspec.Struct, frozen=True):
     top: str = ""
     name: str = "worker"
     is_base: bool = False
+    changed: list[str] = []
 
 
 class DriverSettings(msgspec.Struct, frozen=True):

@@ -72,7 +72,7 @@ class Observed:
         self.orders: list[wire.Order] = []
 
     def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
-        assert self.lanes.free == 0, "observing takes a CPU"
+        assert self.lanes.free < self.lanes.count, "observing takes a CPU"
         self.orders.append(order)
         if isinstance(order, wire.Open) and order.reports:
             driver.say(REPORTED)
@@ -105,6 +105,8 @@ class Observed:
                 modules=list(found.modules if side == "head" else ()),
                 whole=found.whole,
                 compiled=found.compiled,
+                opened=[str(self.top / side / name) for name in found.opened],
+                unwatched=found.unwatched,
             )
             for side, names in both
         ]
@@ -123,7 +125,7 @@ class Observed:
         try:
             return carried_out(self.processes, observe(self.test, drivers), self.lanes)
         finally:
-            assert self.lanes.free == 1
+            assert self.lanes.free == self.lanes.count
 
     def decided(self) -> reasons.Reason | None:
         """Return why the test is spared; all observers have left it, and another process is to report it."""
@@ -145,6 +147,8 @@ class Round(NamedTuple):
     modules: Sequence[str] = ()
     whole: bool = True
     compiled: bool = False
+    opened: Sequence[str] = ()
+    unwatched: str = ""
 
 
 @pytest.fixture
@@ -169,6 +173,8 @@ UNREACHED = reasons.Unreached("commit 1", 1)
         pytest.param(Round(WITH_CODE, whole=False), None, id="functions unseen"),
         pytest.param(Round(WITH_CODE, compiled=True), None, id="functions compiled"),
         pytest.param(None, None, id="children"),
+        pytest.param(Round(opened=["data.txt"]), None, id="data by others"),
+        pytest.param(Round(WITH_CODE, opened=["a.py"]), None, id="a source by others"),
     ],
 )
 def test_a_test_is_spared_where_nothing_that_differs_is_run_or_read(
@@ -182,6 +188,25 @@ def test_a_test_is_spared_where_nothing_that_differs_is_run_or_read(
     ]
     base, head = observed.opened[0].seeds
     assert base != head
+
+
+@pytest.mark.parametrize("again", [SAME, Round(opened=["data.txt"])])
+def test_what_another_test_may_have_opened_is_looked_at_alone(observed: Observed, again: Round) -> None:
+    """Of tests that are observed side by side any may have been it. One that runs the change needs no other look."""
+    observed.lanes = Lanes(2, ())
+    observed.test = on_test(observed.lanes, observed.reported.append)
+    observed.test.fresh = True
+    observed.rounds = [Round(opened=["data.txt"]), again]
+    known = observed.decide()
+    assert (known.reason is None, len(observed.opened)) == (again is not SAME, 2)
+    observed.rounds, observed.orders = [Round(WITH_CODE, lines=[UNUSED], opened=["data.txt"])], []
+    assert (observed.decide().reason, len(observed.opened)) == (None, 1)
+
+
+def test_why_nothing_is_watched_is_known(observed: Observed) -> None:
+    """The run notes it."""
+    observed.rounds = [Round(unwatched="no inotify")]
+    assert observed.decide().unwatched == "no inotify"
 
 
 def test_calls_go_on_for_long_only_where_that_may_spare_the_test(observed: Observed) -> None:
@@ -363,6 +388,41 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
     run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
     assert run.statuses
     assert run.codes["test_it"] != "code", run.reasons
+
+
+def test_what_others_than_python_read_counts(tmp_path: Path) -> None:
+    """A library in C reads data as a module is imported, or in a call: the tests that it does so for are measured."""
+    c = """
+    import ctypes, pathlib
+
+    C = ctypes.CDLL(None)
+    C.fopen.restype = ctypes.c_void_p
+    C.fclose.argtypes = [ctypes.c_void_p]
+
+    def read(name):
+        C.fclose(C.fopen(bytes(pathlib.Path(__file__).with_name(name)), b"r"))
+    """
+    tests = """
+    import c
+
+    def test_call(rlperf):
+        rlperf(lambda: c.read("call.bin"))
+
+    def test_nothing(rlperf):
+        rlperf(lambda: sum(range(1000)))
+
+    def test_import(rlperf):
+        import lazy
+        rlperf(lambda: sum(range(1000)))
+    """
+    lazy = "import c\n\nc.read('import.bin')\n"
+    example = Example(tmp_path, {"c.py": c, "lazy.py": lazy, "test_it.py": tests, "call.bin": "1", "import.bin": "1"})
+    example.commit()
+    for name, measured in (("call", "test_call"), ("import", "test_import")):
+        example.write({f"{name}.bin": "2"})
+        run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
+        assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [measured], run.reasons
+        example.commit()
 
 
 @pytest.mark.parametrize(("changed", "expected"), [((), reasons.SameCode("commit 1", None)), (None, None)])

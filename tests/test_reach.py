@@ -261,7 +261,7 @@ def test_a_source_that_cannot_be_parsed_differs_as_a_whole(tmp_path: Path) -> No
 def test_a_file_of_nothing_but_a_version_is_no_change(tmp_path: Path) -> None:
     """Many packages read one when they are imported; any other number may be a size."""
     for base, head, differs in (("2.8.0\n", "2.9.0a1\n", False), ("1000\n", "2000\n", True), ("1.5\n", "2.5\n", True)):
-        sides = both_sides(tmp_path, base, head, "lib.txt")
+        sides = both_sides(tmp_path / base.strip(), base, head, "lib.txt")
         prints = [builders.footprint([str(side.homes[0] / "lib.txt")]) for side in (sides.base, sides.head)]
         found = Change(sides).reached(compare_reads(sides, *(each.files for each in prints)), *prints)
         assert bool(found.executes) == differs, base

@@ -57,7 +57,7 @@ def test_own_modules_that_the_first_call_loads_are_listed(
     """With their files; others are not, but that they were imported since the process could be copied is known."""
     here, there = ends
     engine = Engine(template_settings(watched=[str(HERE.parent)]), there)
-    engine.note_modules()
+    engine.get_copied()
 
     def call() -> None:
         for name, file in (("rlperf_library", "/usr/lib/rlperf_library.py"), ("rlperf_own", str(HERE))):
@@ -148,7 +148,14 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     """For the last half of them, all with their setups; for 0.3 s at least, and not for longer than the limit."""
     clock, made = FakeClock(), list[str]()
     observer = SimpleNamespace(
-        below=(), count=7, files=lambda: ["/t/own.py"], data=lambda: ["/t/read.py"], has_children=False, has_hooks=False
+        below=(),
+        count=7,
+        files=lambda: ["/t/own.py"],
+        data=lambda: ["/t/read.py"],
+        has_children=False,
+        has_hooks=False,
+        opened=lambda: ["/t/own.bin"],
+        unwatched="",
     )
     recorder = SimpleNamespace(count=3, read=lambda below: Recorded({"/t/own.py": [3]}, False, False), is_whole=True)
 
@@ -164,7 +171,7 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     monkeypatch.setattr("pytest_rlperf.worker.engine.monotonic", lambda: clock.now_ns / 1e9)
     here, there = ends
     engine = Engine(template_settings(observes=True), there, observer, recorder)  # type: ignore[arg-type]
-    for order in (wire.Observe(2.0, number=1), wire.Leave(), searches=False):
+    for order in (wire.Observe(2.0, searches=False, number=1), wire.Leave()):
         wire.send(here, order)
     workload = Workload("callable", call, 1.0, "call", call, setup=lambda: made.append("setup"), count=processed)
     with pytest.raises(Unwound):
@@ -173,9 +180,9 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     assert isinstance(wire.receive_from_worker(here), wire.Called)
     answer = wire.receive_from_worker(here)
     assert isinstance(answer, wire.Answer)
-    found = wire.answer_to(wire.Observe(2.0), answer, searches=False)
+    found = wire.answer_to(wire.Observe(2.0, searches=False), answer)
     assert (found.files, found.functions, found.data) == (["/t/own.py"], {"/t/own.py": [3]}, ["/t/read.py"])
-    assert found.whole
+    assert (found.whole, found.opened) == (True, ["/t/own.bin"])
 
 
 def test_a_text_for_the_user_names_files_by_their_own_places(ends: tuple[Connection, Connection]) -> None:

@@ -70,6 +70,13 @@ class NotForked:
 
 
 @dataclass(frozen=True)
+class NotWatched:
+    """What libraries in other languages and children read is not known, for the reason ``why``."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class MeasuredFresh:
     """New interpreters have measured a test; ``why`` forked processes could not."""
 
@@ -197,6 +204,7 @@ Note: TypeAlias = (
     | MeasuredFresh
     | MeasuredInDoubt
     | NotForked
+    | NotWatched
     | ShortOfTime
     | UncomparedCounts
     | Untested

@@ -19,7 +19,8 @@ class Footprint:
     unless functions may have run that nothing has noted, in threads of native code for one. Where code of it is
     ``compiled`` from functions, these run unnoticed. Functions are ``kept`` where something refers to them that may
     run something else in their place, and ``annotated`` where somebody has read their annotations. ``special`` are the
-    files that no ordinary loader has loaded.
+    files that no ordinary loader has loaded. ``opened`` are changed files that somebody else has opened meanwhile: a
+    library in another language, or another process. ``unwatched`` says why that is not known.
     """
 
     files: list[str]
@@ -32,6 +33,8 @@ class Footprint:
     kept: Mapping[str, list[int]] = field(default_factory=dict)
     annotated: Mapping[str, list[int]] = field(default_factory=dict)
     special: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    unwatched: str = ""
 
 
 MAIN = "__main__"

@@ -38,4 +38,6 @@ def footprint(
         kept=objects.kept,
         annotated=objects.read,
         special=sorted(specially_loaded(loaded)),
+        opened=observer.opened(),
+        unwatched=observer.unwatched,
     )

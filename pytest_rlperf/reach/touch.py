@@ -7,16 +7,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touched
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.reach.source import Part, changed_parts, source_of
-from pytest_rlperf.sides.reads import Reads, places_of
+from pytest_rlperf.sides.reads import Reads, changed_places, places_of
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
+_VERSION_MOST = 256  # bytes
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,20 @@ class Change:
     def _in_trees(self, name: str) -> tuple[str, str]:
         return f"{self._sides.base.tree}{os.sep}{name}", f"{self._sides.head.tree}{os.sep}{name}"
 
+    @cached_property
+    def places(self) -> list[tuple[str, str]]:
+        """The places on base and on head of all files that differ, sources and the numbers of versions read.
+
+        Nothing of them is read again: it would look as if a test had opened it.
+        """
+        found = changed_places(self._sides)
+        for places in found:
+            _ = [*map(source_of, places)] if places[1].endswith(".py") else _is_version(*places)
+        return found
+
     def reached(self, reads: Reads, base: Footprint, head: Footprint) -> Reached:
         """Return what processes of both sides, which have read ``reads``, have reached of the change."""
-        data = {self._name(path) for path in (*base.data, *head.data)}
+        data = {self._name(path) for path in (*base.data, *head.data, *base.opened, *head.opened)}
         found = Reached(known=not (base.children or head.children))
         for name in sorted(reads.differing):
             file = self._in_tree(name)
@@ -206,9 +218,12 @@ def _parts(
         yield from changed_parts(was, now, file)
 
 
+@cache
 def _is_version(base: str, head: str) -> bool:
     """Whether two files of data have nothing but a version's number in them."""
     try:
-        return all(_VERSION.fullmatch(Path(path).read_bytes()) for path in (base, head))
+        both = Path(base), Path(head)
+        is_short = all(path.stat().st_size <= _VERSION_MOST for path in both)
+        return is_short and all(_VERSION.fullmatch(path.read_bytes()) for path in both)
     except OSError:
         return False

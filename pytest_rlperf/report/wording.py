@@ -720,6 +720,8 @@ def _note(note: notes.Note) -> str:
             )
         case notes.NotForked(why):
             return f"every process was a new interpreter, which takes longer: {shown(why)}"
+        case notes.NotWatched(why):
+            return f"changed files that only libraries in other languages read are not seen: {shown(why)}"
         case notes.UnmatchedAllowance(allowance, near):
             close = f"; close to it is {near!r}" if near else ""
             pattern = f"{allowance.pattern!r} fits no measured test of this run"

@@ -113,6 +113,7 @@ class Drivers:
         self._has_base = len(names) > 1
         self._drivers: list[Driver] = []
         self._servers: list[PreloadServer] = []
+        self._leases: list[Job[Driver]] = []  # of drivers that observe
         self._loading: dict[int, Job[PreloadServer]] = {}
         self._modules: list[str] | None = None
         self._left_out: set[str] = set()
@@ -180,6 +181,14 @@ class Drivers:
             driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
             if observes or not driver.forks or (yield from self._has_imported(driver)):
                 return driver
+
+    def lease_observers(self) -> Steps[Driver]:
+        """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
+        job: Job[Driver] = yield Begin(self.lease(observes=True))
+        self._leases.append(job)
+        while under_way := [each for each in self._leases if not each.is_done]:
+            yield Ended(under_way)
+        return job.outcome()
 
     def learn(self, *checked: wire.Checked) -> None:
         """Learn what workers of each side have imported for themselves."""
@@ -353,7 +362,6 @@ class Drivers:
         """Return the settings of a side's template."""
         forks, processes, scratch = server is not None, self._processes, self._processes.guardian.new_directory()
         prefix, sites = sites_of(side.python) if forks else ("", [])
-        environment = processes.environment({**side.environment, **({} if server is None else server.changes)})
         return wire.TemplateSettings(
             number=number,
             path=list(side.path),
@@ -367,7 +375,7 @@ class Drivers:
             output=str(scratch / "output"),
             share_terminal=processes.share_terminal and reports,
             directory=str(side.directory),
-            environment=environment if forks else padded(environment),
+            environment=self._environment(side, server),
             python=side.python,
             prefix=prefix,
             sites=sites,
@@ -378,7 +386,14 @@ class Drivers:
             top=str(self._top),
             name=name,
             is_base=is_base,
+            changed=[places[not is_base] for places in self.change.places] if observes else [],
         )
+
+    def _environment(self, side: Side, server: PreloadServer | None) -> dict[str, str]:
+        """Return the variables of a side's template."""
+        if server is None:
+            return padded(self._processes.environment(side.environment))
+        return self._processes.environment({**side.environment, **server.changes})
 
     def _unequal(self, collected: Sequence[wire.Ready]) -> str:
         """Return the variable that collecting leaves otherwise than a server began with: libraries read it before."""

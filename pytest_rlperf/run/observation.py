@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.reach import Footprint
+from pytest_rlperf.model.reach import Footprint, Kind
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
 from pytest_rlperf.run.live import UnpairedError
 from pytest_rlperf.run.on_test import Observation, OnTest, seed_of
-from pytest_rlperf.run.schedule import Held, Steps
+from pytest_rlperf.run.schedule import Held, Lane, Steps
 from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
 from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 
@@ -31,10 +31,17 @@ def observe(test: OnTest, drivers: Drivers) -> Steps[Observation]:
     if drivers.sides.changed is None:
         return Observation()
     test.show("looking what it runs")
-    held: Held = yield test.lane()
+    found = yield from _observed_in(test, drivers, test.lane())
+    if found.is_doubtful and test.lanes.count > 1:
+        found = yield from _observed_in(test, drivers, test.lane(whole=True))
+    return found
+
+
+def _observed_in(test: OnTest, drivers: Drivers, lane: Lane) -> Steps[Observation]:
+    held: Held = yield lane
     with held:
         was_forked = not drivers.fresh
-        driver = yield from drivers.lease(observes=True)
+        driver = yield from drivers.lease_observers()
         if was_forked and drivers.fresh and not test.fresh:  # what was to be forked no longer is
             drivers.give_back(driver)
             raise RetryFreshError(drivers.fresh)
@@ -74,6 +81,7 @@ class _Looks:
         self.is_uneven = False
         self._test, self._drivers, self._driver = test, drivers, driver
         self._read, self._reached = Reads(), Reached()
+        self._is_opened, self._unwatched = False, ""
         self._met: list[tuple[Footprint, Footprint]] = []  # what each round has shown after the first call
 
     def round(self, number: int) -> Steps[Observation | None]:
@@ -99,7 +107,7 @@ class _Looks:
             return None
         calls_s = checked[0].first_call_s, checked[1].first_call_s
         untouched = self._reached.nothing and not self.is_uneven
-        return Observation(self._reason(), self._reached, calls_s, untouched)
+        return Observation(self._reason(), self._reached, calls_s, untouched, self._is_doubtful, self._unwatched)
 
     def _limit_s(self) -> float:
         """Return how long calls go on after the first, which mostly settles what a test does."""
@@ -113,7 +121,9 @@ class _Looks:
     def _add(self, base: Footprint, head: Footprint, *, is_first: bool) -> None:
         """Add what both sides have run and read by now; ``is_first`` where both have made one call."""
         sides, change = self._drivers.sides, self._drivers.change
-        read = compare_reads(sides, base.files, head.files)
+        read = compare_reads(sides, (*base.files, *base.opened), (*head.files, *head.opened))
+        self._is_opened |= bool(base.opened or head.opened)
+        self._unwatched = self._unwatched or base.unwatched or head.unwatched
         self._read |= read
         _refuse(self._read)
         self._reached |= change.reached(read, base, head)
@@ -126,6 +136,13 @@ class _Looks:
     def is_settled(self) -> bool:
         """Whether another round would show nothing that is of use."""
         return not self._reached.nothing or not self.is_uneven
+
+    @property
+    def _is_doubtful(self) -> bool:
+        """Whether the test may be touched by no more than files that the processes of another test have opened."""
+        reached = self._reached
+        has_read = reached.known and not reached.may and {part.kind for part in reached.executes} == {Kind.FILE}
+        return self._is_opened and has_read
 
     def _reason(self) -> reasons.SameCode | reasons.Unreached | None:
         sides, read = self._drivers.sides, self._read

@@ -27,13 +27,17 @@ class Observation:
     """What processes of both sides have shown of a test: why it need not be measured, None where it must be.
 
     ``reached`` is None where nothing was observed to its end; ``untouched`` where nothing of the change can matter,
-    whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included.
+    whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included. It ``is_doubtful``
+    where another test's processes may have opened all that differs of the files that it has read. ``unwatched`` says
+    why it is not known what libraries in other languages and children have opened.
     """
 
     reason: reasons.SameCode | reasons.Unreached | None = None
     reached: Reached | None = None
     first_calls_s: tuple[float, float] = (0.0, 0.0)
     untouched: bool = False
+    is_doubtful: bool = False
+    unwatched: str = ""
 
     @property
     def doubt(self) -> Doubt | None:

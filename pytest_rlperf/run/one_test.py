@@ -13,7 +13,7 @@ from pytest_rlperf.judge.verdict import Evidence
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result, Start
-from pytest_rlperf.model.notes import MeasuredInDoubt, Note, TextNote
+from pytest_rlperf.model.notes import MeasuredInDoubt, Note, NotWatched, TextNote
 from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.conclusion import Measured, conclude, essence
@@ -160,6 +160,8 @@ class OneTest:
                 coverage.untouched |= {test.key} if found.untouched else set()
                 if found.doubt is not None and test.settings.spares:
                     self.run.note(MeasuredInDoubt(test.key, found.doubt))
+            if found.unwatched:
+                self.run.note(NotWatched(found.unwatched))
         return test.observed
 
     def _needs_figures(self, unpaired: reasons.Unpaired) -> bool:

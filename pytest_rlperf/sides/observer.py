@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 
+from pytest_rlperf.sides.watch import Watch
+
 # The events by which another process begins, or code of the tree that is no Python's may be run.
 _STARTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
@@ -35,11 +37,13 @@ _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_b
 class Observer:
     """Notes which files this process and its imports open, execute or load from the start on, below ``watched`` places.
 
-    A file that is not there counts too, for another side may have it.
+    A file that is not there counts too, for another side may have it. Of the ``changed`` files it also notes those that
+    somebody else opens: libraries in other languages, and other processes.
     """
 
-    def __init__(self, watched: Sequence[str]) -> None:
+    def __init__(self, watched: Sequence[str], changed: Sequence[str] = ()) -> None:
         self.below = tuple(f"{os.path.realpath(home)}{os.sep}" for home in watched)
+        self._watch = Watch(changed)
         self._paths: set[str] = set()
         self._data: set[str] = set()
         self._children: list[str] = []
@@ -63,6 +67,14 @@ class Observer:
         yield
         del self._children[known:]
 
+    def rest(self) -> None:
+        """Note no more of what others open, before the process is copied: the tests of its copies open files, too."""
+        self._watch.rest()
+
+    def go_on(self) -> None:
+        """Go on in a copy of a process that rests."""
+        self._watch.go_on()
+
     @property
     def count(self) -> int:
         """How many paths have been noted by now, wherever they lie."""
@@ -75,6 +87,17 @@ class Observer:
     def data(self) -> list[str]:
         """Return the modules that have been read by something else than their import, which may do anything with it."""
         return self._watched(tuple(self._data))
+
+    def opened(self) -> list[str]:
+        """Return the changed files that have been opened by now, and not by code that an event tells of."""
+        opened = self._watch.opened()
+        known = set(map(os.path.realpath, self.files())) if opened else set()
+        return sorted(file for file in opened if os.path.realpath(file) not in known)
+
+    @property
+    def unwatched(self) -> str:
+        """Why nothing is known of who else opens files, empty where it is."""
+        return self._watch.fault
 
     def _watched(self, files: Iterable[str]) -> list[str]:
         return sorted(file for file in files if is_below(file, self.below))

@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.observer import resolved
-from pytest_rlperf.sides.trees import SETTINGS, same
+from pytest_rlperf.sides.trees import SETTINGS, files_in, same
 
 _OF_TOOLS = {".git", "__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks"}
 _COMPILED = re.compile(r"\.(so|pyd|dylib|dll)(\.\d+)*$")
@@ -93,6 +93,16 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
             elif sides.top is not None and (sides.top / name).is_file() and _OF_TOOLS.isdisjoint(Path(name).parts):
                 found["missing"].add(name)
     return Reads(**{kind: frozenset(names) for kind, names in found.items()})
+
+
+def changed_places(sides: Sides) -> list[tuple[str, str]]:
+    """Return the places on base and on head of all files of their homes that differ."""
+    found = [
+        _places(sides, home, name)
+        for home, own in enumerate(zip(sides.base.homes, sides.head.homes, strict=True))
+        for name in (sides.changed or () if sides.head.tree == own[1] else {*files_in(own[0]), *files_in(own[1])})
+    ]
+    return sorted(places for places in found if not _is_same(*places))
 
 
 def places_of(sides: Sides, name: str) -> list[tuple[str, str]]:

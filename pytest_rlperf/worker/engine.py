@@ -99,6 +99,8 @@ class Engine:
         self.connection = connection
         self._owner = getpid()
         self._scratch = scratch
+        if self._observer is not None:
+            self._observer.go_on()
 
     def _leave_copies(self) -> None:
         """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
@@ -175,9 +177,11 @@ class Engine:
                 return meter.trace(order.title)
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
-    def note_modules(self) -> None:
+    def get_copied(self) -> None:
         """Note which modules are loaded before this process is copied: what copies import later could be there, too."""
         self._modules = frozenset(sys.modules)
+        if self._observer is not None:
+            self._observer.rest()
 
     def _imported(self) -> list[str]:
         return [name for name in list(sys.modules) if name not in self._modules] if self._modules else []

@@ -141,7 +141,7 @@ class Session:
         keys, text = list(self._items), self._text(errors)
         self._engine.send(wire.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
         if self._start.forks:
-            self._engine.note_modules()
+            self._engine.get_copied()
             gc.collect()
             gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
         while True:
@@ -150,7 +150,7 @@ class Session:
                     self._fork(session, Path(scratch))
                 case wire.Import(modules):
                     self._engine.send(wire.Imported(import_more(modules)))
-                    self._engine.note_modules()
+                    self._engine.get_copied()
                 case wire.Run() as order:
                     self._run(session, order)
                 case wire.Reap(pid):
@@ -411,7 +411,7 @@ def main(
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
     start = wire.settings_of(settings)
-    observer = Observer(start.watched) if start.observes else None
+    observer = Observer(start.watched, start.changed) if start.observes else None
     recorder = FunctionRecorder() if start.observes else None
     if forked:
         wire.send(connection, wire.Started())
