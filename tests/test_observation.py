@@ -59,7 +59,8 @@ class Observed:
             builders.project(top / "own").side("HEAD", sys.executable, (), (top / "head",)), tree=top / "head"
         )
         base = replace(head, label="commit 1", homes=(top / "base",), tree=top / "base")
-        self.sides = Sides(base, head, (), ("a.py", "data.txt"), (), top=top / "own", compiled="own.c")
+        self.sides = Sides(base, head, (), ("a.py", "data.txt"), (), top=top / "own")
+        self.sides = replace(self.sides, compiled=frozenset({"own.so"}), sources=("data.txt", "own.c"))
         self.processes, self.known = fake_processes(top, patch)
         self.known.answer = self._answer
         self.rounds: Sequence[Round | None] = ()
@@ -313,7 +314,8 @@ def test_a_test_whose_observer_is_lost_is_measured(
     ("found", "reason"),
     [
         (("b.py", "data/large.npz"), reasons.NotCopied("data/large.npz")),
-        (("own.so",), reasons.NotBuilt("own.so")),
+        (("own.so",), reasons.NotBuilt("own.so", "data.txt")),
+        (("own.so", "data.txt"), reasons.NotBuilt("own.so", "own.c")),
         (("own.so", "data/large.npz"), reasons.NotCopied("data/large.npz")),
         (("a.py", "data/large.npz"), reasons.NotCopied("data/large.npz")),
         (("z.npz", "data/large.npz", "b.npz"), reasons.NotCopied("b.npz")),

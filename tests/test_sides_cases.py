@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import math
 import os
 import shutil
@@ -350,6 +351,38 @@ def test_code_is_compared_however_it_is_read(tmp_path: Path) -> None:
     project.commit()
     project.write({"notes/notes.md": "as fast as before"})
     assert project.against(code=OK).codes == {f"test_{kind}": "code" for kind in KINDS}
+
+
+def test_a_compiled_file_of_what_differs_is_not_compared(tmp_path: Path) -> None:
+    """Both sides load the one that git ignores: what it may be built of differs, unless the test reads that itself."""
+    code = """
+    import ctypes, pathlib
+
+    HERE = pathlib.Path(__file__).parent
+    ctypes.CDLL(str(HERE / "lib.so"))
+    N = int((HERE / "n.txt").read_text())
+
+    def work():
+        return sum(range(N))
+    """
+    project = Project(
+        tmp_path,
+        {
+            ".gitignore": "lib.so\n__pycache__/\n.pytest_cache/\n",
+            "mylib.py": code,
+            "n.txt": "100",
+            "rounds.inl": "1",
+            "test_perf.py": TEST.format(module="mylib", name="it"),
+        },
+    )
+    shutil.copy(_ctypes.__file__, project.root / "lib.so")
+    project.write({"n.txt": "2000"})
+    assert project.against().tests["test_it"]["live"] is not None
+    project.write({"rounds.inl": "2"})
+    run = project.against()
+    assert run.statuses == {"test_it": "INCOMPARABLE"}
+    assert "lib.so" in run.reasons["test_it"]
+    assert "rounds.inl" in run.reasons["test_it"]
 
 
 def test_what_stays_behind_is_noted(tmp_path: Path) -> None:

@@ -313,13 +313,15 @@ def test_data_that_the_sides_have_changed_counts(sides: Sides, base: Path) -> No
     assert compare_reads(sides, read(base, *names), []) == Reads(frozenset(names), frozenset(names))
 
 
-def test_a_compiled_file_of_changed_sources_is_named(sides: Sides, base: Path) -> None:
-    """Where sources that only a build shows differ, an equal compiled file is of one side alone."""
+def test_a_compiled_file_that_both_sides_have_alike_is_named(sides: Sides, base: Path) -> None:
+    """That is one of today's in both trees; what was built for a side is its own, though it may be equal."""
+    names = ("mylib/_core.cpython-311.so", "lib/libx.so.1")
     for home in (base, sides.head.homes[0]):
-        write(home, {"mylib/_core.cpython-311.so": "", "lib/libx.so.1": ""})
-    names = {"mylib/_core.cpython-311.so", "lib/libx.so.1"}
-    assert compare_reads(sides, read(base, *names), []).compiled == set()
-    assert compare_reads(replace(sides, compiled="mylib/core.c"), read(base, *names), []).compiled == names
+        write(home, dict.fromkeys(names, ""))
+    sides = replace(sides, compiled=frozenset(names[:1]))
+    assert compare_reads(sides, read(base, *names), []).compiled == {names[0]}
+    built = replace(sides, base=replace(sides.base, tree=None))
+    assert compare_reads(built, read(base, *names), []).compiled == set()
 
 
 def test_a_file_that_neither_copy_has_is_missing(sides: Sides, tree: Path) -> None:
@@ -378,6 +380,23 @@ def test_build_lands_in_the_environment(
     assert importlib.util.find_spec("built_thing") is None
     assert not (tmp_path / "astray").exists()
     assert steps == [f"building {source}"]
+
+
+def test_a_build_depends_on_the_compiler_and_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of a compiler, or other flags, make another build of the same sources."""
+    compiler = write(tmp_path, {"cc": "#!/bin/sh\necho 12.1\n"}) / "cc"
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", f"{compiler} -pthread")
+    found = [programs.toolchain()]
+    assert programs.toolchain() == found[0]
+    write(tmp_path, {"cc": "#!/bin/sh\necho 12.2\n"})
+    found.append(programs.toolchain())
+    for name in ("CFLAGS", "LDFLAGS", "RUSTFLAGS", "CMAKE_ARGS", "MAKEFLAGS"):
+        monkeypatch.setenv(name, "-O0")
+        found.append(programs.toolchain())
+    assert len(set(found)) == len(found)
+    monkeypatch.setenv("CC", str(tmp_path / "missing"))
+    assert programs.toolchain() not in found
 
 
 def test_a_build_needs_pip(thin: str, wording: Wording, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

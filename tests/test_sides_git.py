@@ -522,6 +522,45 @@ def test_file_taken_away_or_added_differs(tree: Tree) -> None:
     assert sides.changed == ("src/a.py", "src/b é.py", "src/c.py", "src/d.py")
 
 
+BUILT = "\x7fELF, of which nobody knows what it was built from"
+
+
+def test_what_may_go_into_a_build_is_no_question_of_its_ending(tree: Tree, tmp_path: Path) -> None:
+    """Flags and what sources include may; modules may not, but for those that are compiled as they stand."""
+    into = ("Makefile", "csrc/rounds.inl", "csrc/setup.py", "csrc/sim.c", "lib/fast.py", "tables.bin")
+    others = (".github/ci.yml", "README.md", "lib/.gitignore", "lib/slow.py", "test_x.py")
+    compiled = {"lib/fast.cpython-311.so": BUILT, "libsim.so.1": BUILT}
+    tree.commit(**dict.fromkeys((*into, *others), "1"), **{".gitignore": "*.so*\n"})
+    tree.write(**dict.fromkeys((*into, *others), "2"), **{"out.txt": "of a run", "lib/notes.so": "no code"}, **compiled)
+    sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
+    assert (sides.compiled, sides.sources) == (frozenset(compiled), into)
+
+    tree.git("worktree", "add", "--quiet", str(tmp_path / "other"), "HEAD")
+    write(tmp_path / "other", {"libsim.so.1": BUILT})
+    sides = prepare(f"dir:{tmp_path / 'other'}", builders.project(tree.top, "test_x.py"))
+    assert sides.compiled == {"lib/fast.cpython-311.so"}
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_what_a_project_does_not_build_is_noted(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, wording: Wording, is_failing: bool
+) -> None:
+    """A Makefile beside it may; tests that load nothing of it are compared all the same."""
+
+    def build_into(*_: object, **__: object) -> None:
+        if is_failing:
+            raise SideError("building /tmp/it failed (exit code 1):\nsim.c:1:2: error: no such thing\nERROR: x")
+
+    monkeypatch.setattr("pytest_rlperf.sides.prepare.build_into", build_into)
+    monkeypatch.setattr("pytest_rlperf.sides.prepare.needs_isolation", lambda *_: False)
+    tree.commit(**{"setup.py": "1", "Makefile": "1", ".gitignore": "*.so\n", "test_x.py": ""})
+    tree.write(**{"Makefile": "2", "libsim.so": BUILT})
+    sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
+    assert sides.notes[-1] == wording
+    assert sides.compiled == {"libsim.so"}
+    assert len(sides.base.homes) == 1
+
+
 def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those in PYTHONPATH, in PYTEST_ADDOPTS and in arguments; a run in another directory has none there."""
     tree.commit(**{"src/mylib.py": "", "config.yml": "", "tests/test_x.py": ""})

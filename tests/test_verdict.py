@@ -122,7 +122,7 @@ def test_a_side_that_broke_the_rules_is_no_side() -> None:
         (reasons.NotOnBase("main", "missing", "", is_new=False, lacks=("old",)), Status.INCOMPARABLE),
         (reasons.NothingLoaded("nothing of mylib"), Status.INCOMPARABLE),
         (reasons.NotCopied("data/episodes.npz"), Status.INCOMPARABLE),
-        (reasons.NotBuilt("mylib/_core.so"), Status.INCOMPARABLE),
+        (reasons.NotBuilt("mylib/_core.so", "Makefile"), Status.INCOMPARABLE),
     ],
 )
 def test_why_no_pairs_were_taken_is_the_reason(unpaired: reasons.Unpaired, status: Status) -> None:
@@ -170,7 +170,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.NotOnBase("main", "missing", "why", is_new=False, lacks=("old", "older")),
     reasons.NothingLoaded("the test loads no module of mylib on main"),
     reasons.NotCopied("data/episodes.npz"),
-    reasons.NotBuilt("mylib/_core.so"),
+    reasons.NotBuilt("mylib/_core.so", "Makefile"),
     reasons.Edited("mylib/core.py"),
     reasons.TestFailed("setup", "RuntimeError: no simulator"),
     reasons.BackgroundWork(0.05),

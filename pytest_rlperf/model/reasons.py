@@ -163,9 +163,10 @@ class NotCopied(Reason):
 
 @dataclass(frozen=True)
 class NotBuilt(Reason):
-    """The test has loaded a compiled ``file`` that is the same on both sides, though their sources differ."""
+    """The test has loaded a compiled ``file`` that both sides have alike, though its ``source`` may differ."""
 
     file: str
+    source: str
     code = Code.FILES
 
 

@@ -66,7 +66,8 @@ class Sides:
     trees differ, less stored baselines; None where the sides differ by something else than files. ``notes`` are for the
     reader of the verdict: uncommitted changes, further distributions that a resolver changed. ``commit`` is base's full
     SHA, where base is a commit of the repository. ``top`` is the user's own tree where neither side runs in it.
-    ``compiled`` is a source that only a build shows the effect of. ``tests`` are files that are today's on both sides.
+    ``compiled`` are files that git ignores and that have compiled code, today's on both sides; ``sources`` are changed
+    files that may go into them. ``tests`` are files that are today's on both sides.
     """
 
     base: Side
@@ -76,6 +77,7 @@ class Sides:
     notes: tuple[str, ...]
     commit: str | None = None
     top: Path | None = None
-    compiled: str = ""
+    compiled: frozenset[str] = frozenset()
+    sources: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     tests: frozenset[str] = frozenset()

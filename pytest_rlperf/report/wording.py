@@ -142,10 +142,11 @@ def _nothing_compared(reason: Reason) -> str | None:
             )
         case reasons.Edited(file):
             return f"{file} was changed while it was measured: run this again"
-        case reasons.NotBuilt(file):
+        case reasons.NotBuilt(file, source):
             return (
-                f"both sides load the same {file}, but the sources that it was compiled from differ: build it from a "
-                "project with a pyproject.toml or a setup.py, so that both sides can be built"
+                f"both sides load the same {file}, which git ignores, and {source} differs, which it may have been "
+                "built from: have a pyproject.toml or a setup.py build it, so that both sides can be built; or build "
+                "another checkout and compare with that, --rlperf-against=dir:PATH"
             )
         case reasons.NotOnBase(lacks=lacks, base_label=base_label) if lacks:
             return (

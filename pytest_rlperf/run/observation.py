@@ -105,6 +105,7 @@ class _Looks:
                 self._add(base, head, is_first=is_first)
         except StoppedError:
             return None
+        self._refuse_unbuilt()
         calls_s = checked[0].first_call_s, checked[1].first_call_s
         untouched = self._reached.nothing and not self.is_uneven
         return Observation(self._reason(), self._reached, calls_s, untouched, self._is_doubtful, self._unwatched)
@@ -125,12 +126,20 @@ class _Looks:
         self._is_opened |= bool(base.opened or head.opened)
         self._unwatched = self._unwatched or base.unwatched or head.unwatched
         self._read |= read
-        _refuse(self._read)
+        if self._read.missing:
+            raise UnpairedError(reasons.NotCopied(min(self._read.missing)))
         self._reached |= change.reached(read, base, head)
         if is_first:
             self._met.append((base, head))
             # Where nothing differs that could run, they do not the same by chance.
             self.is_uneven = not change.is_empty and change.is_uneven(*zip(*self._met, strict=True))
+
+    def _refuse_unbuilt(self) -> None:
+        """Raise UnpairedError where what both sides load may be compiled of files that differ and are not read."""
+        read = self._read
+        unread = [source for source in self._drivers.sides.sources if source not in read.files]
+        if read.compiled and unread:
+            raise UnpairedError(reasons.NotBuilt(min(read.compiled), unread[0]))
 
     @property
     def is_settled(self) -> bool:
@@ -161,11 +170,3 @@ def _leave(test: OnTest, driver: Driver) -> Steps[None]:
     except StoppedError:
         test.let_go(driver)
     test.forget_reporter()
-
-
-def _refuse(read: Reads) -> None:
-    """Raise UnpairedError where a file that a side needs is in no copy, or is no build of its own."""
-    if read.missing:
-        raise UnpairedError(reasons.NotCopied(min(read.missing)))
-    if read.compiled:
-        raise UnpairedError(reasons.NotBuilt(min(read.compiled)))

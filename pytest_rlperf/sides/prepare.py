@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -29,7 +29,7 @@ from pytest_rlperf.sides.environment import (
 )
 from pytest_rlperf.sides.git import NoRepositoryError, Repository, find_repository, short
 from pytest_rlperf.sides.installs import Install, copies_of, installs_from, normalized, project_above
-from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip
+from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip, toolchain
 from pytest_rlperf.sides.trees import (
     Relocation,
     Snapshot,
@@ -44,18 +44,21 @@ from pytest_rlperf.sides.trees import (
 from pytest_rlperf.sides.versions import pip_sides, python_sides
 
 _COMPILED = (*EXTENSION_SUFFIXES, ".so", ".pyd", ".dylib", ".dll", ".o", ".obj", ".a")
-_COMPILED_SOURCES = (
-    *(".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".cu", ".cuh", ".m", ".mm"),
-    *(".pyx", ".pxd", ".pxi", ".rs", ".f", ".for", ".f90", ".f95", ".go", ".zig", ".s"),
-)
+_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")  # of compiled code: Linux, macOS, Windows
+# What people, git and services read and no build does. Flags, tables and files of any name that others include may.
+_PROSE = (".md", ".rst")
+_OF_SERVICES = {".circleci", ".github", ".gitattributes", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"}
+
+_CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a build that failed, in what pip shows of it
 
 
 @dataclass(frozen=True)
 class _Version:
-    """The files of one side: a tree of its own, and what reports call it."""
+    """The files of one side: a tree of its own, and what reports call it; ``own`` are those that git ignores there."""
 
     label: str
     tree: Path
+    own: frozenset[str] = frozenset()
 
 
 class Preparation:
@@ -161,9 +164,9 @@ class Preparation:
         if other.top == own.top:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
         tree = self._new_directory()
-        take_snapshot(other.top, tree, self._project.also, self._on_step)
+        theirs = take_snapshot(other.top, tree, self._project.also, self._on_step)
         lay_todays(self.today, tree, self._tests)
-        return _Version(str(other.top), tree)
+        return _Version(str(other.top), tree, frozenset(theirs.laid))
 
     # ------------------------------------------------------------------ how a side's processes start
 
@@ -171,25 +174,46 @@ class Preparation:
         """Return the comparison of a version with today's."""
         head, trees = self._head, (base.tree, self.today.tree)
         changed = differing_files(*trees, self._tests)
-        build = self._why_build(changed) if changed else None  # equal trees are not measured, so they need no build
-        sides = [
-            self._mapped(version, trees) if build is None else self._built(version, trees, build)
-            for version in (base, head)
-        ]
+        compiled = frozenset(name for name in self.today.laid if _is_compiled(self.today.tree / name))
+        # A new file that git does not know yet is the output of something, more often than a source.
+        known = set(changed).difference(self._repository.new_files() if compiled else ())
+        sources = tuple(_sources(sorted(known), compiled)) if compiled else ()
+        # Equal trees are not measured, so they need no build.
+        build = self._why_build(sorted(compiled), sources) if changed else None
+        sides, built = self._both((base, head), trees, build)
         notes = (
             *(["today's tree has uncommitted changes"] if self._is_dirty else []),
-            *([] if build is None else [f"built on both sides: {build.reason}"]),
+            *([built] if built else []),
             *self._left_behind(),
         )
         found = Sides(sides[0], sides[1], packages=(), changed=changed, notes=notes, commit=sha)
-        source = next(_compiled_sources(changed), "") if build is None else ""
         return replace(
             found,
             top=self.today.top,
-            compiled=source,
+            compiled=compiled - base.own,  # a checkout has its own
+            sources=sources,
             left_out=self.today.left_out,
             tests=self._tests.among(self.today.tree),
         )
+
+    def _both(
+        self, versions: Sequence[_Version], trees: tuple[Path, ...], build: _Build | None
+    ) -> tuple[list[Side], str]:
+        """Return the sides of both versions, built where they can be, and a note on that, if any."""
+        mapped = [self._mapped(version, trees) for version in versions]
+        if build is None:
+            return mapped, ""
+        try:
+            built = [self._built(version, trees, build) for version in versions]
+        except SideError as error:
+            if not build.compiled:
+                raise
+            lines = str(error).splitlines()
+            cause = next((line.strip() for line in reversed(lines) if _CAUSE.search(line)), lines[0])
+            return mapped, f"{build.reason}, but building it failed: {cause}"
+        if not all(build.is_in(side.homes[0]) for side in built):
+            return mapped, f"{build.reason}, but its project does not build it"
+        return built, f"built on both sides: {build.reason}"
 
     def _left_behind(self) -> list[str]:
         """Return a note on what git ignores and is too large to be copied, where there is any."""
@@ -226,8 +250,11 @@ class Preparation:
 
     # ------------------------------------------------------------------ builds
 
-    def _why_build(self, changed: tuple[str, ...]) -> _Build | None:
-        """Return what must be built on both sides, None where the files of the trees suffice."""
+    def _why_build(self, compiled: Sequence[str], sources: Sequence[str]) -> _Build | None:
+        """Return what must be built on both sides, None where the files of the trees suffice.
+
+        Of those, changed ``sources`` may have been compiled to the files ``compiled``, which both sides have alike.
+        """
         top = self.today.top
         known = installs_from(top)
         installs = [*known, *copies_of(self._project.rootdir, top, parent_sites(), known)]
@@ -237,12 +264,11 @@ class Preparation:
                 return _Build(reason, _to_build(installs))
             if install.how == "installed":
                 return _Build(f"{install.name} is installed as a copy, not editable", _to_build(installs))
-        compiled = [name for name in self.today.laid if name.endswith(_COMPILED)]
-        sources = list(_compiled_sources(changed))
         projects = {found for name in compiled if (found := project_above((top / name).parent, top)) is not None}
         if sources and projects:
             reason = f"{compiled[0]}, which git ignores, is compiled, and {sources[0]} differs"
-            return _Build(reason, tuple(Install(found.name, found, "path", (), ()) for found in sorted(projects)))
+            installs = [Install(found.name, found, "path", (), ()) for found in sorted(projects)]
+            return _Build(reason, tuple(installs), tuple(PurePosixPath(name).name for name in compiled))
         return None
 
     def _built(self, version: _Version, trees: tuple[Path, ...], build: _Build) -> Side:
@@ -266,7 +292,8 @@ class Preparation:
             python = make_environment(directory / "environment", replace(place, tree=original), without=pths)
             build_into(python, [original / path for path in below], self._on_step, isolated=isolated)
 
-        key = ["built", version.label, _digest(version.tree), parent_state(), *map(str, below), str(isolated)]
+        state = parent_state(), toolchain()
+        key = ["built", version.label, _digest(version.tree), *state, *map(str, below), str(isolated)]
         home = site_packages(open_cache(top).entry("\0".join(key), fill, self._on_step) / "environment")
         hidden = [name for install in build.installs for name in install.names if not is_installed(name, home)]
         own = self._new_directory()  # the cached environment is every run's, and leads to no run's tree
@@ -348,15 +375,37 @@ class Preparation:
 
 @dataclass(frozen=True)
 class _Build:
-    """Why code must be built on both sides, and the projects to build."""
+    """Why code must be built on both sides, the projects to build, and the names of compiled files they are for."""
 
     reason: str
     installs: tuple[Install, ...]
+    compiled: tuple[str, ...] = ()
+
+    def is_in(self, home: Path) -> bool:
+        """Whether its projects have built what it is for; a Makefile beside them may build that instead."""
+        return not self.compiled or any(path.name in self.compiled for path in home.rglob("*"))
 
 
-def _compiled_sources(names: Iterable[str]) -> Iterator[str]:
-    """Yield the sources of compiled languages, whose effect only a build shows."""
-    yield from (name for name in names if name.lower().endswith(_COMPILED_SOURCES))
+def _sources(changed: Iterable[str], compiled: Collection[str]) -> Iterator[str]:
+    """Yield the changed files that may go into a build of ``compiled`` files.
+
+    Modules run by themselves, and are seen then, but for those that are compiled as they stand, and setup.py.
+    """
+    modules = {name.partition(".")[0] for name in compiled}
+    for name in changed:
+        path = PurePosixPath(name)
+        is_source = path.name == "setup.py" or str(path.with_suffix("")) in modules
+        if (is_source or path.suffix != ".py") and path.suffix not in _PROSE and _OF_SERVICES.isdisjoint(path.parts):
+            yield name
+
+
+def _is_compiled(path: Path) -> bool:
+    """Whether a file has compiled code, by how it begins."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith(_MAGIC)
+    except OSError:  # a link that leads nowhere
+        return False
 
 
 def _to_build(installs: list[Install]) -> tuple[Install, ...]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +82,13 @@ def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
 
 
 BUILD_LIMIT_S = 1800.0
+_VERSION_LIMIT_S = 30.0
 _LAST_LINES = 25
+_OF_BUILDS = (
+    *("ARCHFLAGS", "CARGO_", "CC", "CFLAGS", "CMAKE_", "CPPFLAGS", "CXX", "LDFLAGS", "MAKEFLAGS", "NVCC_", "RUST"),
+    "SKBUILD_",
+)
+"""The beginnings of variables that change what a compiler makes of the same sources."""
 
 # Variables that would make pip install or import elsewhere.
 _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PYTHONPATH")
@@ -133,6 +142,21 @@ def run_pip(python: str, arguments: list[str], purpose: str) -> Completed:
         env=changed_environment(variables),
         limit_s=BUILD_LIMIT_S,
     )
+
+
+def toolchain() -> str:
+    """Return what a build depends on beside its sources: the versions of compilers, and the variables with flags."""
+    named = [(os.environ.get(name) or sysconfig.get_config_var(name) or "") for name in ("CC", "CXX")]
+    compilers = [words for text in (*named, "cc", "c++", "rustc") if (words := shlex.split(text))]
+    versions = [_version(words) for words in compilers if shutil.which(words[0])]
+    return repr((versions, sorted(pair for pair in os.environ.items() if pair[0].startswith(_OF_BUILDS))))
+
+
+def _version(compiler: Sequence[str]) -> str:
+    try:
+        return run([*compiler, "--version"], cwd=Path.cwd(), limit_s=_VERSION_LIMIT_S).out
+    except SideError:  # one that does not run builds nothing
+        return ""
 
 
 def last_lines(completed: Completed) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +15,6 @@ from pytest_rlperf.sides.observer import resolved
 from pytest_rlperf.sides.trees import SETTINGS, files_in, same
 
 _OF_TOOLS = {".git", "__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks"}
-_COMPILED = re.compile(r"\.(so|pyd|dylib|dll)(\.\d+)*$")
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
@@ -38,8 +36,8 @@ class NothingLoadedError(SideError):
 class Reads:
     """The files of the sides' own places that a test's processes have read, and those of them that differ.
 
-    ``compiled`` are equal ones that were compiled of sources which may differ, ``missing`` are those that the user's
-    tree has and neither side.
+    ``compiled`` are today's on both sides, whatever they were compiled of, ``missing`` are those that the user's tree
+    has and neither side.
     """
 
     files: frozenset[str] = frozenset()
@@ -88,7 +86,7 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
                 found["files"].add(name)
                 if not _is_same(*places):
                     found["differing"].add(name)
-                elif sides.compiled and _COMPILED.search(name):
+                elif name in sides.compiled and side.homes[home] == side.tree:
                     found["compiled"].add(name)
             elif sides.top is not None and (sides.top / name).is_file() and _OF_TOOLS.isdisjoint(Path(name).parts):
                 found["missing"].add(name)
