@@ -217,8 +217,8 @@ def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
     except (MergeError, OutputError) as error:
         raise UsageError(str(error)) from None
     print_text(render_summary(outcomes, summary, width=table_width(), color=has_color(), verbose=arguments.verbose))
-    if compares_nothing(outcomes):
-        raise UsageError("nothing was compared: no gated test runs on the base side")
+    if run.against is not None and compares_nothing(outcomes):
+        raise UsageError(f"nothing was compared: no gated test can be compared with {run.against}")
     return Exit.SLOWER if run.failed else exit_code(outcomes, [])
 
 

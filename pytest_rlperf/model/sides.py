@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +18,8 @@ class Side:
 
     ``environment`` are changes to this process's variables; a value of None removes one. ``homes`` are the directories
     that are the side's own: what was installed for it alone, and its tree. ``tree`` is its copy of the tree, None where
-    it runs the user's own.
+    it runs the user's own. ``packages`` are the import packages that it has installed for itself, and others that it
+    must not have though the running environment does.
     """
 
     label: str
@@ -30,6 +31,7 @@ class Side:
     environment: Mapping[str, str | None]
     homes: tuple[Path, ...]
     tree: Path | None = None
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,14 @@ class Project:
 class Sides:
     """Both sides of a comparison.
 
-    ``packages`` are the import packages that each side has installed for itself. ``changed`` are the files by which the
-    trees differ, less stored baselines; None where the sides differ by something else than files. ``notes`` are for the
-    reader of the verdict: uncommitted changes, further distributions that a resolver changed. ``commit`` is base's full
-    SHA, where base is a commit of the repository. ``top`` is the user's own tree where neither side runs in it.
-    ``compiled`` are files that git ignores and that have compiled code, today's on both sides; ``sources`` are changed
-    files that may go into them. ``tests`` are files that are today's on both sides.
+    ``packages`` are the import packages by which the sides differ. ``changed`` are the files by which the trees differ,
+    less stored baselines; None where the sides differ by something else than files. ``modules`` are the names by which
+    changed files of the tree are imported, each with its file, and ``libraries`` the file names of shared libraries
+    that each side has for itself. ``notes`` are for the reader of the verdict: uncommitted changes, further
+    distributions that a resolver changed. ``commit`` is base's full SHA, where base is a commit of the repository.
+    ``top`` is the user's own tree where neither side runs in it. ``compiled`` are files that git ignores and that have
+    compiled code, today's on both sides; ``sources`` are changed files that may go into them. ``tests`` are files that
+    are today's on both sides.
     """
 
     base: Side
@@ -81,3 +85,10 @@ class Sides:
     sources: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     tests: frozenset[str] = frozenset()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    libraries: frozenset[str] = frozenset()
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The import packages that each side has for itself, so that no process imports them for both."""
+        return tuple(dict.fromkeys((*self.packages, *self.base.packages, *self.head.packages)))

@@ -212,8 +212,10 @@ def pace_text(outcome: Outcome) -> str:
 
 
 def compares_nothing(outcomes: Iterable[Outcome]) -> bool:
-    """Whether no gated test could run on the base side, which is no pass unless all of them are new."""
-    judged = [outcome.verdict for outcome in outcomes if outcome.verdict.status is not Status.ERROR]
-    gated = [verdict for verdict in judged if verdict.gated]
-    is_nothing = bool(gated) and all(verdict.reason.code == Code.BASE for verdict in gated)
-    return is_nothing and not all(verdict.status is Status.NEW for verdict in gated)
+    """Whether no gated test could be compared, which is no pass unless all of them are new."""
+    gated = [outcome.verdict for outcome in outcomes if outcome.verdict.gated]
+    if gated and all(verdict.status is Status.INCOMPARABLE for verdict in gated):
+        return True
+    ran = [verdict for verdict in gated if verdict.status is not Status.ERROR]
+    is_nothing = bool(ran) and all(verdict.reason.code == Code.BASE for verdict in ran)
+    return is_nothing and not all(verdict.status is Status.NEW for verdict in ran)

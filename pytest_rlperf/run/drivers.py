@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
 from pytest_rlperf.run.stopped import LostError
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.sides.observer import belongs_to
+from pytest_rlperf.sides.reads import check_own
 from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
@@ -119,7 +121,9 @@ class Drivers:
         self._left_out: set[str] = set()
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
-        self._differing = sorted({*sides.packages, *processes.readers})
+        # What the run has loaded of these may be another one than a side's own.
+        loaded = (name for name in sides.modules if name in sys.modules)
+        self._differing = sorted({*processes.readers, *(name.partition(".")[0] for name in (*sides.own, *loaded))})
         self._top = sides.top or processes.top
         self._apart = apart_from(self._top)
         self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top))))
@@ -305,7 +309,8 @@ class Drivers:
                 driver = self._begun(found, width, server, observes=observes)
                 yield from self._collect(driver)
             collected = [] if driver is None else driver.collected
-            fault = next((each.fault for each in collected if each.fault), "") or self._unequal(collected)
+            fault = next((each.fault for each in collected if each.fault), "")
+            fault = fault or self._unequal(collected) or self._strange(collected)
         except LostError as lost:
             if not lost.is_doubtful:  # as a new interpreter would be
                 raise
@@ -371,7 +376,7 @@ class Drivers:
             markup=processes.markup,
             reports=reports,
             watched=self._places,
-            packages=list(self.sides.packages),
+            packages=[*self.sides.own, *self.sides.modules, *self.sides.libraries],
             output=str(scratch / "output"),
             share_terminal=processes.share_terminal and reports,
             directory=str(side.directory),
@@ -407,6 +412,16 @@ class Drivers:
             differing = preload.differing_variables(expected, ready.variables)
             if differing:
                 return f"{differing[0]} is set while tests are collected in {name} 0, after libraries have read it"
+        return ""
+
+    def _strange(self, collected: Sequence[wire.Ready]) -> str:
+        """Return the module that a copy of a server has from another place than its side would load it from."""
+        sides = (self.sides.base, self.sides.head) if self._has_base else ()
+        for ready, side in zip(collected, sides, strict=False):
+            try:
+                check_own(self.sides, side, ready.loaded)
+            except SideError as error:
+                return str(error)
         return ""
 
     def _fall_back(self, reason: str) -> None:

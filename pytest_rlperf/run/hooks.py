@@ -306,14 +306,16 @@ class MeasuredRun:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
-        """Make it a usage error, never a pass, where no gated test could run on the base side.
+        """Make it a usage error, never a pass, where no gated test could be compared.
 
-        One shard may well have new tests alone: `rlperf merge` sees all of them.
+        One shard may well have new tests alone: `rlperf merge` sees all of them. Storing is what a baseline needs that
+        nothing can be compared with.
         """
-        if self._run.shard is None and compares_nothing(self._run.outcomes.tests.values()):
-            self._run.note(
-                TextNote(f"nothing was compared: no gated test can be compared with {self._settings.against}")
-            )
+        against = self._settings.against
+        cured = self._run.shard is not None or (self._settings.save and against is None)
+        if not cured and compares_nothing(self._run.outcomes.tests.values()):
+            base = "the baseline" if against is None else against
+            self._run.note(TextNote(f"nothing was compared: no gated test can be compared with {base}"))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

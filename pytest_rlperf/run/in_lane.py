@@ -21,6 +21,7 @@ from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Lanes, Steps
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import BrokenError, LeftError, LostError, RetryFreshError, StoppedError
+from pytest_rlperf.sides.reads import ElsewhereError
 
 
 class Judged(NamedTuple):
@@ -42,7 +43,8 @@ class TestInLane:
 
     It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew in new
     interpreters, with that ``doubt``: theirs is the last word. ``failure`` is why the test cannot be measured, which no
-    worker has reported where it ``is_unreported``. ``title`` and ``step`` are for who shows progress.
+    worker has reported where it ``is_unreported``; it ``is_elsewhere`` where the test loads changed code from another
+    place than the tree. ``title`` and ``step`` are for who shows progress.
     """
 
     __test__ = False
@@ -55,7 +57,7 @@ class TestInLane:
         self.done: wire.Done | None = None
         self.doubt = ""
         self.failure = ""
-        self.is_unreported = False
+        self.is_unreported = self.is_elsewhere = False
         self.title = item.name
         self.step = ""
         settings = run.settings.for_test(item)
@@ -161,6 +163,7 @@ class TestInLane:
     def _give_up(self, error: Exception) -> Steps[None]:
         """End a test that cannot be measured, as an error of that test."""
         test, reporter = self._on, self._on.reporter
+        self.is_elsewhere = isinstance(error, ElsewhereError)
         self.failure = _failure_text(error, "" if reporter is None else reporter.head_name)
         if reporter is not None and not test.is_reporter_lost:
             try:
@@ -176,7 +179,8 @@ def _doubt_of(error: Exception) -> str:
     if isinstance(error, StoppedError):
         failing = "in a forked process it failed: " if isinstance(error, LeftError) else ""
         return f"{failing}{essence(str(error))}" if error.is_doubtful else ""
-    return essence(str(error)) if isinstance(error, RetryFreshError | SideError) else ""
+    is_doubtful = isinstance(error, RetryFreshError | SideError) and not isinstance(error, ElsewhereError)
+    return essence(str(error)) if is_doubtful else ""
 
 
 def _failure_text(error: Exception, reporter: str) -> str:
@@ -184,6 +188,8 @@ def _failure_text(error: Exception, reporter: str) -> str:
     if isinstance(error, LeftError):
         return _how_it_left(error, reporter)
     if isinstance(error, LostError | MeasurementError):  # the second where a worker could not even be started
+        return str(error)
+    if isinstance(error, ElsewhereError) and not error.concerns_all:
         return str(error)
     if isinstance(error, SideError):
         raise error

@@ -107,7 +107,7 @@ class LiveComparison:
         if changed and not self._drivers.fresh:
             names = ", ".join(sorted(changed))
             raise RetryFreshError(f"a test sets {names}, which libraries read when they are loaded")
-        check_loaded(self._drivers.sides, base, head)
+        check_loaded(self._drivers.sides, base, head, driver.collected[-1].loaded)
         return checked
 
     def _import_s(self, driver: Driver) -> tuple[float, float]:

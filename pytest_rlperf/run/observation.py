@@ -97,12 +97,13 @@ class _Looks:
             forward = self.reports.append
             yield from test.open(driver, self._drivers, seeds[:: -1 if number else 1], forward=forward)
             checked: list[wire.Checked] = yield from test.ask(driver, wire.CheckAll())
-            check_loaded(sides, *driver.loaded(checked))
+            base, head = driver.loaded(checked)
+            check_loaded(sides, base, head, driver.collected[-1].loaded)
             self._drivers.learn(*checked)
             for is_first in (True, False):
                 order = wire.ObserveAll(0.0 if is_first else self._limit_s(), not is_first and self._searches)
-                base, head = yield from test.ask(driver, order)
-                self._add(base, head, is_first=is_first)
+                footprints = yield from test.ask(driver, order)
+                self._add(*footprints, is_first=is_first)
         except StoppedError:
             return None
         self._refuse_unbuilt()

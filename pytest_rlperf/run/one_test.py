@@ -28,7 +28,7 @@ from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import LeftError, LostError, StoppedError
 from pytest_rlperf.sides.installs import not_installed
-from pytest_rlperf.sides.reads import NothingLoadedError, digests
+from pytest_rlperf.sides.reads import ElsewhereError, NothingLoadedError, digests
 from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_file
 
 _ANSWER_S = 1e-5  # no worker answers an order sooner
@@ -60,6 +60,8 @@ class OneTest:
             return None
         try:
             observed = yield from self._observed(drivers)
+        except ElsewhereError:
+            raise
         except (SideError, UnpairedError, StoppedError):
             return None
         if observed.reason is None or self._needs_figures(observed.reason):
@@ -109,6 +111,8 @@ class OneTest:
         if drivers is not None:
             try:
                 return (yield from self._measure_live(drivers))
+            except ElsewhereError:
+                raise
             except NothingLoadedError as error:
                 obstacle = str(error)
             except SideError as error:

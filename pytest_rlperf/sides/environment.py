@@ -154,11 +154,12 @@ def make_side(
     settings: Path | None,
     caches: Path,
     homes: tuple[Path, ...],
+    packages: tuple[str, ...],
 ) -> Side:
     """Return how the processes of a side are started, in its environment and its tree.
 
     ``settings`` is pytest's file of them, None where there is none, and ``caches`` a directory for what is compiled at
-    run time.
+    run time. ``homes`` and ``packages`` are the side's own.
     """
     directory = place.of(project.directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -177,6 +178,7 @@ def make_side(
         environment=variables,
         homes=homes,
         tree=place.tree if place.trees else None,
+        packages=packages,
     )
 
 

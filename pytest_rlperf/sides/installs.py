@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path, PurePosixPath
@@ -70,6 +70,33 @@ def project_above(path: Path, top: Path) -> Path | None:
     """Return the closest directory at or above ``path``, up to ``top``, that pip can build; None without one."""
     above = [place for place in (path, *path.parents) if place.is_relative_to(top)]
     return next((place for place in above if place.is_dir() and is_project(place)), None)
+
+
+def modules_of(tree: Path, names: Iterable[str], path: Container[str]) -> dict[str, str]:
+    """Return the names by which files of a tree may be imported, each with its file.
+
+    Modules lie in the tree itself, in a project within it, in an entry of ``path``, or in ``src`` or packages below a
+    directory of a project.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        file = PurePosixPath(name)
+        if file.suffix != ".py":
+            continue
+        parts = file.parent.parts if file.stem == "__init__" else file.with_suffix("").parts
+        for count in range(len(parts)):
+            place = tree.joinpath(*parts[:count])
+            if parts[count] not in sys.stdlib_module_names and _has_module(tree, place, parts[count], path):
+                found[".".join(parts[count:])] = name
+    return found
+
+
+def _has_module(tree: Path, place: Path, name: str, path: Container[str]) -> bool:
+    """Whether modules are found in a directory of a tree, or the package of a name."""
+    if place == tree or str(place) in path or is_project(place):
+        return True
+    is_below_project = place.parent == tree or is_project(place.parent)
+    return is_below_project and (place.name == "src" or (place / name / "__init__.py").is_file())
 
 
 def installs_from(top: Path) -> tuple[Install, ...]:
@@ -199,3 +226,9 @@ def import_packages(directory: Path, namespace: str = "") -> Iterator[str]:
             yield from import_packages(path, f"{namespace}{name}.")
         elif path.is_dir() or path.name.endswith(_SOURCE_SUFFIXES):
             yield namespace + name
+
+
+def is_installed(name: str, home: Path) -> bool:
+    """Whether a package or module of that name lies in a directory of installed packages."""
+    place = home.joinpath(*name.split("."))
+    return place.is_dir() or any(place.parent.glob(f"{place.name}.*"))

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from types import ModuleType
 
 from pytest_rlperf.sides.watch import Watch
@@ -185,16 +185,18 @@ def _source_of(path: str) -> str:
 class LoadedFiles:
     """The files of modules that were loaded from below ``watched`` or belong to ``packages``, by the modules' names.
 
-    Links in the paths of directories are resolved. ``alike`` are modules that are known to be none of these. In a copy
+    Shared libraries are among them whose file names are in ``packages``, by their files.
+    Links in the paths of directories are resolved. ``alike`` are modules that are known to lie elsewhere. In a copy
     of a process to look at a module copies its memory, so each is looked at once.
     """
 
     def __init__(self, watched: Sequence[str], packages: Sequence[str], alike: frozenset[str] = frozenset()) -> None:
         self._homes = tuple(os.path.realpath(home) for home in watched)
         self._below = tuple(home + os.sep for home in self._homes)
-        self._packages = packages
-        self._known = alike
+        self._packages = frozenset(packages)
+        self._known = frozenset(name for name in alike if not belongs_to(name, self._packages))
         self._loaded: dict[str, str] = {}
+        self._has_libraries = any(".so" in name for name in packages)
 
     def now(self) -> dict[str, str]:
         """Return those that are loaded by now."""
@@ -206,7 +208,8 @@ class LoadedFiles:
             if path.startswith(self._below) or path in self._homes or belongs_to(name, self._packages):
                 self._loaded[name] = path
         self._known = self._known.union(new)
-        return dict(self._loaded)
+        libraries = (file for file in _mapped_files() if os.path.basename(file) in self._packages)  # noqa: PTH119
+        return {**self._loaded, **({file: file for file in libraries} if self._has_libraries else {})}
 
 
 def _newer_than(known: frozenset[str]) -> list[str] | None:
@@ -249,6 +252,10 @@ def _files_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield name, file
 
 
-def belongs_to(name: str, packages: Iterable[str]) -> bool:
+def belongs_to(name: str, packages: Container[str]) -> bool:
     """Whether a module is one of ``packages`` or lies in one."""
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
+    while name not in packages:
+        name = name.rpartition(".")[0]
+        if not name:
+            return False
+    return True

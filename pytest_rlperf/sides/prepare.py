@@ -28,7 +28,16 @@ from pytest_rlperf.sides.environment import (
     site_packages,
 )
 from pytest_rlperf.sides.git import NoRepositoryError, Repository, find_repository, short
-from pytest_rlperf.sides.installs import Install, copies_of, installs_from, normalized, project_above
+from pytest_rlperf.sides.installs import (
+    Install,
+    copies_of,
+    import_packages,
+    installs_from,
+    is_installed,
+    modules_of,
+    normalized,
+    project_above,
+)
 from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip, toolchain
 from pytest_rlperf.sides.trees import (
     Relocation,
@@ -38,6 +47,7 @@ from pytest_rlperf.sides.trees import (
     files_in,
     lay_out_commit,
     lay_todays,
+    same,
     settings_file,
     take_snapshot,
 )
@@ -48,6 +58,7 @@ _MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")  # of com
 # What people, git and services read and no build does. Flags, tables and files of any name that others include may.
 _PROSE = (".md", ".rst")
 _OF_SERVICES = {".circleci", ".github", ".gitattributes", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"}
+_LIBRARY = re.compile(r"(^|/)lib[^/]*\.so(\.\d+)*$")
 
 _CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a build that failed, in what pip shows of it
 
@@ -194,6 +205,8 @@ class Preparation:
             sources=sources,
             left_out=self.today.left_out,
             tests=self._tests.among(self.today.tree),
+            modules=self._modules(changed, next(iter(sources), ""), sides[1]),
+            libraries=frozenset(_libraries(changed, *sides)),
         )
 
     def _both(
@@ -214,6 +227,15 @@ class Preparation:
         if not all(build.is_in(side.homes[0]) for side in built):
             return mapped, f"{build.reason}, but its project does not build it"
         return built, f"built on both sides: {build.reason}"
+
+    def _modules(self, changed: tuple[str, ...], source: str, side: Side) -> dict[str, str]:
+        """Return the modules of changed files; where a ``source`` of compiled files is one, every package is of it."""
+        tree = self.today.tree
+        packages = [name for name in files_in(tree) if PurePosixPath(name).name == "__init__.py"] if source else []
+        return {
+            **dict.fromkeys(modules_of(tree, packages, side.path), source),
+            **modules_of(tree, changed, side.path),
+        }
 
     def _left_behind(self) -> list[str]:
         """Return a note on what git ignores and is too large to be copied, where there is any."""
@@ -240,13 +262,15 @@ class Preparation:
         environment: Path,
         homes: tuple[Path, ...],
         first: Path | None = None,
+        hidden: Iterable[str] = (),
     ) -> Side:
         caches = self._new_directory()
         settings = self._project.inipath
         if place.trees:
             settings = settings_file(self.today, settings, self._project.rootdir, place)
         homes = homes if first is None else (first, *homes)
-        return make_side(self._project, place, environment, version.label, settings, caches, homes)
+        packages = (*(() if first is None else import_packages(first)), *hidden)
+        return make_side(self._project, place, environment, version.label, settings, caches, homes, packages)
 
     # ------------------------------------------------------------------ builds
 
@@ -294,11 +318,12 @@ class Preparation:
 
         state = parent_state(), toolchain()
         key = ["built", version.label, _digest(version.tree), *state, *map(str, below), str(isolated)]
-        home = site_packages(open_cache(top).entry("\0".join(key), fill, self._on_step) / "environment")
+        environment = open_cache(top).entry("\0".join(key), fill, self._on_step) / "environment"
+        home = site_packages(environment)
         hidden = [name for install in build.installs for name in install.names if not is_installed(name, home)]
         own = self._new_directory()  # the cached environment is every run's, and leads to no run's tree
         make_environment(own, place, first=home, without=pths, hidden=hidden)
-        return self._side(version, place, own, (version.tree,), home)
+        return self._side(version, place, own, (version.tree, environment), home, hidden)
 
     def _check_tests_are_outside(self, build: _Build) -> None:
         for file in self._project.files:
@@ -408,6 +433,15 @@ def _is_compiled(path: Path) -> bool:
         return False
 
 
+def _libraries(changed: Iterable[str], base: Side, head: Side) -> Iterator[str]:
+    """Yield the file names of shared libraries by which the trees differ, or what was built for the sides."""
+    yield from (PurePosixPath(name).name for name in changed if _LIBRARY.search(name))
+    if head.packages:
+        built = base.homes[-1], head.homes[-1]
+        found = {path.relative_to(home) for home in built for path in home.rglob("lib*.so*")}
+        yield from (name.name for name in found if not same(built[0] / name, built[1] / name))
+
+
 def _to_build(installs: list[Install]) -> tuple[Install, ...]:
     return tuple(install for install in installs if install.how != "path")
 
@@ -427,12 +461,6 @@ def _digest(tree: Path) -> str:
         mode = 0 if path.is_symlink() else path.stat().st_mode & 0o111
         total.update(os.fsencode(name) + b"\0" + f"{mode:o} {hashlib.sha256(content).hexdigest()}\0".encode())
     return total.hexdigest()
-
-
-def is_installed(name: str, home: Path) -> bool:
-    """Whether a package or module of that name lies in a directory of installed packages."""
-    place = home.joinpath(*name.split("."))
-    return place.is_dir() or any(place.parent.glob(f"{place.name}.*"))
 
 
 # --------------------------------------------------------------------------- --rlperf-against

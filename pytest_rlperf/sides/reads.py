@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.observer import resolved
+from pytest_rlperf.sides.installs import is_installed, project_above
+from pytest_rlperf.sides.observer import belongs_to, resolved
 from pytest_rlperf.sides.trees import SETTINGS, files_in, same
 
 _OF_TOOLS = {".git", "__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks"}
@@ -51,18 +52,69 @@ class Reads:
         return Reads(*(getattr(self, name) | getattr(other, name) for name in names))
 
 
-def check_loaded(sides: Sides, base: Mapping[str, str], head: Mapping[str, str]) -> None:
-    """Check the files of the modules that both sides have loaded, by name; SideError where one is another side's.
+class ElsewhereError(SideError):
+    """A module was loaded from another place than the tree, whose file for it has changed.
 
-    NothingLoadedError where base has loaded none of the packages that it has for itself.
+    It ``concerns_all`` tests where collecting them has loaded it, else the one that has.
+    """
+
+    def __init__(self, text: str, *, concerns_all: bool) -> None:
+        super().__init__(text)
+        self.concerns_all = concerns_all
+
+
+def check_loaded(
+    sides: Sides, base: Mapping[str, str], head: Mapping[str, str], collected: Container[str] = ()
+) -> None:
+    """Check the files of the modules that both sides have loaded, by name; SideError where one is not the side's own.
+
+    ElsewhereError where it is of neither side; ``collected`` are the modules that collecting the tests has loaded.
+    NothingLoadedError where base has loaded none of the packages by which the sides differ.
     """
     for side, loaded in ((sides.base, base), (sides.head, head)):
+        check_own(sides, side, loaded)
         for name, path in loaded.items():
-            _check_place(sides, side, path, f"{name} is {path}")
+            _check_in_tree(sides, side, name, path, collected)
     if sides.packages and not any(_home_of(sides.base, path) == 0 for path in base.values()):
         raise NothingLoadedError(
             f"the test loads no module of {', '.join(sides.packages)} on {sides.base.label}: choose a test that "
             "imports what differs between the sides"
+        )
+
+
+def check_own(sides: Sides, side: Side, loaded: Mapping[str, str]) -> None:
+    """Check that a process of a side has loaded modules, whose files are given by name, from the side's own places."""
+    for name, path in loaded.items():
+        _check_place(sides, side, path, f"{name} is {path}")
+        if name == path and _home_of(side, path) is None:  # a library
+            raise SideError(
+                f"{side.label} has loaded the library {path}, not its own of that name: LD_LIBRARY_PATH may lead "
+                "there, or a path that a build has left in another library"
+            )
+        if not belongs_to(name, side.packages) or _home_of(side, path) == 0 or _is_test(sides, side, path):
+            continue
+        home, package = side.homes[0], name.partition(".")[0]
+        if is_installed(name, home) or not is_installed(package, home):
+            raise SideError(
+                f"{side.label} has loaded {name} from {path}, not from what was built for it in {home}; something puts "
+                "that directory on the path, or loads the module when Python starts"
+            )
+
+
+def _is_test(sides: Sides, side: Side, path: str) -> bool:
+    return side.tree is not None and path.removeprefix(f"{side.tree}{os.sep}") in sides.tests
+
+
+def _check_in_tree(sides: Sides, side: Side, name: str, path: str, collected: Container[str]) -> None:
+    """Raise ElsewhereError where a module whose file in the tree has changed was loaded from a place of no side."""
+    if name in sides.modules and _home_of(side, path) is None and not belongs_to(name, side.packages):
+        file = sides.modules[name]
+        assert sides.top is not None
+        project = project_above((sides.top / file).parent, sides.top) or sides.top
+        raise ElsewhereError(
+            f"{name} is imported from {path}, not from this tree, whose {file} has changed: "
+            f"pip install -e {os.path.relpath(project, sides.top)}",
+            concerns_all=name in collected,
         )
 
 

@@ -24,10 +24,9 @@ class Redirect:
         """Return where a module is on the side; ModuleNotFoundError where only the user's tree has it."""
         if name in HIDDEN:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if BUILT and path is None:
-            spec = PathFinder.find_spec(name, [BUILT])
-            if spec is not None:
-                return spec
+        built = PathFinder.find_spec(name, [BUILT]) if BUILT and path is None else None
+        if built is not None and built.loader is not None:
+            return built
         is_refused = False
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
@@ -35,7 +34,7 @@ class Redirect:
             if spec is not None:
                 moved = _moved(spec, resolve=path is None)
                 if moved is not None:
-                    return moved
+                    return moved if built is None else _joined(built, moved)
                 is_refused = True
         if is_refused:  # the finders behind this one would be asked again
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -59,6 +58,15 @@ def _moved(spec: ModuleSpec, *, resolve: bool) -> ModuleSpec | None:
     namespace = ModuleSpec(spec.name, None, is_package=True)
     namespace.submodule_search_locations = kept
     return namespace
+
+
+def _joined(built: ModuleSpec, found: ModuleSpec) -> ModuleSpec:
+    """Return a namespace of which one part was built: that comes first."""
+    if found.loader is None:
+        places = (*(built.submodule_search_locations or ()), *(found.submodule_search_locations or ()))
+        found = ModuleSpec(found.name, None, is_package=True)
+        found.submodule_search_locations = list(dict.fromkeys(places))
+    return found
 
 
 def _own(place: str | None, resolve: bool) -> str | None:
