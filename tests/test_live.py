@@ -267,6 +267,18 @@ def test_a_base_that_cannot_be_imported_is_the_reason_of_each_test(repository: R
     assert repository.left_over() == []
 
 
+def test_a_run_whose_only_verdict_is_incomparable_is_no_pass(repository: Repository) -> None:
+    """Where a call is other work on the base side, nothing was compared."""
+    sized = "import mylib\n\ndef test_sized(rlperf):\n    rlperf(mylib.work, items=mylib.SIZE)\n"
+    repository.library("base", more="SIZE = 64\n")
+    repository.write({"tests/test_it.py": sized})
+    repository.commit()
+    repository.library("head", more="SIZE = 128\n")
+    run = repository.against("HEAD", code=USAGE)
+    assert run.statuses == {"test_sized": "INCOMPARABLE"}
+    assert run.notes("nothing was compared: no gated test can be compared with HEAD")
+
+
 def test_a_conftest_that_base_cannot_import_is_the_reason_of_its_tests(repository: Repository) -> None:
     """Today's conftest.py may need what only head has: its tests are new there, and the run goes on."""
     repository.library("head", more="\ndef added():\n    return sum(range(300))\n")

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example import FAILED, OK, Example, Run
+from builders import source, write
+from example import FAILED, OK, USAGE, Example, Run
 
 QUICK = ("--rlperf-pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=50%")
 LEAST = 1.5  # times, of what is three times the work
@@ -393,3 +394,55 @@ def test_what_stays_behind_is_noted(tmp_path: Path) -> None:
     project.write({".gitignore": "large/\n", **{f"large/{number}": "" for number in range(2001)}})
     run = project.against()
     assert run.notes("rlperf_also = large/*")
+
+
+def test_code_of_another_checkout_is_an_error(tmp_path: Path) -> None:
+    """A changed file whose module comes from elsewhere: of all tests where they are collected with it, else of one."""
+    files = {
+        "pyproject.toml": "[project]\nname = 'toyrl'\nversion = '1'\n",
+        "lib/toyrl/__init__.py": "",
+        "lib/toyrl/core.py": WORK.format(calls=2000),
+        "test_late.py": "def test_late(rlperf):\n    from toyrl.core import work\n    rlperf(work)\n",
+        "test_apart.py": "def test_apart(rlperf):\n    rlperf(lambda: sum(range(99)))\n",
+    }
+    other = tmp_path / "other"
+    project = Project(tmp_path, files, PYTHONPATH=str(other / "lib"))
+    shutil.copytree(project.root, other)
+    project.write({"lib/toyrl/core.py": WORK.format(calls=6000)})
+    run = project.against(code=FAILED)
+    assert run.statuses == {"test_late": "ERROR", "test_apart": "SAME"}
+    for part in (str(other / "lib/toyrl/core.py"), "lib/toyrl/core.py has changed", "pip install -e ."):
+        assert part in run.reasons["test_late"]
+    run = project.against("HEAD", "test_late.py", code=USAGE)
+    assert f"toyrl.core is imported from {other / 'lib/toyrl/core.py'}" in run.words
+
+    project.write({"test_late.py": TEST.format(module="toyrl.core", name="late")})
+    run = project.against(code=USAGE)
+    assert f"toyrl.core is imported from {other / 'lib/toyrl/core.py'}" in run.words
+    project.write({"lib/toyrl/core.py": WORK.format(calls=2000), "lib/toyrl/late.py": ""})
+    assert project.against(code=OK).statuses == {"test_late": "SAME", "test_apart": "SAME"}
+
+
+def test_an_installed_copy_is_built_on_both_sides(tmp_path: Path) -> None:
+    """Forked processes have the code of their side, and none what the environment has a copy of."""
+    code = "def work():\n    return sum(range({calls}))\n"
+    files = {
+        "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+        "backend.py": source("sides_environment/backend.py"),
+        "built_thing/__init__.py": code.format(calls=2000),
+        "perf/test_perf.py": TEST.format(module="built_thing", name="copy"),
+    }
+    site = tmp_path / "site"
+    project = Project(tmp_path, files, PYTHONPATH=str(site))
+    project.write({"built_thing/__init__.py": code.format(calls=6000)})
+    metadata = "built_thing-1.0.dist-info"
+    copied = {
+        "built_thing/__init__.py": code.format(calls=6000),
+        f"{metadata}/METADATA": "Metadata-Version: 2.1\nName: built-thing\nVersion: 1.0\n",
+        f"{metadata}/direct_url.json": f'{{"url": "{project.root.as_uri()}", "dir_info": {{}}}}',
+        f"{metadata}/RECORD": f"built_thing/__init__.py,,\n{metadata}/METADATA,,\n",
+    }
+    write(site, copied)
+    run = project.against()
+    assert slowdown(run, "test_copy") > LEAST
+    assert not run.notes("new interpreter")

@@ -22,10 +22,10 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import environment, programs, versions
 from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
-from pytest_rlperf.sides.installs import copies_of, installs_from, not_installed
+from pytest_rlperf.sides.installs import copies_of, installs_from, modules_of, not_installed
 from pytest_rlperf.sides.observer import LoadedFiles
 from pytest_rlperf.sides.prepare import Preparation
-from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
+from pytest_rlperf.sides.reads import ElsewhereError, Reads, check_loaded, compare_reads
 from pytest_rlperf.sides.trees import Relocation
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -197,13 +197,15 @@ def test_modules_of_the_tree_come_from_the_side(
 
 def test_what_was_built_comes_before_the_tree(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
     """A side's built packages win over sources on the path, and copies that it lacks are not found."""
-    built = write(tmp_path / "built", {"mylib/__init__.py": "SIDE = 'built'"})
-    write(base, {"mylib/__init__.py": "SIDE = 'source'"})
-    write(parent, {"gone.py": ""})
+    built = write(tmp_path / "built", {"mylib/__init__.py": "SIDE = 'built'", "space/part.py": "SIDE = 'built'"})
+    write(base, {"mylib/__init__.py": "SIDE = 'source'", "space/part.py": "SIDE = 'source'"})
+    write(parent, {"gone.py": "", "space/other.py": "SIDE = 'other'"})
     python = make_environment(
         tmp_path / "thin", Relocation(tree, base, (base,)), first=built, hidden=["gone"], without=[parent / "x.pth"]
     )
     assert ask(python, "import mylib; print(mylib.SIDE)", PYTHONPATH=str(base)) == "built"
+    code = "import space.other, space.part; print(space.other.SIDE, space.part.SIDE)"
+    assert ask(python, code, PYTHONPATH=str(base)) == "other built"
     assert (
         ask(
             python,
@@ -239,7 +241,10 @@ def test_state_of_the_parent_shows_changes(parent: Path) -> None:
 
 
 def test_loaded_files_are_watched_ones_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are named without links; other modules are left out, and those that have no file or are known alike."""
+    """Files are named without links; other modules are left out, and those without a file or that are known alike.
+
+    Those of a side's own packages are never taken for alike: a process may have them from another place.
+    """
     real = write(tmp_path / "real", {"watched_module.py": ""})
     elsewhere = write(tmp_path / "elsewhere", {"named_package/__init__.py": "", "unnamed_module.py": ""})
     (tmp_path / "link").symlink_to(real)
@@ -254,7 +259,7 @@ def test_loaded_files_are_watched_ones_and_packages(tmp_path: Path, monkeypatch:
     assert loaded.now() == {**watched, **named}
     alike = frozenset(sys.modules)
     later = LoadedFiles([str(real)], ["named_package", "named"], alike)
-    assert later.now() == {}
+    assert later.now() == named
     monkeypatch.delitem(sys.modules, "watched_module")
     assert loaded.now() == named
     importlib.import_module("watched_module")
@@ -349,6 +354,55 @@ def test_a_side_must_read_its_own_files(sides: Sides, tree: Path, base: Path, tm
     write(tree, {".venv/pyvenv.cfg": "", ".venv/lib/numeric.py": ""})
     elsewhere = [str(tree / ".venv/lib/numeric.py"), str(tmp_path / "site-packages/x.py")]
     assert compare_reads(sides, elsewhere, elsewhere) == Reads()
+
+
+def test_a_side_must_load_its_own(sides: Sides, tree: Path, tmp_path: Path, wording: Wording) -> None:
+    """A module that was built for a side, or that it must not have, a library, or a changed file, from elsewhere."""
+    built = write(tmp_path / "built", {"lib/mylib/__init__.py": "", "lib/mylib/core.py": "", "libtoy.so.1": ""})
+    homes = (built / "lib", sides.head.homes[0], built)
+    head = replace(sides.head, packages=("mylib", "gone"), homes=homes)
+    both = replace(sides, head=head, libraries=frozenset({"libtoy.so.1"}), tests=frozenset({"mylib/test_it.py"}))
+    own = {
+        "mylib.core": str(built / "lib/mylib/core.py"),
+        "mylib.test_it": str(sides.head.homes[0] / "mylib/test_it.py"),
+        "mylib.plugin": str(tmp_path / "site/mylib/plugin.py"),  # of another distribution
+        str(built / "libtoy.so.1"): str(built / "libtoy.so.1"),
+    }
+    check_loaded(both, {}, own)
+    library = "/usr/lib/libtoy.so.1"
+    for loaded in (
+        {"mylib.core": "/site/mylib/core.py"},
+        {"mylib.core": str(sides.head.homes[0] / "mylib/core.py")},
+        {"gone": "/site/gone.py"},
+        {library: library},
+    ):
+        with wording.raises(SideError):
+            check_loaded(both, {}, loaded)
+    changed = replace(sides, modules={"mylib.core": "mylib/core.py"})
+    elsewhere = {"mylib.core": "/other/mylib/core.py"}
+    for collected in ({}, elsewhere):
+        with wording.raises(ElsewhereError) as caught:
+            check_loaded(changed, elsewhere, {}, collected)
+        assert vars(caught.value) == {"concerns_all": bool(collected)}
+
+
+def test_modules_of_a_tree_are_known_by_their_places(tmp_path: Path) -> None:
+    """In the tree, a project, a place on the path, or a package below a project; none of the standard library."""
+    tree = write(
+        tmp_path, {"libs/one/setup.py": "", "python/mylib/__init__.py": "", "libs/one/lib/one/__init__.py": ""}
+    )
+    names = ["src/a/core.py", "python/mylib/core.py", "libs/one/lib/one/__init__.py", "more/b.py", "random.py", "x.txt"]
+    assert modules_of(tree, names, [str(tree / "more")]) == {
+        "src.a.core": "src/a/core.py",
+        "a.core": "src/a/core.py",
+        "python.mylib.core": "python/mylib/core.py",
+        "mylib.core": "python/mylib/core.py",
+        "libs.one.lib.one": "libs/one/lib/one/__init__.py",
+        "lib.one": "libs/one/lib/one/__init__.py",
+        "one": "libs/one/lib/one/__init__.py",
+        "more.b": "more/b.py",
+        "b": "more/b.py",
+    }
 
 
 BACKEND = builders.source("sides_environment/backend.py")

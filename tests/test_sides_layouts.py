@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+import builders
 import pytest
-from builders import git, source
+from builders import git
 from packaging.requirements import Requirement
 
 import pytest_rlperf
-from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.environment import make_environment, site_packages
 from pytest_rlperf.sides.programs import run_pip
-from pytest_rlperf.sides.reads import Reads, compare_reads
 
 CONFTEST = """
 import pytest
@@ -32,26 +29,33 @@ import pytest
 def conftest_side():
     return "{side}"
 """
+# Writes down what its process has; a version is known by a file that is asked for, and never read.
 TEST = """
-import importlib
+import importlib, os, pathlib
 import mylib
 from helper import HELPER
 
-def test_speed(conftest_side):
-    print("SEEN", mylib.SIDE, conftest_side, HELPER)
-    for name in {beside!r}:
-        print("SEEN", importlib.import_module(name).SIDE)
-    for name in {new!r}:
-        try:
-            print("FOUND", importlib.import_module(name).__name__)
-        except ModuleNotFoundError as error:
-            print("MISSING", error.name)
+TREE = pathlib.Path(__file__).resolve().parents[{depth}]
+
+def _found(name):
+    try:
+        return importlib.import_module(name).__name__
+    except ModuleNotFoundError:
+        return "none"
+
+def test_speed(rlperf, conftest_side):
+    side = "base" if os.path.exists(TREE / "is_base") else "head"
+    own = [mylib.SIDE, *(importlib.import_module(name).SIDE for name in {beside!r})]
+    with open(os.environ["SEEN"], "a") as seen:
+        print(side, conftest_side, HELPER, *own, *map(_found, {new!r}), file=seen)
+    rlperf(lambda: mylib.SIDE * 1000)
 """
 SETUP_PY = """
 from setuptools import Extension, setup
 
 setup(name="mylib", version="1.0", packages=["mylib"], ext_modules=[Extension("mylib._core", ["mylib/core.c"])])
 """
+BELOW_SRC = "package_dir={'': 'src'}, "
 CORE_C = """
 #include <Python.h>
 
@@ -64,27 +68,29 @@ CMAKE = """
 cmake_minimum_required(VERSION 3.15)
 project(mylib LANGUAGES NONE)
 """
+CARGO = """
+[package]
+name = "mylib"
+version = "1.0.0"
+edition = "2021"
+
+[lib]
+crate-type = ["cdylib"]
+"""
+RUST = """
+#[no_mangle]
+pub extern "C" fn is_head() -> i32 { ("{side}" == "head") as i32 }
+"""
+MATURIN = """
+[tool.maturin]
+bindings = "cffi"
+python-source = "python"
+module-name = "mylib._native"
+"""
 MESON = """
 project('mylib', version: '1.0')
 py = import('python').find_installation(pure: false)
 py.install_sources('src/mylib/__init__.py', subdir: 'mylib')
-"""
-
-# Prepares the sides as a run would, in the environment that the project is installed into.
-PREPARE = source("sides_layouts/prepare.py")
-
-# Starts as a process that observes does, with pytest's own plugins alone, and reports what it has read.
-RUN = """
-import json, sys
-start = json.loads(sys.argv[1])
-sys.path[:] = start["path"]
-from pytest_rlperf.sides.observer import Observer
-observer = Observer(start["homes"])
-import pytest
-quiet = ["-q", "-s", "-p", "no:cacheprovider"]
-code = pytest.main([*quiet, *start["args"], *start["files"]])
-print("READ", json.dumps(observer.files()))
-raise SystemExit(int(code))
 """
 
 
@@ -96,7 +102,8 @@ class Layout:
     ``beside`` are packages under test beside ``mylib``, ``new`` are modules that only head has. ``needs`` are the
     distributions that must be installed to build it, ``tools`` the programs. ``path`` is a directory of the tree that
     a file of the environment puts on sys.path, ``variable`` one that PYTHONPATH has, and ``link`` a package that the
-    environment has a link to. Where it is a ``worktree``, that is git's.
+    environment has a link to. ``others`` are modules of another project that the environment has. Where it is a
+    ``worktree``, that is git's.
     """
 
     files: Mapping[str, str]
@@ -110,6 +117,7 @@ class Layout:
     path: str | None = None
     variable: str | None = None
     link: str | None = None
+    others: tuple[str, ...] = ()
     worktree: bool = False
 
 
@@ -131,6 +139,8 @@ SETUPTOOLS = "setuptools>=70.1"  # earlier ones need wheel beside them
 WHEEL = '[tool.hatch.build.targets.wheel]\ninclude = ["mylib", "extra"]\n'
 PACKAGES = '[tool.setuptools]\npackages = ["mylib", "extra"]\n'
 NAMESPACE = '[tool.setuptools]\npackages = ["mylib", "space.part"]\n'
+MODULE = '[tool.setuptools]\npy-modules = ["mylib"]\n'
+INSERTION = "import pathlib, sys\n\nsys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'src'))\n"
 RENAMED = '[tool.setuptools]\npackages = ["mylib"]\npackage-dir = {mylib = "code"}\n'
 
 LAYOUTS = {
@@ -215,6 +225,53 @@ LAYOUTS = {
         ("hatchling>=1.26",),
         new=("mylib.fast", "extra"),
     ),
+    "copied, C extension": Layout(
+        {
+            "src/mylib/__init__.py": "from mylib._core import side\nSIDE = side()\n",
+            "src/mylib/core.c": CORE_C,
+            "setup.py": SETUP_PY.replace("mylib/core.c", "src/mylib/core.c").replace("setup(", f"setup({BELOW_SRC}", 1),
+            **TESTS,
+        },
+        COPIED,
+        (SETUPTOOLS,),
+        ("cc",),
+    ),
+    "copied, one module": Layout(
+        {
+            "mylib.py": SOURCE,
+            "pyproject.toml": settings("setuptools.build_meta", "setuptools", MODULE, name="other-name"),
+            **TESTS,
+        },
+        COPIED,
+        (SETUPTOOLS,),
+    ),
+    "copied, namespace beside another's": Layout(
+        {
+            "mylib/__init__.py": SOURCE,
+            "space/part/__init__.py": SOURCE,
+            "pyproject.toml": settings("setuptools.build_meta", "setuptools", NAMESPACE),
+            **TESTS,
+        },
+        COPIED,
+        (SETUPTOOLS,),
+        beside=("space.part",),
+        others=("space/other/__init__.py",),
+    ),
+    "copied, maturin": Layout(
+        {
+            "python/mylib/__init__.py": "from mylib._native import lib\nSIDE = ('base', 'head')[lib.is_head()]\n",
+            "src/lib.rs": RUST,
+            "Cargo.toml": CARGO,
+            "pyproject.toml": settings("maturin", "maturin", MATURIN),
+            **TESTS,
+        },
+        COPIED,
+        ("maturin>=1.7", "cffi"),
+        ("cargo",),
+    ),
+    "src on the path by a conftest": Layout(
+        {"src/mylib/__init__.py": SOURCE, **TESTS, "tests/conftest.py": INSERTION + CONFTEST}, ()
+    ),
     "src on the path, PYTHONPATH": Layout({"src/mylib/__init__.py": SOURCE, **TESTS}, (), variable="src"),
     "package by link": Layout({"lib/mylib/__init__.py": SOURCE, **TESTS}, (), link="lib/mylib"),
     "worktree": Layout({"src/mylib/__init__.py": SOURCE, **TESTS}, (), path="src", worktree=True),
@@ -246,27 +303,38 @@ LAYOUTS = {
 def write(top: Path, layout: Layout, side: str) -> None:
     """Write the layout's files as one side has them."""
     files = dict(layout.files)
-    files[f"{layout.place}/tests/test_speed.py"] = TEST.replace("{new!r}", repr(layout.new)).replace(
-        "{beside!r}", repr(layout.beside)
-    )
-    for name in layout.new if side == "head" else ():
-        files[f"{name.replace('.', '/')}.py" if "." in name else f"{name}/__init__.py"] = ""
-    for name, text in files.items():
+    values = {"new": layout.new, "beside": layout.beside, "depth": len(Path(layout.place).parts) + 1}
+    test = TEST
+    for name, value in values.items():
+        test = test.replace(f"{{{name}!r}}", repr(value)).replace(f"{{{name}}}", repr(value))
+    files[f"{layout.place}/tests/test_speed.py"] = test
+    changing = {f"{name.replace('.', '/')}.py" if "." in name else f"{name}/__init__.py": "" for name in layout.new}
+    changing, missing = (changing, {"is_base": ""}) if side == "head" else ({"is_base": ""}, changing)
+    for name, text in {**files, **changing}.items():
         path = top / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{side}", side).replace("{{", "{").replace("}}", "}"), encoding="utf-8")
+    for name in missing:
+        (top / name).unlink(missing_ok=True)
+
+
+def commit(top: Path, layout: Layout, side: str) -> None:
+    """Commit the layout's files as one side has them."""
+    write(top, layout, side)
+    git(top, "add", "--all")
+    git(top, "commit", "-q", "-m", side)
 
 
 def make_repository(top: Path, layout: Layout) -> Path:
     """Return the rootdir in a repository of two commits, base and head."""
     place = top.with_name("main") if layout.worktree else top
     place.mkdir()
-    (place / ".gitignore").write_text("*.so\n*.egg-info/\n.venv/\nbuild/\n__pycache__/\n", encoding="utf-8")
+    (place / ".gitignore").write_text(
+        "*.so\n*.egg-info/\n.venv/\nbuild/\ntarget/\nCargo.lock\n__pycache__/\n", encoding="utf-8"
+    )
     git(place, "init", "-q")
     for side in ("base", "head"):
-        write(place, layout, side)
-        git(place, "add", ".")
-        git(place, "commit", "-q", "-m", side)
+        commit(place, layout, side)
     if layout.worktree:
         git(place, "worktree", "add", "-q", str(top))
     return top / layout.place
@@ -282,6 +350,8 @@ def make_python(top: Path, rootdir: Path, layout: Layout) -> str:
         (site_packages(top / ".venv") / "conda.pth").write_text(f"{top / layout.path}\n", encoding="utf-8")
     if layout.link is not None:
         (site_packages(top / ".venv") / "mylib").symlink_to(top / layout.link)
+    for name in layout.others:
+        builders.write(site_packages(top / ".venv"), {name: ""})
     if layout.how == ("wheel",):
         wheels = top.with_name("wheels")
         install(python, "wheel", "--no-build-isolation", "-w", str(wheels), str(rootdir))
@@ -297,21 +367,6 @@ def install(python: str, command: str, *words: str) -> None:
     assert not completed.code, completed.out + completed.err
 
 
-def answer(python: str, code: str, arguments: Sequence[str], directory: Path, **changes: str | None) -> str:
-    """Return what an interpreter prints, its environment being this one with changes."""
-    variables: dict[str, str | None] = {**os.environ, **changes}
-    completed = subprocess.run(
-        [python, "-c", code, *arguments],
-        cwd=directory,
-        env={name: value for name, value in variables.items() if value is not None},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert not completed.returncode, completed.stdout + completed.stderr
-    return completed.stdout
-
-
 def is_satisfied(need: str) -> bool:
     wanted = Requirement(need)
     try:
@@ -320,43 +375,39 @@ def is_satisfied(need: str) -> bool:
         return False
 
 
-def run_side(side: Side, sides: Sides) -> tuple[list[str], list[str]]:
-    """Run the tests of a side in its interpreter; return what they printed and the files that they read."""
-    start = {name: value for name, value in dataclasses.asdict(side).items() if name in {"path", "args", "files"}}
-    start |= {"homes": [*sides.base.homes, *sides.head.homes, sides.top]}
-    variables = {**side.environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    printed = answer(side.python, RUN, [json.dumps(start, default=str)], side.directory, **variables)
-    lines = printed.splitlines()
-    seen = [line for line in lines if line.startswith(("SEEN", "FOUND", "MISSING"))]
-    return seen, json.loads(next(line for line in lines if line.startswith("READ")).removeprefix("READ"))
+def compare(python: str, rootdir: Path, spec: str, scratch: Path, **changes: str) -> tuple[dict[str, Any], set[str]]:
+    """Run the gate as a user does; return the entry of its test, and what each process has written down."""
+    scratch.mkdir()
+    document, seen = scratch / "run.json", scratch / "seen"
+    options = [f"--rlperf-against={spec}", f"--rlperf-json={document}", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1"]
+    plugins = [word for name in ("rlperf", "no:cacheprovider") for word in ("-p", name)]
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", *plugins, *options, "tests/test_speed.py"],
+        cwd=rootdir,
+        env=builders.environment(SEEN=str(seen), TMPDIR=str(scratch), **changes),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert document.exists(), done.stdout + done.stderr
+    assert "new interpreter" not in done.stdout, done.stdout  # all were forked
+    (entry,) = json.loads(document.read_text(encoding="utf-8"))["tests"].values()
+    assert entry["verdict"]["status"] != "ERROR", done.stdout
+    return entry, set(seen.read_text(encoding="utf-8").splitlines())
 
 
-def compare(
-    python: str, rootdir: Path, spec: str, scratch: Path, **changes: str | None
-) -> tuple[list[list[str]], Reads]:
-    """Prepare a comparison as a run would, and run both sides; return what each printed, and what they have read."""
-    scratch.mkdir(exist_ok=True)
-    written = answer(python, PREPARE, [str(rootdir), spec, str(scratch)], rootdir, **changes).splitlines()[-1]
-    sides: Sides = pickle.loads(bytes.fromhex(written))  # noqa: S301 - the sample's
-    base, base_files = run_side(sides.base, sides)
-    head, head_files = run_side(sides.head, sides)
-    return [base, head], compare_reads(sides, base_files, head_files)
-
-
-# Those whose build tools make an environment or a compiled module of their own take as long as all others together.
-BUILT = (
-    "flat, hatchling",
-    *("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools"),
-    *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder", "copied, pip install ."),
-    "wheel in site-packages",
-)
+QUICK = "src on the path by a conftest"  # which stands for all others where every second counts
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in BUILT else ()) for name in LAYOUTS]
+    "name", [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in LAYOUTS]
 )
 def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Base has the old code, head the new, both today's tests; a change is seen, and where there is none, none is."""
+    """In all of a run's processes, which are forked: base has the old code, head the new, both today's tests.
+
+    So it is where head goes back to what base was, and the environment has neither's or the other's code. Where nothing
+    of the code differs, nothing is measured.
+    """
     layout = LAYOUTS[name]
     # An active environment, and one of meson-python's requirements, which it needs for no package without extensions.
     tools = tmp_path / "tools"
@@ -374,26 +425,25 @@ def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.M
     top = tmp_path / "tree"
     rootdir = make_repository(top, layout)
     python = make_python(top, rootdir, layout)
-    path = None if layout.variable is None else str(top / layout.variable)
-    (base, head), read = compare(python, rootdir, "HEAD~1", tmp_path / "scratch", PYTHONPATH=path)
-    assert base == [
-        "SEEN base head head",
-        *("SEEN base" for _ in layout.beside),
-        *(f"MISSING {new}" for new in layout.new),
-    ]
-    assert head == [
-        "SEEN head head head",
-        *("SEEN head" for _ in layout.beside),
-        *(f"FOUND {new}" for new in layout.new),
-    ]
-    assert read.differing
-    assert not read.compiled
+    changes = {} if layout.variable is None else {"PYTHONPATH": str(top / layout.variable)}
+
+    def own(side: str, today: str) -> str:
+        found = [each if side == "head" else "none" for each in layout.new]
+        return " ".join([side, today, today, side, *(side for _ in layout.beside), *found])
+
+    entry, seen = compare(python, rootdir, "HEAD~1", tmp_path / "forth", **changes)
+    assert seen == {own("base", "head"), own("head", "head")}
+    assert entry["live"] is not None
     status = subprocess.run(["git", "status", "--porcelain"], cwd=top, capture_output=True, text=True, timeout=60)
     assert not status.stdout
 
+    commit(top, layout, "base")
+    entry, seen = compare(python, rootdir, "HEAD~1", tmp_path / "back", **changes)
+    assert seen == {own("base", "base"), own("head", "base")}
+    assert entry["live"] is not None
+    if layout.tools or name == QUICK:  # two builds of an extension are never sure to be the same bytes
+        return
     (top / "NOTES.md").write_text("It is as fast as before.", encoding="utf-8")
-    (base, head), read = compare(python, rootdir, "HEAD", tmp_path / "scratch", PYTHONPATH=path)
-    assert base == head
-    # Two builds of an extension are never sure to be the same bytes.
-    assert {name for name in read.differing if not name.endswith(tuple(EXTENSION_SUFFIXES))} == set()
-    assert read.files
+    entry, seen = compare(python, rootdir, "HEAD", tmp_path / "same", **changes)
+    assert seen == {own("base", "base")}
+    assert entry["verdict"]["reason"]["code"] == "code"
