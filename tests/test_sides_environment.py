@@ -384,6 +384,7 @@ def test_a_side_must_load_its_own(sides: Sides, tree: Path, tmp_path: Path, word
         with wording.raises(ElsewhereError) as caught:
             check_loaded(changed, elsewhere, {}, collected)
         assert vars(caught.value) == {"concerns_all": bool(collected)}
+    check_loaded(replace(sides, modules={"mylib.new": "mylib/new.py"}), {"mylib.new": "/site/mylib/new.py"}, {})
 
 
 def test_modules_of_a_tree_are_known_by_their_places(tmp_path: Path) -> None:

@@ -106,10 +106,11 @@ def _is_test(sides: Sides, side: Side, path: str) -> bool:
 
 
 def _check_in_tree(sides: Sides, side: Side, name: str, path: str, collected: Container[str]) -> None:
-    """Raise ElsewhereError where a module whose file in the tree has changed was loaded from a place of no side."""
-    if name in sides.modules and _home_of(side, path) is None and not belongs_to(name, side.packages):
-        file = sides.modules[name]
-        assert sides.top is not None
+    """Raise ElsewhereError where a module whose file in a side's tree has changed was loaded from another place."""
+    file = sides.modules.get(name)
+    if file is None or sides.top is None or side.tree is None or belongs_to(name, side.packages):
+        return
+    if _home_of(side, path) is None and (side.tree / file).is_file():
         project = project_above((sides.top / file).parent, sides.top) or sides.top
         raise ElsewhereError(
             f"{name} is imported from {path}, not from this tree, whose {file} has changed: "
