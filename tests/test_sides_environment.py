@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import builders
@@ -22,7 +23,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import environment, programs, versions
 from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
-from pytest_rlperf.sides.installs import copies_of, installs_from, modules_of, not_installed
+from pytest_rlperf.sides.installs import copies_of, installs_from, loaded_from_checkouts, modules_of, not_installed
 from pytest_rlperf.sides.observer import LoadedFiles
 from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.sides.reads import ElsewhereError, Reads, check_loaded, compare_reads
@@ -404,6 +405,18 @@ def test_modules_of_a_tree_are_known_by_their_places(tmp_path: Path) -> None:
         "more.b": "more/b.py",
         "b": "more/b.py",
     }
+
+
+def test_a_renamed_package_of_another_checkout_is_known_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever name a build gives a directory, a loaded file has the place in its checkout that this tree has, too."""
+    other = write(tmp_path, {".git": "", "code/core.py": "", "code/other.py": ""})
+    for name in ("core", "other"):
+        module = ModuleType(f"renamed.{name}")
+        module.__file__ = str(other / f"code/{name}.py")
+        monkeypatch.setitem(sys.modules, f"renamed.{name}", module)
+    assert dict(loaded_from_checkouts({"code/core.py"})) == {"renamed.core": "code/core.py"}
 
 
 BACKEND = builders.source("sides_environment/backend.py")

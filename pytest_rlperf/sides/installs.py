@@ -7,6 +7,7 @@ and may change the imports of this process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import re
@@ -19,6 +20,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.sides.observer import files_of
 from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.sides.trees import is_environment, same
 
@@ -89,6 +91,20 @@ def modules_of(tree: Path, names: Iterable[str], path: Container[str]) -> dict[s
             if parts[count] not in sys.stdlib_module_names and _has_module(tree, place, parts[count], path):
                 found[".".join(parts[count:])] = name
     return found
+
+
+def loaded_from_checkouts(names: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the modules that this process has loaded from a git checkout, each with its place there among ``names``."""
+    for name, file in files_of(list(sys.modules)):
+        top = _checkout_of(Path(file).parent)
+        place = "" if top is None else Path(file).relative_to(top).as_posix()
+        if place in names:
+            yield name, place
+
+
+@functools.cache
+def _checkout_of(directory: Path) -> Path | None:
+    return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), None)
 
 
 def _has_module(tree: Path, place: Path, name: str, path: Container[str]) -> bool:

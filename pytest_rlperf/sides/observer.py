@@ -203,7 +203,7 @@ class LoadedFiles:
         new = _newer_than(self._known)
         if new is None:
             self._known, self._loaded, new = frozenset(), {}, list(sys.modules)
-        for name, file in _files_of(new):
+        for name, file in files_of(new):
             path = resolved(file)
             if path.startswith(self._below) or path in self._homes or belongs_to(name, self._packages):
                 self._loaded[name] = path
@@ -243,7 +243,7 @@ def _resolved_directory(directory: str) -> str:
     return os.path.realpath(directory)
 
 
-def _files_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def files_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the modules that have a file, without loading those that load lazily."""
     for name in names:
         module = sys.modules.get(name)

@@ -34,6 +34,7 @@ from pytest_rlperf.sides.installs import (
     import_packages,
     installs_from,
     is_installed,
+    loaded_from_checkouts,
     modules_of,
     normalized,
     project_above,
@@ -232,10 +233,8 @@ class Preparation:
         """Return the modules of changed files; where a ``source`` of compiled files is one, every package is of it."""
         tree = self.today.tree
         packages = [name for name in files_in(tree) if PurePosixPath(name).name == "__init__.py"] if source else []
-        return {
-            **dict.fromkeys(modules_of(tree, packages, side.path), source),
-            **modules_of(tree, changed, side.path),
-        }
+        found = dict.fromkeys(modules_of(tree, packages, side.path), source)
+        return {**found, **modules_of(tree, changed, side.path), **dict(loaded_from_checkouts({*changed}))}
 
     def _left_behind(self) -> list[str]:
         """Return a note on what git ignores and is too large to be copied, where there is any."""
