@@ -120,8 +120,8 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
     texts = [
         *(first or _times(outcome, takes)),
-        rare_text(outcome),
         *map(shown, touched_lines(outcome)),
+        rare_text(outcome),
         compared,
         *lines,
         shown(blame) if blame else "",

@@ -25,6 +25,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.model.measured import Result, Workload
+from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.reach.footprint import footprint
 from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import LoadedFiles, Observer
@@ -152,13 +153,8 @@ class Engine:
                 return tally
             case wire.WarmUp():
                 return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels, calls=order.calls)
-            case wire.Observe(limit_s, searches):
-                assert self._observer is not None
-                assert self._recorder is not None
-                _call_until_settled(meter.workload, limit_s, self._observer, self._recorder)
-                known = self._observer, self._recorder, self._loaded_files, self._alike
-                found = _footprint_now(*known, searches=searches)
-                return replace(found, children=found.children or _had_children(self._ended))
+            case wire.Observe():
+                return self._observed(order, meter.workload)
             case wire.Slow():
                 return meter.slow_down(order.share, order.steps)
             case wire.Place():
@@ -176,6 +172,16 @@ class Engine:
             case wire.Trace():
                 return meter.trace(order.title)
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
+
+    def _observed(self, order: wire.Observe, workload: Workload) -> Footprint:
+        """Return what the process has run and read after calls of the component."""
+        __tracebackhide__ = True
+        assert self._observer is not None
+        assert self._recorder is not None
+        _call_until_settled(workload, order.limit_s, self._observer, self._recorder)
+        known = self._observer, self._recorder, self._loaded_files, self._alike
+        found = _footprint_now(*known, searches=order.searches)
+        return replace(found, children=found.children or _had_children(self._ended))
 
     def get_copied(self) -> None:
         """Note which modules are loaded before this process is copied: what copies import later could be there, too."""
