@@ -166,11 +166,21 @@ class Source:
 @functools.cache
 def source_of(path: str, *, annotated: bool = False) -> Source | None:
     """Return the source at a path, one without parts where there is no file, None where it cannot be taken apart."""
+    text = _text_of(path)
     try:
-        return Source(Path(path).read_text(encoding="utf-8"), annotated=annotated)
+        return None if text is None else Source(text, annotated=annotated)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@functools.cache
+def _text_of(path: str) -> str | None:
+    """Return the text at a path, an empty one where there is no file, None where it has none; it is read once."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return Source("")
-    except (OSError, SyntaxError, UnicodeDecodeError, ValueError, RecursionError):
+        return ""
+    except (OSError, UnicodeDecodeError):
         return None
 
 
