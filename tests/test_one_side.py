@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from fake_worker import FakeWorker
 
-from pytest_rlperf.model.durations import WARM_UP_AGAIN_S, WARM_UP_S
+from pytest_rlperf.model.durations import WARM_UP_S
 from pytest_rlperf.model.measured import Count, Phase, Shape, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.pair.one_side import WORKER_S, measure_one_side
 from pytest_rlperf.pair.pace import BLOCKS_LEAST
@@ -159,7 +159,7 @@ def test_short_calls_take_about_as_long_as_planned() -> None:
     slice_s, memory_s = 300 * 50e-6, 300 * 80e-6
     block_s = 2 * (slice_s + memory_s + slice_s)
     blocks = max(BLOCKS_LEAST, math.ceil((WORKER_S - slice_s) / block_s))  # after the first comes a traced slice
-    warm_ups_s = WARM_UP_S + (WORKERS - 1) * WARM_UP_AGAIN_S
+    warm_ups_s = WORKERS * WARM_UP_S
     planned_s = warm_ups_s + WORKERS * (50e-6 + blocks * block_s + slice_s)
     assert clock.now_ns / 1e9 == pytest.approx(planned_s)
 

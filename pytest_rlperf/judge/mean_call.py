@@ -44,7 +44,7 @@ def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | N
     if None in rounds or len(rounds) < 2:
         return list(workers)
     return [
-        replace(worker, rare=found.mean + worker.collecting_s / worker.wall.call_s)
+        worker if found is None else replace(worker, rare=found.mean + worker.collecting_s / worker.wall.call_s)
         for worker, found in zip(workers, _find(rounds), strict=True)
     ]
 
@@ -62,7 +62,7 @@ def rare_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds |
     """Return how long the rare calls take of the side whose mean call they lengthen the most; None without any."""
     if any(None in each for each in rounds):
         return None
-    found = [_find(_of_side(rounds, place)) for place in (0, 1)]
+    found = [[each or _Found() for each in _find(_of_side(rounds, place))] for place in (0, 1)]
     means, shares, dearest = (
         [statistics.median(each[field] for each in side) for side in found] for field in range(len(_Found._fields))
     )
@@ -79,8 +79,8 @@ def _of_side(rounds: Sequence[Sequence[Rounds | None]], place: int) -> list[Roun
     return [each[place] for each in rounds]
 
 
-def _find(rounds: Sequence[Rounds | None]) -> list[_Found]:
-    """Return what each process of one side shows, beside the others."""
+def _find(rounds: Sequence[Rounds | None]) -> list[_Found | None]:
+    """Return what each process of one side shows beside the others; None where no other has made the same calls."""
     processes: list[_Slices] = [{} if each is None else _relative(each) for each in rounds]
     least: dict[int, NDArray[np.float64]] = {}
     for start in {start for slices in processes for start in slices}:
@@ -90,10 +90,10 @@ def _find(rounds: Sequence[Rounds | None]) -> list[_Found]:
     return [_mean(slices, least) for slices in processes]
 
 
-def _mean(slices: _Slices, least: _Slices) -> _Found:
+def _mean(slices: _Slices, least: _Slices) -> _Found | None:
     starts = [start for start in slices if start in least]
     if not starts:
-        return _Found()
+        return None
     own, others = (np.concatenate([each[start] for start in starts]) for each in (slices, least))
     is_dear = others > _DEAR
     if not is_dear.any():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
-from pytest_rlperf.model.durations import SLICE_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.model.durations import SLICE_S, WARM_UP_MOST_S
 from pytest_rlperf.model.figures import Clock, by_cpu, by_wall, mean_log, trimmed_mean, typical_call_s
 from pytest_rlperf.model.measured import Figures, SliceKind, SliceRecord, Tally, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.phases import merge_phases, traced_call_s, untraced
@@ -179,7 +179,6 @@ def _take_turns(
     taken: list[WorkerSlices] = []
     idle = IdleWatch(clock)
     pace_s, calls = warm.call_s, warm.calls
-    most_s = WARM_UP_AGAIN_S if warm.warm_up_s < 2 * WARM_UP_S else WARM_UP_MOST_S  # what settled soon does so again
     for index, worker in enumerate(chosen):
         left_s = deadline_s - clock()
         if left_s <= 0 and taken and pace_s > SLICE_S:
@@ -187,7 +186,7 @@ def _take_turns(
         share_s = left_s / (len(chosen) - index)
         show(f"worker {index + 1} of {len(chosen)}")
         if index:
-            warm_up_s = min(most_s, share_s / 3) if pace_s < share_s / 4 else 0.0
+            warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if pace_s < share_s / 4 else 0.0
             warm = worker.warm_up(warm.shape, warm_up_s, calls=calls if warm_up_s else 0)
             pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
             share_s -= warm.warm_up_s

@@ -25,7 +25,7 @@ def footprint(
     """
     loaded = loaded_files.now()
     recorded = recorder.read(observer.below)
-    objects = functions_as_objects(observer.below) if searches else AsObjects({}, {})
+    objects = functions_as_objects(observer.changed) if searches else AsObjects({}, {})
     return Footprint(
         # Modules that the process had loaded before it could note anything are known by their files.
         files=sorted({*observer.files(), *loaded.values()}),

@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from types import CellType, FrameType, FunctionType
 from typing import NamedTuple
 
-from pytest_rlperf.sides.observer import is_below
-
 # What runs the very function that it keeps, in Python's own loop, where it runs anything.
 _TRANSPARENT = (
     *(CellType, FrameType, classmethod, property, staticmethod, functools.cached_property, functools.partial),
@@ -31,11 +29,14 @@ class AsObjects(NamedTuple):
     read: _LinesByFile
 
 
-def functions_as_objects(below: tuple[str, ...]) -> AsObjects:
-    """Return what is known of the functions whose files are ``below`` some places, by a look at all objects."""
+def functions_as_objects(files: Collection[str]) -> AsObjects:
+    """Return what is known of the functions of ``files``, by a look at all objects.
+
+    It takes a tenth of a second for a few functions, and grows with their number: each object is compared with all.
+    """
     gc.unfreeze()  # frozen objects are in no list
     found = [each for each in gc.get_objects() if type(each) is FunctionType]
-    functions = {id(each): each for each in found if is_below(each.__code__.co_filename, below)}
+    functions = {id(each): each for each in found if each.__code__.co_filename in files}
     del found
     holders = gc.get_referrers(*functions.values()) if functions else []
     others = {id(functions), *(id(each.__defaults__) for each in functions.values())}

@@ -43,6 +43,7 @@ class Observer:
 
     def __init__(self, watched: Sequence[str], changed: Sequence[str] = ()) -> None:
         self.below = tuple(f"{os.path.realpath(home)}{os.sep}" for home in watched)
+        self.changed = frozenset(changed)
         self._watch = Watch(changed)
         self._paths: set[str] = set()
         self._data: set[str] = set()

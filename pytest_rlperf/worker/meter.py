@@ -19,7 +19,7 @@ from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.model.device import Pace
-from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.model.durations import PAIR_WARM_UP_S, SLICE_S, TURN_S, WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.model.measured import (
     Harvest,
     OutputPart,
@@ -59,7 +59,6 @@ from pytest_rlperf.worker.trace import chrome_trace, trace_call
 from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases
 
 _BLOCK_S = 0.02
-_LENIENCE = 2.0  # times what another process may warm up for, which made the same calls
 _CPU_ROUND_S = 250e-6  # a round from which on reading the CPU's clock costs a few thousandths at the most
 _COLLECTING_S = 0.5  # for calls whose collections are counted
 _COPY_LIMIT_S = 0.2  # for a copy of this process to return from a call that this process has returned from
@@ -218,9 +217,10 @@ class Meter:
 
         ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves
         it to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is
-        run. Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one, and
-        slices are TURN_S long. With ``calls`` it goes on until it has made so many since the test began, which another
-        process had made when its slices began: so the calls of both are the same ones.
+        run. Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one,
+        slices are TURN_S long, and warming up ends after PAIR_WARM_UP_S on the host. With ``calls`` it goes on until it
+        has made so many since the test began, which another process had made when its slices began: so the calls of
+        both are the same ones.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
@@ -229,7 +229,8 @@ class Meter:
             if calls and limit_s > 0 and self.device is None:
                 self._call_until(workload, calls, limit_s)
             elif limit_s > 0:
-                self._settle_workload(workload, limit_s)
+                is_paired = not kernels and self.device is None
+                self._settle_workload(workload, min(PAIR_WARM_UP_S, limit_s) if is_paired else limit_s)
             self._kernels = self._make_kernels() if kernels else {}
             for kind, kernel in self._kernels.items():
                 self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
@@ -249,11 +250,11 @@ class Meter:
         )
 
     def _call_until(self, workload: Timed, calls: int, limit_s: float) -> None:
-        """Go on until the process has made so many calls, which another one could make in ``limit_s``."""
+        """Go on until the process has made so many calls, for ``limit_s`` at the most."""
         __tracebackhide__ = True
         clock, watches = self.clocks.wall_ns, [ActivityWatch()]
         start_ns, before = clock(), self._made
-        deadline_ns = start_ns + int(_LENIENCE * 1e9 * limit_s)
+        deadline_ns = start_ns + int(1e9 * limit_s)
         while self._made < calls and clock() < deadline_ns:
             if len(watches) == 1 and self._made >= (before + calls) / 2:
                 watches.append(ActivityWatch())  # a library's idle threads may spin at first

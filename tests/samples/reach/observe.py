@@ -41,7 +41,9 @@ class Observed:
 
     def __init__(self, top, found):
         alike = frozenset(sys.modules)
+        sources = frozenset(map(str, Path(top).rglob("*.py")))  # before the observer sees that they are listed
         self._observer, self._recorder = Observer([top]), FunctionRecorder()
+        self._observer.changed = sources
         self._found, self._alike = found, alike
         self._loaded_files = LoadedFiles([top], (), alike)
         self._test, self._ended = "", 0
