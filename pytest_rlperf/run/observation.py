@@ -118,7 +118,7 @@ class _Looks:
     @property
     def _searches(self) -> bool:
         """Whether objects may show that something of the change runs, of which nothing is known to."""
-        return self._reached.nothing and bool(self._read.differing)
+        return self._reached.nothing and bool(self._read.differing) and not self._drivers.change.is_empty
 
     def _add(self, base: Footprint, head: Footprint, *, is_first: bool) -> None:
         """Add what both sides have run and read by now; ``is_first`` where both have made one call."""
