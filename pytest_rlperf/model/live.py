@@ -97,7 +97,7 @@ class PairRecord:
 
     @property
     def mean_log_ratio(self) -> float:
-        """What rare calls add to the logarithm of head's time over base's: the mean call over the typical one."""
+        """The logarithm of the factor by which rare calls change head's time over base's."""
         return math.log(self.head.mean_multiple / self.base.mean_multiple)
 
 

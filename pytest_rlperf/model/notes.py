@@ -71,7 +71,7 @@ class NotForked:
 
 @dataclass(frozen=True)
 class NotWatched:
-    """What libraries in other languages and children read is not known, for the reason ``why``."""
+    """The run cannot see which changed files libraries in other languages and children read; ``why`` is the reason."""
 
     why: str
 
