@@ -118,7 +118,9 @@ class RunState:
         coverage, tests = self.coverage, self.outcomes.tests
         if coverage.untested and self.shard is None:
             found = tuple(coverage.untested)
-            self.note(notes.Untested(len(coverage.changed), found, tuple(dict.fromkeys(coverage.unknown))))
+            self.note(
+                notes.Untested(len(coverage.changed), found, tuple(sorted({*coverage.unknown})))
+            )  # tests end in any order
         verdicts = (outcome.verdict for key, outcome in tests.items() if key in coverage.untouched)
         estimates = [verdict.estimate for verdict in verdicts if verdict.estimate is not None]
         shift = shared_shift(estimates)
