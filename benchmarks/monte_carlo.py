@@ -31,10 +31,10 @@ from pytest_rlperf.judge.findings import KINDS, find_all, first_call, outputs, s
 from pytest_rlperf.judge.live import judge_pairs, slower_least
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.model.durations import TURN_S
+from pytest_rlperf.model.figures import PAIR_TRIM
 from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Figures, Result, Usage, WorkerRecord
-from pytest_rlperf.pair.turns import PAIR_TRIM
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -1,8 +1,8 @@
 """The mean call of every process: what a minority of its calls adds to the typical one.
 
-Processes begin alike, with equal seeds and as many calls before the first slice. So what the code does on a call, a
-reset or a table that grows, comes at the same call in each, and what the machine adds does not: a round is dear where
-it is dear in two thirds of the processes or more, and is cut where it was not so slow in those.
+Processes begin alike, with as many calls before the first slice. So what the code does on a call, a reset or a table
+that grows, comes at the same call in each, and what the machine adds does not: a round is dear where it is dear in two
+thirds of the processes or more, and is cut where it was not so slow in those.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_rlperf.model.figures import PAIR_TRIM, trimmed_mean
 from pytest_rlperf.model.live import PairRecord, RareCalls
 from pytest_rlperf.model.measured import Rounds, WorkerRecord
 
@@ -23,7 +24,6 @@ _DEAR = 1.1  # times the usual round: noise that comes at the same call of so ma
 _CUT = 1.5  # times the least that the same round took in those processes
 _HALF = 0.5  # of what the dearest rounds add: rounds beside them may take a little longer, with cold caches
 _NEAR_ROUNDS = 31  # the usual round is that of so many around it, between which the machine's pace changes little
-_TRIM = 0.3  # as of a pair's typical figure, which the mean is a multiple of
 
 _Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
 
@@ -111,10 +111,6 @@ def _relative(rounds: Rounds) -> _Slices:
     by_slice = np.asarray(rounds.rounds_ns, float).reshape(len(rounds.starts), -1)
     figures = by_slice.mean(axis=1) if rounds.is_mean else np.median(by_slice, axis=1)
     near = math.ceil(_NEAR_ROUNDS / by_slice.shape[1]) // 2
-    usual = [_trimmed(figures[max(0, place - near) : place + near + 1]) for place in range(len(figures))]
+    around = (figures[max(0, place - near) : place + near + 1] for place in range(len(figures)))
+    usual = [trimmed_mean(each.tolist(), PAIR_TRIM) for each in around]  # as of a pair, whose multiple the mean is
     return {start: row / level for start, row, level in zip(rounds.starts, by_slice, usual, strict=True)}
-
-
-def _trimmed(values: NDArray[np.float64]) -> float:
-    cut = int(_TRIM * len(values))
-    return float(np.sort(values)[cut : len(values) - cut].mean())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pytest_rlperf.model.measured import SliceRecord
 
 TRIM = 0.2
+PAIR_TRIM = 0.3  # of ratios, at each end: while others use the core, pace jumps between many of the slices
 ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it
 _STRAY = 0.1  # share of slices in which something else may have made the process wait
 _UNDISTURBED = 0.97  # CPU time over wall time from which on a slice was not held up

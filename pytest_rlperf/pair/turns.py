@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pytest_rlperf.model.durations import WARM_UP_MOST_S
 from pytest_rlperf.model.figures import (
+    PAIR_TRIM,
     Clock,
     by_cpu,
     by_wall,
@@ -36,7 +37,6 @@ from pytest_rlperf.wire import PriceCollections, Slow, Taken, TakePair, WarmAll,
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.3  # likewise, where its own error is small already: what disturbs a machine lasts for longer
 PAIR_ROUNDS = 13  # likewise, in PAIR_S at the most: what happens on one call of twelve is in a pair
-PAIR_TRIM = 0.3  # of ratios, at each end: while others use the core, pace jumps between many of the slices
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so that their mean errs by so much more than it seems
 _LONGER_STRETCHES = 6

@@ -1,4 +1,4 @@
-"""What the functions of a process are as objects: who keeps them, and whether somebody has read their annotations.
+"""The functions of a process as objects: who keeps them, and whether somebody has read their annotations.
 
 A compiler reads a function, keeps it, and runs something else in its place, which nothing sees run.
 """

@@ -46,6 +46,7 @@ class PairTimes:
         self._begun = 0
         self._beginning = 0  # of the pairs that begin at once, how many have not begun yet
         self._taken: dict[int, _Taken] = {}
+        self._records: list[PairRecord] = []  # from the first one on without a gap, made once for each pair added
 
     @property
     def count(self) -> int:
@@ -95,6 +96,8 @@ class PairTimes:
         """Add a pair that was measured."""
         self._left_s += share_s - record.seconds
         self._taken[index] = _Taken(record, traced, rounds)
+        taken = self._in_order()
+        self._records = pairs_with_mean_calls([each.record for each in taken], [each.rounds for each in taken])
         ratios = [taken.record.wall_log_ratio for taken in self._taken.values()]
         if self._tolerance and len(ratios) >= _SPREAD_LEAST:
             of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
@@ -102,8 +105,7 @@ class PairTimes:
 
     def records(self) -> list[PairRecord]:
         """Return the figures of every pair, from the first one on without a gap."""
-        taken = self._in_order()
-        return pairs_with_mean_calls([each.record for each in taken], [each.rounds for each in taken])
+        return list(self._records)
 
     def rare_calls(self) -> RareCalls | None:
         """Return how dear the rare calls are; None where no call is dearer than others."""
