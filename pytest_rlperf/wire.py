@@ -311,7 +311,7 @@ class WarmUp(Order, frozen=True):
     """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it.
 
     Without ``kernels`` no slice of a reference kernel follows. With ``calls`` the process warms up until it has made so
-    many since its test began.
+    many since its test began, or not ``exactly``, but a whole number of slices more or fewer.
     """
 
     answer: ClassVar[Any] = Warm
@@ -320,6 +320,7 @@ class WarmUp(Order, frozen=True):
     long: bool | None
     kernels: bool
     calls: int = 0
+    exactly: bool = True
 
 
 class Observe(Order, frozen=True):
@@ -493,8 +494,8 @@ class Warmed(msgspec.Struct, frozen=True):
 class WarmAll(Order, frozen=True):
     """Warm up both workers in a part of ``share_s``; the last one sizes the slices unless ``shape`` is given.
 
-    ``call_s`` is about what a call takes, where that is known. Head is ``slowed``. With ``calls`` each worker has made
-    so many when the first slice begins.
+    ``call_s`` is about what a call takes, where that is known. Head is ``slowed``. ``calls`` are those that workers of
+    the first pair had made when their slices began: the slices of others have the same ones, by number.
     """
 
     answer: ClassVar[Any] = Warmed

@@ -176,9 +176,16 @@ class VirtualWorker(FakeWorker):
         return self.checked_s or 0.0, 1.0
 
     def warm_up(
-        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+        self,
+        shape: Shape | None,
+        limit_s: float,
+        long: bool | None = None,
+        *,
+        kernels: bool = True,
+        calls: int = 0,
+        exactly: bool = True,
     ) -> Warm:
-        return self.meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls)
+        return self.meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls, exactly=exactly)
 
     def take(self, kind: SliceKind) -> SliceRecord:
         return self.meter.take(kind)

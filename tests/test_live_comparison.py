@@ -86,13 +86,13 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compared:
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_sides_begin_in_turn(compared: Compared, fresh: bool) -> None:
-    """Head is first in every other pair; pairs have seeds in twos, and head of the first pair reports the test."""
+    """Head is first in every other pair; all have one seed, and head of the first pair reports the test."""
     compared.test.fresh = fresh
     compared.compare()
     assert [driver.forks for driver in compared.drivers] == [not fresh] * 3
     opened = [order for driver in compared.drivers for order in driver.orders if isinstance(order, wire.Open)]
     assert [order.last_first for order in opened] == [True, False, True]
-    assert [order.seeds for order in opened] == [[1000, 1000], [1000, 1000], [1001, 1001]]
+    assert [order.seeds for order in opened] == [[1000, 1000]] * 3
     assert [order.reports for order in opened] == [True, False, False]
     assert compared.test.reporter is compared.drivers[0]
     assert compared.test.called == CALLED
@@ -122,6 +122,22 @@ def test_a_second_pair_counts_what_differs(compared: Compared) -> None:
     assert result.counting is not None
     assert live.base.counting is not None
     assert result.counting.phases == live.base.counting.phases
+
+
+def test_the_last_pair_that_counts_has_another_seed(compared: Compared) -> None:
+    """So a count that depends on the seed is not exact."""
+    base, head = (Tally(((Count("", "syncs", value),),) * 2, ()) for value in (1, 2))
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        opened = next(each for each in driver.orders if isinstance(each, wire.Open))
+        return [head, base][:: 1 if opened.last_first else -1] if isinstance(order, wire.CountAll) else None
+
+    compared.answer = answer
+    compared.compare()
+    counting = [order for driver in compared.drivers for order in driver.orders if isinstance(order, wire.CountAll)]
+    assert len(counting) == 3
+    opened = [order for driver in compared.drivers for order in driver.orders if isinstance(order, wire.Open)]
+    assert [order.seeds[0] for order in opened] == [1000, 1000, 1001]
 
 
 @pytest.mark.parametrize(

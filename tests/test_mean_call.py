@@ -102,6 +102,14 @@ def test_processes_that_made_other_calls_show_no_mean_call() -> None:
     assert with_mean_calls([builders.worker()] * 3, apart) == [builders.worker()] * 3
 
 
+def test_processes_that_began_sooner_or_later_have_calls_in_common() -> None:
+    """Slices have the same calls by number; a process that has none of them is taken for one like the others."""
+    starts = (100, 100 + 3 * ROUNDS, 100 + 5 * ROUNDS, 100_000)
+    rounds = [process(seed, steady, each(50, 20.0), start=start) for seed, start in enumerate(starts)]
+    found = [worker.rare for worker in with_mean_calls([builders.worker()] * 4, rounds)]
+    assert found == [pytest.approx(1 + 19 / 50, rel=0.02)] * 4
+
+
 @pytest.mark.parametrize("rounds", [[None, None], [process(1, steady, each(50, 20.0))]], ids=["a device", "one"])
 def test_a_mean_call_is_unknown_without_rounds_to_compare(rounds: list[Rounds | None]) -> None:
     """On a device slices may have been retaken; one process cannot tell its own rare calls from the machine's."""

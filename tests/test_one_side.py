@@ -54,7 +54,14 @@ class Simulated(FakeWorker):
         return self._checked_s, 2.0
 
     def warm_up(
-        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+        self,
+        shape: Shape | None,
+        limit_s: float,
+        long: bool | None = None,
+        *,
+        kernels: bool = True,
+        calls: int = 0,
+        exactly: bool = True,
     ) -> Warm:
         """Spend as long as it takes, and a call at least; without time the checked call is the pace."""
         self.shapes.append(shape)

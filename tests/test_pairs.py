@@ -50,7 +50,7 @@ class Simulated(FakeWorker):
         self.shapes: list[Shape | None] = []
         self.placed: list[int] = []
         self.kernels: list[bool] = []
-        self.begins_after: list[int] = []
+        self.begins_after: list[tuple[int, bool]] = []
         self.rare: Callable[[int], float] = lambda call: 1.0  # by the number of the call, how much longer it takes
         self._made = 0
         self.breaks_after = math.inf
@@ -60,14 +60,21 @@ class Simulated(FakeWorker):
         self._taken = 0
 
     def warm_up(
-        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+        self,
+        shape: Shape | None,
+        limit_s: float,
+        long: bool | None = None,
+        *,
+        kernels: bool = True,
+        calls: int = 0,
+        exactly: bool = True,
     ) -> Warm:
         """Spend a quarter of a second, and a call at least, unless there is no time."""
         self._steps.append((self.name, "warm up"))
         self.shapes.append(shape)
         self.limits_s.append(limit_s)
         self.kernels.append(kernels)
-        self.begins_after.append(calls)
+        self.begins_after.append((calls, exactly))
         slice_s = SLICE_S if kernels else TURN_S
         self._shape = shape or slice_shape(self.call_s, 76.0, single=False, long=long, slice_s=slice_s)
         warm_up_s = max(min(0.25, limit_s), self.call_s) if limit_s > 0 else 0.0
@@ -242,13 +249,13 @@ def test_how_long_sides_warm_up() -> None:
     assert all(record.blocks > 10 for record in measured.pairs)
 
 
-def test_all_workers_begin_their_slices_after_as_many_calls() -> None:
-    """The first head worker makes as many as it takes to be warm, and all others make as many as that one."""
+def test_slices_of_all_workers_have_the_same_calls_by_number() -> None:
+    """A pair's second worker makes as many as the first, which warms up as it needs, beside whole slices of others'."""
     world = World()
     world.measure()
-    assert world.heads[0].begins_after == [0]
-    others = [*world.bases[:3], *world.heads[1:3]]
-    assert [worker.begins_after for worker in others] == [[CALLS_UNTIL_WARM]] * 5
+    first, exactly, beside = (0, True), (CALLS_UNTIL_WARM, True), (CALLS_UNTIL_WARM, False)
+    assert [worker.begins_after for worker in world.heads[:3]] == [[first], [exactly], [beside]]
+    assert [worker.begins_after for worker in world.bases[:3]] == [[exactly], [beside], [exactly]]
 
 
 def test_traced_blocks_are_interleaved() -> None:

@@ -145,6 +145,12 @@ def test_warming_up_ends_after_as_many_calls_as_another_process_made() -> None:
     assert calls == [warm.calls]
     record = second.take(SliceKind.PLAIN)
     assert record.first_call == warm.calls
+    third = meter(workload(call, check=call), clock)
+    third.check()
+    sooner = third.warm_up(warm.shape, 0.03, kernels=False, calls=warm.calls, exactly=False).calls
+    assert sooner < warm.calls
+    assert (warm.calls - sooner) % record.calls == 0
+    assert third.take(SliceKind.PLAIN).first_call == sooner
     assert sum(record.rounds_ns) == pytest.approx(1e9 * record.rounds_s)
 
 

@@ -1,8 +1,8 @@
 """The mean call of every process: what a minority of its calls adds to the typical one.
 
-Processes begin alike, with as many calls before the first slice. So what the code does on a call, a reset or a table
-that grows, comes at the same call in each, and what the machine adds does not: a round is dear where it is dear in two
-thirds of the processes or more, and is cut where it was not so slow in those.
+Processes have equal seeds, and slices that begin at the same calls by number. So what the code does on a call, a reset
+or a table that grows, comes at the same call in each, and what the machine adds does not: a round is dear where it is
+dear in two thirds of the processes that have made it, and is cut where it was not so slow in those.
 """
 
 from __future__ import annotations
@@ -40,12 +40,18 @@ class _Found(NamedTuple):
 
 
 def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | None]) -> list[WorkerRecord]:
-    """Return the workers of one side, each with its mean call as a multiple of its typical one; None where unknown."""
-    if None in rounds or len(rounds) < 2:
+    """Return the workers of one side, each with its mean call as a multiple of its typical one; None where unknown.
+
+    One that has no call in common with any other has what the others show.
+    """
+    found = [] if None in rounds else _find(rounds)
+    known = [each.mean for each in found if each is not None]
+    if not known:
         return list(workers)
+    means = [statistics.fmean(known) if each is None else each.mean for each in found]
     return [
-        worker if found is None else replace(worker, rare=found.mean + worker.collecting_s / worker.wall.call_s)
-        for worker, found in zip(workers, _find(rounds), strict=True)
+        replace(worker, rare=mean + worker.collecting_s / worker.wall.call_s)
+        for worker, mean in zip(workers, means, strict=True)
     ]
 
 

@@ -214,10 +214,17 @@ class Worker(Process):
         return tally
 
     def warm_up(
-        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+        self,
+        shape: Shape | None,
+        limit_s: float,
+        long: bool | None = None,
+        *,
+        kernels: bool = True,
+        calls: int = 0,
+        exactly: bool = True,
     ) -> Warm:
         """Warm up for at most ``limit_s``, or up to so many ``calls``; size the slices unless ``shape`` is given."""
-        warm: Warm = self.ask(wire.WarmUp(shape, limit_s, long, kernels, calls=calls))
+        warm: Warm = self.ask(wire.WarmUp(shape, limit_s, long, kernels, calls=calls, exactly=exactly))
         return warm
 
     def place(self, cpus: Collection[int]) -> None:

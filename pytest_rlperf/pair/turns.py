@@ -125,8 +125,9 @@ class Pair:
     def warm_up(self, order: WarmAll) -> Warmed:
         """Warm up both sides, one after the other; the first head worker sizes the slices of all.
 
-        The pace is that of a second call: the first may have compiled, imported or allocated. All workers have made as
-        many calls as that one when their slices begin, so that they take the same ones.
+        The pace is that of a second call: the first may have compiled, imported or allocated. Both workers have made as
+        many calls when their slices begin, and those of other pairs a whole number of slices more or fewer: a slice has
+        the same calls in all of them, by number.
         """
         __tracebackhide__ = True
         started_s = self._clock()
@@ -141,9 +142,9 @@ class Pair:
             )
         else:
             most_s = most_s if order.call_s < part_s else 0.0
-            first, second = (
-                worker.warm_up(order.shape, most_s, kernels=False, calls=order.calls) for worker in self._in_turn()
-            )
+            one, other = self._in_turn()
+            first = one.warm_up(order.shape, most_s, kernels=False, calls=order.calls, exactly=False)
+            second = other.warm_up(order.shape, most_s, kernels=False, calls=first.calls)
             base, head = (second, first) if self._head_first else (first, second)
         if order.slowed is not None:
             self._base.ask(Slow(0.0, 0))

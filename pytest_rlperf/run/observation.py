@@ -9,7 +9,7 @@ from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
 from pytest_rlperf.run.live import UnpairedError
-from pytest_rlperf.run.on_test import Observation, OnTest, seed_of
+from pytest_rlperf.run.on_test import OTHER_SEED, SEED, Observation, OnTest
 from pytest_rlperf.run.schedule import Held, Lane, Steps
 from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
 from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
@@ -92,7 +92,7 @@ class _Looks:
         """
         test, driver, sides = self._test, self._driver, self._drivers.sides
         self.reports.clear()
-        seeds = [seed_of(0), seed_of(2)]
+        seeds = [SEED, OTHER_SEED]
         try:
             forward = self.reports.append
             yield from test.open(driver, self._drivers, seeds[:: -1 if number else 1], forward=forward)

@@ -19,7 +19,7 @@ from pytest_rlperf.run.stopped import DriverLostError, LostError, StoppedError
 
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 _PATIENCE_LEAST_S = 10.0
-_SEED = 1000
+SEED, OTHER_SEED = 1000, 1001  # of all pairs, so that their calls repeat; of what is not to depend on it
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,3 @@ class OnTest:
         _, drivers = self._open.pop(id(driver), (None, None))
         if drivers is not None:
             drivers.give_back(driver)
-
-
-def seed_of(index: int) -> int:
-    """Return the seed of a pair's workers: both have the same, and so has every second pair."""
-    return _SEED + index // 2

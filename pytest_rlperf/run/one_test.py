@@ -22,7 +22,7 @@ from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
 from pytest_rlperf.run.live import LiveComparison, UnpairedError
 from pytest_rlperf.run.observation import observe
-from pytest_rlperf.run.on_test import Observation, OnTest, seed_of
+from pytest_rlperf.run.on_test import SEED, Observation, OnTest
 from pytest_rlperf.run.results import SideMeasurement, make_result
 from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.state import RunState
@@ -225,7 +225,7 @@ class OneTest:
         """Return a driver of head's, with the test at its call in so many workers, and what it has called there."""
         drivers = self.test.of(self.solo)
         driver = yield from drivers.lease(width=width)
-        called = yield from self.test.open(driver, drivers, [seed_of(number) for number in range(width)])
+        called = yield from self.test.open(driver, drivers, [SEED + number // 2 for number in range(width)])
         return driver, called[-1]
 
 

@@ -9,7 +9,7 @@ from pytest_rlperf.model.judged import Selfcheck, Trial
 from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.live_pairs import LivePairs, OpenPair
-from pytest_rlperf.run.on_test import OnTest, seed_of
+from pytest_rlperf.run.on_test import SEED, OnTest
 from pytest_rlperf.run.results import make_result
 from pytest_rlperf.run.schedule import Steps
 
@@ -37,7 +37,7 @@ class _SlowedPairs:
         if pair is None or not pair.driver.alive:
             used = [each.driver for each in self._open_pairs.values()]
             driver = yield from self._drivers.lease(used, server=server)
-            yield from self._test.open(driver, self._drivers, [seed_of(index)] * 2, last_first=not index % 2)
+            yield from self._test.open(driver, self._drivers, [SEED] * 2, last_first=not index % 2)
             yield from self._test.ask(driver, wire.CheckAll())
             pair = self._open_pairs[index, server] = OpenPair(driver)
         return pair._replace(slowed=wire.Slowdown(self._slowdown, self._steps))

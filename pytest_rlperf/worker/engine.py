@@ -151,8 +151,8 @@ class Engine:
                 tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
                 meter.made(tally.calls)
                 return tally
-            case wire.WarmUp():
-                return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels, calls=order.calls)
+            case wire.WarmUp(shape, limit_s, long, kernels, calls, exactly):
+                return meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls, exactly=exactly)
             case wire.Observe():
                 return self._observed(order, meter.workload)
             case wire.Slow():

@@ -211,45 +211,62 @@ class Meter:
         self._made += calls
 
     def warm_up(
-        self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True, calls: int = 0
+        self,
+        shape: Shape | None,
+        limit_s: float,
+        long: bool | None = None,
+        *,
+        kernels: bool = True,
+        calls: int = 0,
+        exactly: bool = True,
     ) -> Warm:
         """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
 
         ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves
         it to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is
         run. Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one,
-        slices are TURN_S long, and warming up ends after PAIR_WARM_UP_S on the host. With ``calls`` it goes on until it
-        has made so many since the test began, which another process had made when its slices began: so the calls of
-        both are the same ones.
+        slices are TURN_S long, and warming up ends after PAIR_WARM_UP_S on the host. With ``calls``, which another
+        process had made since the test began when its slices began, this one's have the same ones, by number: it goes
+        on until it has made as many, or not ``exactly``, but a whole number of slices more or fewer.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
         workload = self._timed(SliceKind.PLAIN)
         with quiet():
-            if calls and limit_s > 0 and self.device is None:
-                self._call_until(workload, calls, limit_s)
-            elif limit_s > 0:
+            if limit_s > 0:
                 is_paired = not kernels and self.device is None
-                self._settle_workload(workload, min(PAIR_WARM_UP_S, limit_s) if is_paired else limit_s)
-            self._kernels = self._make_kernels() if kernels else {}
-            for kind, kernel in self._kernels.items():
-                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
+                self._warm(workload, limit_s, calls, None if exactly else shape, is_paired=is_paired)
+            self._settle_kernels(self._make_kernels() if kernels else {})
         self._choose_shapes(shape, long, SLICE_S if kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
         gc.freeze()  # a later collection need not walk older objects; thaw() undoes it
-        warm_up_s = (self.clocks.wall_ns() - start_ns) / 1e9
         return Warm(
             shape=self._shapes[SliceKind.PLAIN],
             call_s=self._call_s,
-            warm_up_s=warm_up_s,
+            warm_up_s=(self.clocks.wall_ns() - start_ns) / 1e9,
             threads=count_threads(),
             single=self._single and not self.workload.whole_machine,
             accelerated=self.device is not None,
             calls=self._made,
         )
 
-    def _call_until(self, workload: Timed, calls: int, limit_s: float) -> None:
+    def _settle_kernels(self, kernels: Mapping[SliceKind, Callable[[], object]]) -> None:
+        self._kernels = kernels
+        for kind, kernel in kernels.items():
+            self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
+
+    def _warm(self, workload: Timed, limit_s: float, calls: int, shape: Shape | None, *, is_paired: bool) -> None:
+        """Make so many ``calls``, or with a ``shape`` whole slices of it more or fewer; as many as it takes for 0."""
+        __tracebackhide__ = True
+        if calls and shape is None and self.device is None:
+            self._warm_until(workload, calls, limit_s)
+            return
+        self._settle_workload(workload, min(PAIR_WARM_UP_S, limit_s) if is_paired else limit_s)
+        if calls and shape is not None and self.device is None:
+            self._call(workload, (calls - self._made) % (shape.iterations * shape.rounds))
+
+    def _warm_until(self, workload: Timed, calls: int, limit_s: float) -> None:
         """Go on until the process has made so many calls, for ``limit_s`` at the most."""
         __tracebackhide__ = True
         clock, watches = self.clocks.wall_ns, [ActivityWatch()]
@@ -258,13 +275,18 @@ class Meter:
         while self._made < calls and clock() < deadline_ns:
             if len(watches) == 1 and self._made >= (before + calls) / 2:
                 watches.append(ActivityWatch())  # a library's idle threads may spin at first
+            self._call(workload)
+        if self._made > before:
+            self._call_s = (clock() - start_ns) / (self._made - before) / 1e9
+        self._single = any(watch.seen().is_single for watch in watches)
+
+    def _call(self, workload: Timed, calls: int = 1) -> None:
+        __tracebackhide__ = True
+        for _ in range(calls):
             if workload.setup is not None:
                 workload.setup()
             workload.call()
             self._made += 1
-        if self._made > before:
-            self._call_s = (clock() - start_ns) / (self._made - before) / 1e9
-        self._single = any(watch.seen().is_single for watch in watches)
 
     def _settle_workload(self, workload: Timed, limit_s: float) -> None:
         __tracebackhide__ = True
