@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,10 +13,12 @@ import pytest
 from numpy.typing import NDArray
 from wording import Wording
 
+from pytest_rlperf.judge.live import judge_records
 from pytest_rlperf.judge.mean_call import pairs_with_mean_calls, rare_calls, with_mean_calls
-from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Policy, Status
 from pytest_rlperf.model.live import Live, PairRecord, RareCalls, are_unrepeated, log_ratios
 from pytest_rlperf.model.measured import Rounds
+from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.report.tables import verdict_table
 from pytest_rlperf.report.wording import message, rare_text
 
@@ -94,6 +97,48 @@ def test_the_machine_alone_changes_nothing() -> None:
         errors += log_ratios(pairs_with_mean_calls([builders.pair(0.0)] * 3, rounds))
     assert np.std(errors) < 0.01
     assert abs(np.mean(errors)) < 0.002
+
+
+def by_chance(seed: int, period: int, dear: float) -> Callable[[int], float]:
+    """Return the times of calls, one of ``period`` of which is dear by the seed's chance."""
+    is_dear = np.random.default_rng(seed).random(10_000) < 1 / period
+    return lambda call: dear if is_dear[call] else 1.0
+
+
+@pytest.mark.parametrize(("period", "dear"), [(100, 50.0), (40, 10.0)])
+def test_dear_calls_that_come_at_other_calls_have_an_error_that_pairs_share(period: int, dear: float) -> None:
+    """Forty comparisons of environments that differ by their seeds: the error is as large as their changes are."""
+    found = [
+        compared(by_chance(2 * seed, period, dear), by_chance(2 * seed + 1, period, dear), steady) for seed in range(40)
+    ]
+    changes = [statistics.fmean(log_ratios(pairs)) for pairs in found]
+    errors = [pairs[0].moved_error for pairs in found]
+    assert np.std(changes) == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.3)
+    verdicts = [judge_records(pairs, Policy(), final=True) for pairs in found]
+    assert {verdict.status for verdict in verdicts if verdict is not None} <= {Status.SAME, Status.UNDECIDED}
+    reason = next(each.reason for each in verdicts if each is not None and each.status is Status.UNDECIDED)
+    assert reason.code is Code.MOVED
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        pytest.param(each(50, 20.0), each(50, 26.0), id="dearer"),
+        pytest.param(each(1, 1.0), each(12, 4.0), id="new"),
+        pytest.param(each(400, 200.0), each(1, 1.0), id="gone"),
+    ],
+)
+def test_dear_calls_that_have_not_moved_have_none(base: Callable[[int], float], head: Callable[[int], float]) -> None:
+    """What comes at the same calls, is new or gone is no matter of chance."""
+    assert [pair.moved_error for pair in compared(base, head, steady)] == [0.0] * 3
+
+
+def test_dear_calls_that_come_evenly_show_how_much_more_often() -> None:
+    """Episodes of 10 steps for those of 12, by the resets of both."""
+    pairs = compared(each(12, 20.0), each(10, 20.0), steady)
+    change = math.log((1 + 19 / 10) / (1 + 19 / 12))
+    assert statistics.fmean(log_ratios(pairs)) == pytest.approx(change, rel=0.1)
+    assert pairs[0].moved_error < change / 3
 
 
 def test_processes_that_made_other_calls_show_no_mean_call() -> None:

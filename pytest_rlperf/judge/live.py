@@ -84,7 +84,10 @@ def judge_records(
     placed = not are_unrepeated(records) and all(record.placed is not None for record in records)
     base_call_s = statistics.median(record.base.wall.call_s * record.base.mean_multiple for record in records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
-    found = judge_pairs(ratios, policy, base_call_s, final=final, placed=placed, history=history, confirms=confirms)
+    error = 0.0 if are_unrepeated(records) else max(record.moved_error for record in records)
+    found = judge_pairs(
+        ratios, policy, base_call_s, final=final, placed=placed, history=history, confirms=confirms, error=error
+    )
     if found is None or not isinstance(found.reason, PairsUndecided):
         return found
     reason = replace(found.reason, other_work=_disturbing([record.other_work for record in records]))
@@ -105,6 +108,7 @@ def judge_pairs(
     placed: bool = True,
     history: PairSpread | None = None,
     confirms: Sequence[bool] = (),
+    error: float = 0.0,
 ) -> Verdict | None:
     """Judge the pairs by the logarithms of their ratios head/base, in the order taken; None requests one more pair.
 
@@ -112,9 +116,9 @@ def judge_pairs(
     deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``; ``final`` where no
     more pairs can be had. ``placed`` where one CPU ran both sides of every pair; ``history`` is how much earlier pairs
     of this test differed. ``confirms`` is which pairs can confirm a change, all where it is left out: what the pairs of
-    one preload server have in common is no chance of theirs.
+    one preload server have in common is no chance of theirs. ``error`` is the standard error that all pairs share.
     """
-    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history)
+    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history, error=error)
     for count in range(judge.least, len(log_ratios) + 1):
         seen, fresh = log_ratios[:count], log_ratios[count : count + 1]
         if fresh and confirms and not confirms[count]:
@@ -129,11 +133,14 @@ def judge_pairs(
 class _LiveJudge:
     """Looks at the pairs so far, with the next one at hand or yet to be taken."""
 
-    def __init__(self, policy: Policy, base_call_s: float, *, placed: bool, history: PairSpread | None) -> None:
+    def __init__(
+        self, policy: Policy, base_call_s: float, *, placed: bool, history: PairSpread | None, error: float = 0.0
+    ) -> None:
         self.least, self.most = (max(pairs, 0 if placed else UNPLACED_LEAST) for pairs in policy.pairs)
         self._policy = policy
         self._base_call_s = base_call_s
         self._placed = placed
+        self._error = error
         self._expected = PLACED_SPREAD if placed else UNPLACED_SPREAD
         if history is not None and history.freedom > 0:
             weight = min(1.0, HISTORY_FREEDOM_MOST / history.freedom)
@@ -184,7 +191,12 @@ class _LiveJudge:
     def _learn(self, seen: Sequence[float]) -> tuple[Estimate, Spread]:
         """Return the change by the pairs so far, and how much pairs differ."""
         spread = self._expected.after(squared_deviations(seen), len(seen) - 1)
-        return spread.estimate(seen, self._level), spread
+        return spread.estimate(seen, self._level, self._error), spread
+
+    @property
+    def _is_moved(self) -> bool:
+        """Whether no pairs could show that nothing has changed, for the error that all of them share."""
+        return normal_quantile(0.5 + CONFIDENCE / 2) * self._error > self._over
 
     def _leaning(self, estimate: Estimate) -> Status | None:
         """Return the status by the estimate, if a fresh pair confirms it."""
@@ -254,12 +266,14 @@ class _LiveJudge:
         """Return the verdict by pairs to which more, up to the most, would hardly add one."""
         smallest = self._smallest(spread, self.most)
         reason = self._differing(seen, estimate, smallest)
-        if _within(estimate, _NEAR * self._policy.tolerance):
+        if _within(estimate, _NEAR * self._policy.tolerance) and not self._is_moved:
             reason = PairsUndecided(Code.NEAR, estimate.high, smallest)
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
     def _differing(self, seen: Sequence[float], estimate: Estimate, smallest: float | None) -> PairsUndecided:
-        """Return by how much pairs differ, as the reason why they decide nothing."""
+        """Return by how much pairs differ, or that dear calls have moved, as the reason why they decide nothing."""
+        if self._is_moved:
+            return PairsUndecided(Code.MOVED, estimate.high)
         pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
         return PairsUndecided(Code.SPREAD, estimate.high, smallest, pair_sd=pair_sd, placed=self._placed)
 
@@ -274,7 +288,7 @@ class _LiveJudge:
 
     def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
         """Whether the most pairs would hardly decide, given those seen."""
-        return self._chance(seen, spread, self.most) < _HOPELESS
+        return self._is_moved or self._chance(seen, spread, self.most) < _HOPELESS
 
     def _chance(self, seen: Sequence[float], spread: Spread, pairs: int) -> float:
         """Return the chance that so many pairs decide, given those seen."""
@@ -301,6 +315,8 @@ class _LiveJudge:
         pairs: int | None = None
         if undecided.code is Code.UNCONFIRMED:
             pairs = count + 1
+        elif undecided.code is Code.MOVED:
+            return Remedy(RemedyKind.CALLS)
         elif undecided.code is Code.PAIRS:
             pairs = max(self.least, self._slower_least - 1)
         elif is_spread:

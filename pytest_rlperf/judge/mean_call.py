@@ -25,6 +25,9 @@ _CUT = 1.5  # times the least that the same round took in those processes
 _HALF = 0.5  # of what the dearest rounds add: rounds beside them may take a little longer, with cold caches
 _NEAR_ROUNDS = 31  # the usual round is that of so many around it, between which the machine's pace changes little
 
+_LEAST = 3  # processes that have made a round
+_STRETCHES = 10  # of a pair, whose dear calls show how evenly they come
+
 _Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
 
 
@@ -56,12 +59,41 @@ def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | N
 
 
 def pairs_with_mean_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds | None]]) -> list[PairRecord]:
-    """Return the pairs with the mean calls of both sides."""
+    """Return the pairs with the mean calls of both sides, and how far these err where dear calls have moved."""
     base, head = (
         with_mean_calls([getattr(record, side) for record in records], _of_side(rounds, place))
         for place, side in enumerate(("base", "head"))
     )
-    return [replace(record, base=ours, head=theirs) for record, ours, theirs in zip(records, base, head, strict=True)]
+    error = 0.0 if any(None in each for each in rounds) else _moved_error(rounds)
+    return [
+        replace(record, base=ours, head=theirs, moved_error=error)
+        for record, ours, theirs in zip(records, base, head, strict=True)
+    ]
+
+
+def _moved_error(rounds: Sequence[Sequence[Rounds | None]]) -> float:
+    """Return the standard error of how often dear calls come that come at other calls on either side, as a logarithm.
+
+    An environment with another seed has its resets at other steps, and by chance more or fewer of them in a pair; all
+    pairs look at the same ones. Calls that are dear on one side alone are new or gone: these have no such error.
+    """
+    base, head = (_least([_relative(each) for each in _of_side(rounds, place) if each is not None]) for place in (0, 1))
+    starts = sorted(base.keys() & head.keys())
+    if not starts:
+        return 0.0
+    added = [np.concatenate([each[start] for start in starts]) - 1 for each in (base, head)]
+    added = [np.where(each > _DEAR - 1, each, 0.0) for each in added]
+    moved = [np.where(other > 0, 0.0, each) for each, other in (added, added[::-1])]
+    sums, count = [float(each.sum()) for each in moved], len(added[0])
+    if not all(sums) or count < 2 * _STRETCHES:
+        return 0.0
+    variances = [
+        min(1.0, other / own) * _STRETCHES * statistics.variance(float(each.sum()) for each in stretches)
+        for own, other, stretches in zip(
+            sums, sums[::-1], (np.array_split(each, _STRETCHES) for each in moved), strict=True
+        )
+    ]
+    return math.sqrt(sum(variances)) / (count + max(float(each.sum()) for each in added))
 
 
 def rare_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds | None]]) -> RareCalls | None:
@@ -88,12 +120,21 @@ def _of_side(rounds: Sequence[Sequence[Rounds | None]], place: int) -> list[Roun
 def _find(rounds: Sequence[Rounds | None]) -> list[_Found | None]:
     """Return what each process of one side shows beside the others; None where no other has made the same calls."""
     processes: list[_Slices] = [{} if each is None else _relative(each) for each in rounds]
+    least = _least(processes)
+    return [_mean(slices, least) for slices in processes]
+
+
+def _least(processes: Sequence[_Slices]) -> _Slices:
+    """Return the least that rounds took in two thirds of the processes that have made them: of three, or all of two.
+
+    Two alone are held up in the same round too often.
+    """
     least: dict[int, NDArray[np.float64]] = {}
     for start in {start for slices in processes for start in slices}:
         same = [slices[start] for slices in processes if start in slices]
-        if len(same) > 1:
+        if len(same) >= min(_LEAST, len(processes)) > 1:
             least[start] = np.sort(same, axis=0)[(len(same) - 1) // 3]
-    return [_mean(slices, least) for slices in processes]
+    return least
 
 
 def _mean(slices: _Slices, least: _Slices) -> _Found | None:

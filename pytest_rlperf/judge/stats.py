@@ -121,12 +121,16 @@ class Spread:
             low, high = (middle, high) if beyond > tail else (low, middle)
         return high
 
-    def estimate(self, values: Sequence[float], alpha: float) -> Estimate:
+    def estimate(self, values: Sequence[float], alpha: float, error: float = 0.0) -> Estimate:
         """Return the ratio whose logarithm is the mean of ``values``, which are part of what is known.
 
-        The interval is two-sided at CONFIDENCE; floor and ceiling are one-sided at ``alpha``.
+        The interval is two-sided at CONFIDENCE; floor and ceiling are one-sided at ``alpha``. All of the values share
+        an ``error``, of which this is the standard deviation.
         """
-        two_sided, one_sided = (self.half_width(len(values), tail) for tail in ((1 - CONFIDENCE) / 2, alpha))
+        two_sided, one_sided = (
+            math.hypot(self.half_width(len(values), tail), normal_quantile(1 - tail) * error)
+            for tail in ((1 - CONFIDENCE) / 2, alpha)
+        )
         return _ratio(statistics.fmean(values), two_sided, one_sided)
 
 

@@ -104,6 +104,7 @@ class RemedyKind(str, enum.Enum):
     QUIET = "quiet"  # less other work on the machine
     TOLERANCE = "tolerance"
     COUNTS = "counts"  # that gate, as the time cannot
+    CALLS = "calls"  # that are longer, with more of the rare events in a pair
 
 
 @dataclass(frozen=True)

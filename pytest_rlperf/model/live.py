@@ -68,13 +68,15 @@ class PairRecord:
 
     ``wall_log_ratio`` is the logarithm of head's time over base's in a typical call, ``cpu_log_ratio`` the same of CPU
     times, which may stand in where both sides were ``alone``. ``total_log_ratio`` is that of all the time of all calls,
-    CPU time where neither side waits: whatever the machine adds is in it. ``placed`` is the one CPU both sides were
-    kept on, None where the kernel placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what
-    starting workers and setting up took, ``seconds`` what warming up and taking slices did. ``loader`` is the number of
-    the preload server that both sides were forked from, None where they were new interpreters. ``readings`` were taken
-    before the first slice, after the last one and at growing distances between; ``phases`` are those that both sides
-    have. ``first_call_s`` is what the checked call took on base and on head, ``import_s`` what importing and collecting
-    the tests did. ``other_work`` is kept where the test is UNDECIDED, on Linux.
+    CPU time where neither side waits: whatever the machine adds is in it. ``moved_error`` is the standard error that
+    all pairs of the test share, as a logarithm, where dear calls come at other calls on head than on base. ``placed``
+    is the one CPU both sides were kept on, None where the kernel placed them. ``cpus`` are the CPUs on which slices
+    ended. ``setup_s`` is what starting workers and setting up took, ``seconds`` what warming up and taking slices did.
+    ``loader`` is the number of the preload server that both sides were forked from, None where they were new
+    interpreters. ``readings`` were taken before the first slice, after the last one and at growing distances between;
+    ``phases`` are those that both sides have. ``first_call_s`` is what the checked call took on base and on head,
+    ``import_s`` what importing and collecting the tests did. ``other_work`` is kept where the test is UNDECIDED, on
+    Linux.
     """
 
     wall_log_ratio: float
@@ -94,6 +96,7 @@ class PairRecord:
     import_s: tuple[float, float] = (0.0, 0.0)
     other_work: OtherWork | None = None
     total_log_ratio: float = 0.0
+    moved_error: float = 0.0
 
     @property
     def mean_log_ratio(self) -> float:

@@ -42,6 +42,7 @@ class Code(str, enum.Enum):
     PAIRS = "pairs"
     SPREAD = "spread"
     NEAR = "near"
+    MOVED = "moved"
     UNCONFIRMED = "unconfirmed"
     # Something else than times decided, or explains them.
     CODE = "code"
@@ -310,9 +311,10 @@ class PairsDiffer(Reason):
 
 @dataclass(frozen=True)
 class PairsUndecided(Reason):
-    """Live pairs decide nothing: too few of them, or too different, too near the tolerance, or not confirmed.
+    """Live pairs decide nothing: too few of them, too different, too near the tolerance, not confirmed, or too short.
 
-    ``code`` is which of these: PAIRS, SPREAD, NEAR or UNCONFIRMED. ``at_most`` is the upper bound of the change, None
+    ``code`` is which of these: PAIRS, SPREAD, NEAR, UNCONFIRMED or MOVED, where dear calls come at other calls than on
+    base and are too few to tell whether more often. ``at_most`` is the upper bound of the change, None
     without pairs; they would have found the slowdown ``smallest_seen`` 95 times of 100, None for none at all.
     ``time_is_short`` where more pairs were allowed and there was no time. ``pair_sd`` is the standard deviation of
     pairs that differ too much; ``placed`` where one CPU ran both sides of each. ``other_work`` is that beside the usual

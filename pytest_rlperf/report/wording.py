@@ -51,6 +51,7 @@ _UNDECIDED = {
     reasons.Code.PAIRS: "too few pairs",
     reasons.Code.SPREAD: "pairs differ too much",
     reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
+    reasons.Code.MOVED: "dear calls come at other calls than on base, too few to tell whether more often",
 }
 _KEPT_BACK = {
     notes.KeptBack.FAILED: "failed",
@@ -283,6 +284,8 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
             return f"raise --rlperf-pairs to 3..{amount:g}"
         case RemedyKind.TOLERANCE:
             return f"raise --rlperf-tolerance to {100 * amount:g}%"
+        case RemedyKind.CALLS:
+            return "make a call longer, such as a whole episode"
         case RemedyKind.COUNTS:
             return "let counts gate, which are exact: --rlperf-findings=counts=gate"
         case RemedyKind.QUIET:

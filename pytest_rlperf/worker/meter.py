@@ -59,6 +59,7 @@ from pytest_rlperf.worker.trace import chrome_trace, trace_call
 from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases
 
 _BLOCK_S = 0.02
+_AS_WARM_S = 1.5 * PAIR_WARM_UP_S  # for as many calls as another process made in that time, here perhaps more slowly
 _CPU_ROUND_S = 250e-6  # a round from which on reading the CPU's clock costs a few thousandths at the most
 _COLLECTING_S = 0.5  # for calls whose collections are counted
 _COPY_LIMIT_S = 0.2  # for a copy of this process to return from a call that this process has returned from
@@ -259,11 +260,11 @@ class Meter:
     def _warm(self, workload: Timed, limit_s: float, calls: int, shape: Shape | None, *, is_paired: bool) -> None:
         """Make so many ``calls``, or with a ``shape`` whole slices of it more or fewer; as many as it takes for 0."""
         __tracebackhide__ = True
-        if calls and shape is None and self.device is None:
-            self._warm_until(workload, calls, limit_s)
+        if not calls or self.device is not None:
+            self._settle_workload(workload, min(PAIR_WARM_UP_S, limit_s) if is_paired else limit_s)
             return
-        self._settle_workload(workload, min(PAIR_WARM_UP_S, limit_s) if is_paired else limit_s)
-        if calls and shape is not None and self.device is None:
+        self._warm_until(workload, calls, limit_s if shape is None else min(_AS_WARM_S, limit_s))
+        if shape is not None:
             self._call(workload, (calls - self._made) % (shape.iterations * shape.rounds))
 
     def _warm_until(self, workload: Timed, calls: int, limit_s: float) -> None:
