@@ -326,12 +326,14 @@ class WarmUp(Order, frozen=True):
 class Observe(Order, frozen=True):
     """Call the component until that has run and read nothing new for a while, in about ``limit_s``.
 
-    The process ``searches`` its objects after that, or does not.
+    It does so for longer where what has run calls something by one of ``names``. The process ``searches`` its objects
+    after that, or does not.
     """
 
     answer: ClassVar[Any] = Footprint
     limit_s: float
     searches: bool
+    names: list[str] = []
 
 
 class Slow(Order, frozen=True):
@@ -566,7 +568,8 @@ class ObserveAll(Order, frozen=True):
 
     answer: ClassVar[Any] = list[Footprint]
     limit_s: float
-    searches: bool
+    searches: bool = False
+    names: list[str] = []
 
 
 class Relay(Order, frozen=True):

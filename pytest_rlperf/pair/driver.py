@@ -141,9 +141,9 @@ class Driver:
             case wire.MeasureAlone():
                 self._step("checking")
                 return measure_one_side(self._workers, order, self._step)
-            case wire.ObserveAll(limit_s, searches):
+            case wire.ObserveAll(limit_s, searches, names):
                 for worker in self._workers:
-                    worker.start(wire.Observe(limit_s, searches))
+                    worker.start(wire.Observe(limit_s, searches, names))
                 return wait_all(self._workers, Worker.answer)
             case wire.Relay(inner, to_base):
                 return (self._workers[0] if to_base else self._heads_first).ask(inner)

@@ -55,6 +55,11 @@ class FunctionRecorder:
         """Whether all functions were noted: not where a test has a profiler of its own, or threads of native code."""
         return self._noted.is_whole()
 
+    def calls_any(self, names: frozenset[str], below: tuple[str, ...]) -> bool:
+        """Whether a function whose file is ``below`` some places, and that was noted, has one of these names in it."""
+        codes = (code for code in self._noted.codes() if not names.isdisjoint(code.co_names))
+        return any(is_below(str(self._directory / code.co_filename), below) for code in codes)
+
     def read(self, below: tuple[str, ...]) -> Recorded:
         """Return what has been noted by now, of functions those whose files are ``below`` some places."""
         codes = self._noted.codes()

@@ -85,10 +85,11 @@ class Source:
 
     def function_at(self, line: int) -> Part | None:
         """Return the outermost function that has a line."""
-        return next((part for part in self._functions if part.first <= line <= part.last), None)
+        return next((part for part in self.functions if part.first <= line <= part.last), None)
 
     @functools.cached_property
-    def _functions(self) -> list[Part]:
+    def functions(self) -> list[Part]:
+        """All functions, methods too."""
         return [part for part in self.parts.values() if part.kind is Kind.FUNCTION]
 
     # ------------------------------------------------------------------ taking it apart

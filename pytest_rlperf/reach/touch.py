@@ -17,6 +17,7 @@ from pytest_rlperf.reach.source import Part, changed_parts, source_of
 from pytest_rlperf.sides.reads import Reads, changed_places, places_of
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
+_WORD = re.compile(r"\w+")
 _VERSION_MOST = 256  # bytes
 
 
@@ -55,6 +56,19 @@ class Change:
     def functions(self) -> tuple[ChangedPart, ...]:
         """All functions that differ, are new or are gone."""
         return tuple(part for part, _, _ in self._sources if part.kind is Kind.FUNCTION)
+
+    @cached_property
+    def called_as(self) -> list[str]:
+        """The names by which code calls a function that differs, or one of the same files that may call it in turn."""
+        found: set[str] = set()
+        names = {_called_as(part.name) for part in self.functions}
+        sources = [source_of(path) for name in {part.file for part in self.functions} for path in self._in_trees(name)]
+        functions = [part for source in sources if source is not None for part in source.functions]
+        while names:
+            found |= names
+            names = {_called_as(each.name) for each in functions if not names.isdisjoint(_WORD.findall(each.text))}
+            names -= found
+        return sorted(found)
 
     @cached_property
     def bodies(self) -> tuple[ChangedPart, ...]:
@@ -190,6 +204,12 @@ class Change:
         """Return the place in the tree of a file that may have been built: the changed one that ends so."""
         changed = self._sides.changed or ()
         return name if name in changed else next((each for each in changed if each.endswith(f"/{name}")), name)
+
+
+def _called_as(name: str) -> str:
+    """Return the name by which a function is called: its class's, where Python calls it by that."""
+    *outer, own = name.split(".")
+    return outer[-1] if outer and own.startswith("__") else own
 
 
 def _by_extent(change: CounterChange) -> tuple[int, int, bool, str]:

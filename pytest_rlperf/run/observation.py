@@ -101,7 +101,7 @@ class _Looks:
             check_loaded(sides, base, head, driver.collected[-1].loaded)
             self._drivers.learn(*checked)
             for is_first in (True, False):
-                order = wire.ObserveAll(0.0 if is_first else self._limit_s(), not is_first and self._searches)
+                order = wire.ObserveAll(0.0) if is_first else self._order()
                 footprints = yield from test.ask(driver, order)
                 self._add(*footprints, is_first=is_first)
         except StoppedError:
@@ -111,14 +111,16 @@ class _Looks:
         untouched = self._reached.nothing and not self.is_uneven
         return Observation(self._reason(), self._reached, calls_s, untouched, self._is_doubtful, self._unwatched)
 
-    def _limit_s(self) -> float:
-        """Return how long calls go on after the first, which mostly settles what a test does."""
-        return _LONGEST_S if self._reached.nothing else _BRIEF_S
+    def _order(self) -> wire.ObserveAll:
+        """Return the order for calls after the first, which mostly settles what a test does.
 
-    @property
-    def _searches(self) -> bool:
-        """Whether objects may show that something of the change runs, of which nothing is known to."""
-        return self._reached.nothing and bool(self._read.differing) and not self._drivers.change.is_empty
+        Where nothing of the change is known to run, objects may show that something does, or a later call.
+        """
+        if not self._reached.nothing:
+            return wire.ObserveAll(_BRIEF_S)
+        change = self._drivers.change
+        is_loaded = bool(self._read.differing) and not change.is_empty
+        return wire.ObserveAll(_LONGEST_S, is_loaded, change.called_as if is_loaded else [])
 
     def _add(self, base: Footprint, head: Footprint, *, is_first: bool) -> None:
         """Add what both sides have run and read by now; ``is_first`` where both have made one call."""

@@ -15,7 +15,7 @@ from json import dumps
 from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any
 
 import pytest
@@ -35,10 +35,11 @@ from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.worker.counting import count
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
-from pytest_rlperf.worker.resources import children_seen, place
+from pytest_rlperf.worker.resources import children_seen, place, waits
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
+_NAMED_LEAST_S = 1.0  # likewise, where a changed function's name is among what they call: in longer than a pair takes
 # What tests replace is for what they measure.
 _loaded_now, _footprint_now = untouched(LoadedFiles.now), untouched(footprint)
 
@@ -178,7 +179,8 @@ class Engine:
         __tracebackhide__ = True
         assert self._observer is not None
         assert self._recorder is not None
-        _call_until_settled(workload, order.limit_s, self._observer, self._recorder)
+        names = frozenset(order.names)
+        _call_until_settled(workload, order.limit_s, names, self._observer, self._recorder)
         known = self._observer, self._recorder, self._loaded_files, self._alike
         found = _footprint_now(*known, searches=order.searches)
         return replace(found, children=found.children or _had_children(self._ended))
@@ -234,20 +236,31 @@ class Engine:
                 self._seeded.add(name)
 
 
-def _call_until_settled(workload: Workload, limit_s: float, observer: Observer, recorder: FunctionRecorder) -> None:
-    """Call a component until the last half of its calls has run and read nothing new: an episode ends late."""
+def _call_until_settled(
+    workload: Workload, limit_s: float, names: frozenset[str], observer: Observer, recorder: FunctionRecorder
+) -> None:
+    """Call a component until the last half of its calls has run and read nothing new: an episode ends late.
+
+    It goes on for longer where what has run calls something by one of ``names``. A busy process has no less for the
+    work of others.
+    """
     __tracebackhide__ = True
     began_s = news_s = looked_s = now_s = monotonic()
-    known = observer.count, recorder.count
-    while now_s - began_s < limit_s and (now_s - began_s < _SETTLED_LEAST_S or 2 * news_s > now_s + began_s):
+    began_cpu_s, waited = process_time(), waits()
+    spent_s, known = 0.0, (observer.count, recorder.count)
+    least_s = _SETTLED_LEAST_S
+    while now_s - began_s < limit_s and (spent_s < least_s or 2 * news_s > now_s + began_s):
         if workload.setup is not None:
             workload.setup()
         workload.call()
         now_s = monotonic()
         if now_s - looked_s > _LOOK_S:
             looked_s = now_s
+            spent_s = now_s - began_s if waits() > waited else process_time() - began_cpu_s
             if (found := (observer.count, recorder.count)) != known:
                 known, news_s = found, now_s
+            if spent_s >= least_s and names and recorder.calls_any(names, observer.below):
+                least_s = _NAMED_LEAST_S
     wait_for_all()()
     if limit_s:
         gc.collect()  # what waits for it calls functions, too

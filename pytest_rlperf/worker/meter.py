@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import mmap
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +42,7 @@ from pytest_rlperf.worker.resources import (
     cpu_reader,
     find_allocations,
     read_usage,
+    waits,
 )
 from pytest_rlperf.worker.rounds import (
     Clocks,
@@ -382,7 +382,7 @@ class Meter:
         is_kernel = kind in self._kernels
         trace = self._trace() if kind is SliceKind.TRACED else None
         timed = self._timed(kind) if trace is None else trace.timed
-        collections, full, waits = _collections(), _full_collections(), _waits()
+        collections, full, waited = _collections(), _full_collections(), waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
         with quiet(), attached(() if trace is None else trace.probes):
             rounds_ns, each_cpu_ns = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
@@ -399,7 +399,7 @@ class Meter:
             items=0.0 if is_kernel else self.workload.processed(calls),
             wall_s=(sum(rounds_ns) if shape.long else wall_ns) / 1e9,
             cpu_s=(rounds_cpu_ns if shape.long else cpu_ns) / 1e9,
-            waits=_waits() - waits,
+            waits=waits() - waited,
             collections=_collections() - collections,
             cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
@@ -544,8 +544,3 @@ def _collections() -> int:
 def _full_collections() -> int:
     """Return how often all generations of objects have been collected in this process."""
     return int(gc.get_stats()[-1]["collections"])
-
-
-def _waits() -> int:
-    """Return how often this process has given up its CPU by itself."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw

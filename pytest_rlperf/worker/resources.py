@@ -210,3 +210,8 @@ def _traced() -> tracemalloc.Snapshot:
     gc.collect()
     own = [tracemalloc.__file__, __file__]
     return tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, name) for name in own])
+
+
+def waits() -> int:
+    """Return how often this process has given up its CPU by itself."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
