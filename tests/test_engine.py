@@ -41,9 +41,10 @@ def test_what_a_test_imports_is_imported_once_for_its_workers(tmp_path: Path) ->
     run = compared(tmp_path, {"test_it.py": tests, "late.py": late}).pytest(*QUICK, code=OK)
     assert "new interpreter" not in run.out
     workers, importing = ({*(tmp_path / name).read_text().split()} for name in ("workers", "imports"))
-    assert len(workers) == 2 + 2 * 3
+    pairs = len(run.tests["test_it"]["live"]["pairs"])  # five where the kernel places a pair, or total times decide
+    assert len(workers) == 2 + 2 * pairs
     assert len(workers & importing) == 2, "the observers"
-    assert len(importing - workers) <= 2 * 3, "the templates"
+    assert len(importing - workers) <= 2 * pairs, "the templates"
 
 
 def test_a_driver_that_dies_costs_one_pair(tmp_path: Path) -> None:

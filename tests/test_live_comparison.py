@@ -12,7 +12,18 @@ from typing import Any
 import builders
 import msgspec
 import pytest
-from fake_drivers import CALLED, FakeDriver, all_of, carried_out, checked, collected, fake_processes, on_test, usual
+from fake_drivers import (
+    CALLED,
+    WARM,
+    FakeDriver,
+    all_of,
+    carried_out,
+    checked,
+    collected,
+    fake_processes,
+    on_test,
+    usual,
+)
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
@@ -110,6 +121,26 @@ def test_the_first_pair_shows_what_the_others_need(compared: Compared) -> None:
     assert None not in shapes[1:]
     assert [driver.is_taken for driver in compared.drivers] == [True, False, False]
     compared.end()
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "is_placed"),
+    [(True, None, True), (False, None, False), (None, None, False), (True, False, False), (True, True, True)],
+)
+def test_a_pair_too_short_to_show_its_threads_has_those_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool | None, later: bool | None, is_placed: bool
+) -> None:
+    """As many calls take a pair no time that took the first one long on a busy machine; one thread keeps its CPU."""
+    compared = Compared(tmp_path, monkeypatch, Lanes(1, (0,)))
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        single = first if driver is compared.drivers[0] else later
+        return wire.Warmed(WARM, replace(WARM, single=single)) if isinstance(order, wire.WarmAll) else None
+
+    compared.answer = answer
+    compared.compare()
+    cpus = [order.cpu for driver in compared.drivers for order in driver.orders if isinstance(order, wire.TakePair)]
+    assert cpus[1:] == [0 if is_placed else None] * 2
 
 
 def test_a_second_pair_counts_what_differs(compared: Compared) -> None:

@@ -526,11 +526,23 @@ BUILT = "\x7fELF, of which nobody knows what it was built from"
 
 
 def test_what_may_go_into_a_build_is_no_question_of_its_ending(tree: Tree, tmp_path: Path) -> None:
-    """Flags and what sources include may; modules may not, but for those that are compiled as they stand."""
-    into = ("Makefile", "csrc/rounds.inl", "csrc/setup.py", "csrc/sim.c", "lib/fast.py", "tables.bin")
-    others = (".github/ci.yml", "README.md", "lib/.gitignore", "lib/slow.py", "test_x.py")
+    """Flags and what sources include may; modules may not, but for those that are compiled as they stand or build."""
+    into = ("Makefile", "csrc/rounds.inl", "csrc/setup.py", "csrc/sim.c", "lib/fast.py", "lib/made.py", "tables.bin")
+    into = (*into, "tools/__init__.py", "tools/flags.py", "tools/hatch_build.py")
+    others = (
+        ".github/ci.yml",
+        "README.md",
+        "lib/.gitignore",
+        "lib/__init__.py",
+        "lib/sim.py",
+        "lib/slow.py",
+        "test_x.py",
+    )
+    named = {
+        "setup.py": "from tools.flags import C\nx = 'lib/made.py:ffi', 'csrc/sim.c', 'tools/__init__.py', 'slow-er'\n"
+    }
     compiled = {"lib/fast.cpython-311.so": BUILT, "libsim.so.1": BUILT}
-    tree.commit(**dict.fromkeys((*into, *others), "1"), **{".gitignore": "*.so*\n"})
+    tree.commit(**dict.fromkeys((*into, *others), "1"), **named, **{".gitignore": "*.so*\n"})
     tree.write(**dict.fromkeys((*into, *others), "2"), **{"out.txt": "of a run", "lib/notes.so": "no code"}, **compiled)
     sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
     assert (sides.compiled, sides.sources) == (frozenset(compiled), into)

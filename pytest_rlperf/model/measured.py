@@ -223,15 +223,16 @@ class Shape:
 class Warm:
     """The result of warming up: the slice's shape and the typical seconds of one call.
 
-    ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes;
-    ``accelerated`` that a device other than the host did work. ``calls`` are all that the process has made by then.
+    ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes, None
+    where it took too little time to find out; ``accelerated`` that a device other than the host did work. ``calls`` are
+    all that the process has made by then.
     """
 
     shape: Shape
     call_s: float
     warm_up_s: float
     threads: int
-    single: bool
+    single: bool | None
     accelerated: bool = False
     calls: int = 0
 

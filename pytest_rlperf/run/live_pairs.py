@@ -90,6 +90,7 @@ class LivePairs:
         self._reads = any(policy.findings[kind] != OFF for kind in OF_READINGS)
         self._begun = 0
         self._needs_machine = False
+        self._single = (False, False)  # whether one thread did the work in the first pair, on base and on head
         self._shape: Shape | None = None
         self._call_s = 0.0
         self._calls = 0
@@ -187,8 +188,11 @@ class LivePairs:
         if self._shape is None:
             self._shape, self._call_s = warmed.head.shape, warmed.head.call_s
             self._calls = warmed.head.calls
+            self._single = warmed.base.single is True, warmed.head.single is True
         sides = (warmed.base, warmed.head)
-        is_single = all(side.single for side in sides)
+        # As many calls as a busy machine made slowly may take a later pair too little time to find out.
+        found = [known if side.single is None else side.single for side, known in zip(sides, self._single, strict=True)]
+        is_single = all(found)
         share_s = self._times.share_again_s(index, share_s, is_single=is_single)
         needs_machine = not is_single or any(side.accelerated for side in sides)
         return WarmPair(index, pair, held, share_s, setup_s, is_single, needs_machine)

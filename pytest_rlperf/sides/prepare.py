@@ -58,6 +58,8 @@ _COMPILED = (*EXTENSION_SUFFIXES, ".so", ".pyd", ".dylib", ".dll", ".o", ".obj",
 _MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")  # of compiled code: Linux, macOS, Windows
 # What people, git and services read and no build does. Flags, tables and files of any name that others include may.
 _PROSE = (".md", ".rst")
+_OF_BUILDS = {"CMakeLists.txt", "Makefile", "meson.build", "pyproject.toml", "setup.cfg", "setup.py"}  # say what to run
+_RUN_UNNAMED = {"hatch_build.py", "setup.py"}  # by builds
 _OF_SERVICES = {".circleci", ".github", ".gitattributes", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"}
 _LIBRARY = re.compile(r"(^|/)lib[^/]*\.so(\.\d+)*$")
 
@@ -189,7 +191,7 @@ class Preparation:
         compiled = frozenset(name for name in self.today.laid if _is_compiled(self.today.tree / name))
         # A new file that git does not know yet is the output of something, more often than a source.
         known = set(changed).difference(self._repository.new_files() if compiled else ())
-        sources = tuple(_sources(sorted(known), compiled)) if compiled else ()
+        sources = tuple(_sources(self.today.tree, sorted(known), compiled)) if compiled else ()
         # Equal trees are not measured, so they need no build.
         build = self._why_build(sorted(compiled), sources) if changed else None
         sides, built = self._both((base, head), trees, build)
@@ -410,17 +412,27 @@ class _Build:
         return not self.compiled or any(path.name in self.compiled for path in home.rglob("*"))
 
 
-def _sources(changed: Iterable[str], compiled: Collection[str]) -> Iterator[str]:
-    """Yield the changed files that may go into a build of ``compiled`` files.
+def _sources(tree: Path, changed: Iterable[str], compiled: Collection[str]) -> Iterator[str]:
+    """Yield the changed files of a tree that may go into a build of ``compiled`` files.
 
-    Modules run by themselves, and are seen then, but for those that are compiled as they stand, and setup.py.
+    Modules run by themselves, and are seen then, but for those that are compiled as they stand or that a build runs.
     """
     modules = {name.partition(".")[0] for name in compiled}
+    builds = (tree / name for name in files_in(tree) if PurePosixPath(name).name in _OF_BUILDS)
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in builds if path.is_file()]
     for name in changed:
         path = PurePosixPath(name)
-        is_source = path.name == "setup.py" or str(path.with_suffix("")) in modules
+        is_run = path.name in _RUN_UNNAMED or any(_is_named(path, text) for text in texts)
+        is_source = is_run or str(path.with_suffix("")) in modules
         if (is_source or path.suffix != ".py") and path.suffix not in _PROSE and _OF_SERVICES.isdisjoint(path.parts):
             yield name
+
+
+def _is_named(path: PurePosixPath, text: str) -> bool:
+    """Whether a text may name a module, by its file or as an import does: ``core`` is not named by ``core.c``."""
+    if path.stem == "__init__":
+        return f"{path.parent.name}/__init__.py" in text
+    return path.name in text or re.search(rf"(?<![\w/-]){re.escape(path.stem)}(?![\w/-]|\.\w)", text) is not None
 
 
 def _is_compiled(path: Path) -> bool:

@@ -155,7 +155,7 @@ class Meter:
         self._made = 0  # calls of all kinds, since the test began
         self._extra_steps = 0
         self._untraceable = ""
-        self._single = False
+        self._single: bool | None = None
         self._source: Harvest | None = None  # of phases
         self._has_looked = False
         self.output: tuple[OutputPart, ...] = ()  # of the checked call
@@ -247,7 +247,7 @@ class Meter:
             call_s=self._call_s,
             warm_up_s=(self.clocks.wall_ns() - start_ns) / 1e9,
             threads=count_threads(),
-            single=self._single and not self.workload.whole_machine,
+            single=False if self.workload.whole_machine else self._single,
             accelerated=self.device is not None,
             calls=self._made,
         )
@@ -279,7 +279,8 @@ class Meter:
             self._call(workload)
         if self._made > before:
             self._call_s = (clock() - start_ns) / (self._made - before) / 1e9
-        self._single = any(watch.seen().is_single for watch in watches)
+        seen = [watch.seen().is_single for watch in watches]
+        self._single = next((found for found in (True, False) if found in seen), None)
 
     def _call(self, workload: Timed, calls: int = 1) -> None:
         __tracebackhide__ = True
@@ -445,7 +446,7 @@ class Meter:
         if steps is None:
             # A single thread that is held up does not work, so its CPU time is the measure of its work. A workload that
             # waits has hardly any CPU time, and a share of that is no share of the call.
-            busy = self._single and self.device is None and self.take(SliceKind.PLAIN).waits == 0
+            busy = self._single is True and self.device is None and self.take(SliceKind.PLAIN).waits == 0
             clock = self.clocks.cpu_ns if busy else self.clocks.wall_ns
             timed, iterations = self._timed(SliceKind.PLAIN), self._shapes[SliceKind.PLAIN].iterations
             call = timed.call

@@ -87,9 +87,11 @@ class Activity(NamedTuple):
     children: int
 
     @property
-    def is_single(self) -> bool:
-        """Whether one thread of one process does the work."""
-        return self.threads is not None and self.threads <= 1 and not self.children
+    def is_single(self) -> bool | None:
+        """Whether one thread of one process does the work; None where the time was too short to find out."""
+        if self.children:
+            return False
+        return None if self.threads is None else self.threads <= 1
 
 
 class ActivityWatch:
