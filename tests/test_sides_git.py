@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import trees
-from pytest_rlperf.sides.git import Commit, Repository, find_repository, read_allowances
+from pytest_rlperf.sides.git import Commit, NoRepositoryError, Repository, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import Preparation, parse_spec
 from pytest_rlperf.sides.programs import run
 
@@ -220,6 +221,52 @@ def test_refusing_git_is_an_error_and_no_absent_repository(
             prepare(spec, project)
     with pytest.raises(SideError, match=words):
         read_tree(tree.top, tree.top / "baselines")
+
+
+@pytest.mark.parametrize("git_ends", ["kill -9 $$", "exit 128"])
+def test_git_that_does_not_answer_is_no_repository_without_commits(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git_ends: str, wording: Wording
+) -> None:
+    """A git that was killed has answered nothing; one that cannot read the last commit has its own words for that."""
+    head = tree.commit(**{"test_x.py": ""})
+    if git_ends == "exit 128":
+        (tree.top / ".git/objects" / head[:2] / head[2:]).unlink()
+    else:
+        real = shutil.which("git")
+        program = write(
+            tmp_path / "bin", {"git": f'#!/bin/sh\ncase "$*" in *HEAD^*) {git_ends};; esac\nexec {real} "$@"\n'}
+        )
+        (program / "git").chmod(0o755)
+        monkeypatch.setenv("PATH", str(program), prepend=os.pathsep)
+    with wording.raises(SideError) as caught:
+        prepare("HEAD", builders.project(tree.top, "test_x.py"))
+    assert not isinstance(caught.value, NoRepositoryError)
+
+
+def test_repository_of_another_owner_that_is_declared_safe(
+    superproject: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What git's own message advises is enough, for the tree and for each submodule, as in a container of a CI."""
+    places = (superproject.top, superproject.top / "vendor/library")
+    settings = write(tmp_path, {"settings": "[safe]\n" + "".join(f"directory = {place}\n" for place in places)})
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings / "settings"))
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    sides = prepare("HEAD~1", builders.project(superproject.top, "test_x.py"))
+    assert sides.changed == ("vendor/library/code",)
+
+
+def test_copy_has_the_history_and_the_names_of_versions(tree: Tree, tmp_path: Path) -> None:
+    """What builds ask git for is there as in the user's own tree, which may be a shallow clone at an odd path."""
+    tree.commit(a="1")
+    tree.commit(a="2")
+    tree.git("tag", "v1")
+    tree.commit(**{"test_x.py": ""})
+    clone = tmp_path / 'line\nfeed and "\\'
+    subprocess.run(["git", "clone", "--quiet", "--depth=2", tree.top.as_uri(), str(clone)], check=True)
+    base = tree_of(prepare("HEAD", builders.project(clone, "test_x.py")).base)
+    assert git(base, "describe", "--tags").startswith("v1-1-g")
+    assert git(base, "rev-list", "--count", "HEAD") == "2"
+    assert git(base, "status", "--porcelain", "--untracked-files=no") == ""
 
 
 def test_missing_ref_or_merge_base_says_what_was_looked_for(tree: Tree, wording: Wording) -> None:

@@ -25,6 +25,9 @@ else:
     import tomli as tomllib
 
 
+_LONGEST = 120  # characters of a command in a message
+
+
 @dataclass(frozen=True)
 class Completed:
     """How a program ended, and what it wrote."""
@@ -41,7 +44,9 @@ def run(
     env: Mapping[str, str] | None = None,
     limit_s: float,
 ) -> Completed:
-    """Run a program without a terminal, and return how it ended; SideError where it cannot start or takes too long.
+    """Run a program without a terminal, and return how it ended.
+
+    SideError where it cannot start, takes too long or was killed, and so has no answer.
 
     Whatever ends the wait early, a Ctrl-C too, ends the program and every process that it has started.
     """
@@ -64,12 +69,22 @@ def run(
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise SideError(f"`{' '.join(words):.120}` did not end within {limit_s:.0f} s and was ended") from None
+            raise SideError(f"`{_abridged(words)}` did not end within {limit_s:.0f} s and was ended") from None
         finally:
             # Its children share its session and end with it, so that none of them writes to a side later.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode < 0:
+        number = -process.returncode
+        ended = f"`{_abridged(words)}` was ended by signal {number} ({signal.strsignal(number)}): run this again"
+        raise SideError(f"{ended}\n{err}".rstrip())
     return Completed(process.returncode, out, err)
+
+
+def _abridged(words: Sequence[str]) -> str:
+    """Return a command by its program and its last words, which differ most between commands."""
+    text = " ".join(words[1:])
+    return f"{words[0]} {text if len(text) <= _LONGEST else f'…{text[-_LONGEST:]}'}"
 
 
 def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
