@@ -546,6 +546,45 @@ def test_a_tree_that_changes_meanwhile_is_copied_again(tree: Tree, monkeypatch: 
         prepare("HEAD", builders.project(tree.top, "test_x.py"))
 
 
+@pytest.mark.parametrize("which", ["today's", "the other checkout's"])
+def test_lock_of_a_git_that_was_killed_is_noted(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, wording: Wording
+) -> None:
+    """A lock that stays is waited for once, whichever tree has it, and named; the tree is copied all the same."""
+    monkeypatch.setattr(trees, "_LOCKED_S", 0.1)
+    tree.commit(**{"mylib.py": "1", "test_x.py": ""})
+    subprocess.run(["git", "clone", "--quiet", str(tree.top), str(tmp_path / "other")], check=True)
+    locked = tree.top if which == "today's" else tmp_path / "other"
+    write(locked, {".git/index.lock": ""})
+    made = preparation(builders.project(tree.top, "test_x.py"))
+    sides = made.against("dir:../other")
+    assert sides.notes == wording
+    assert made.alone().notes == (sides.notes if which == "today's" else ())
+
+
+def test_lock_that_comes_or_goes_meanwhile_has_the_tree_copied_again(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A git command that has begun since, or another one, may have written half of its files."""
+    monkeypatch.setattr(trees, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(trees, "_LOCKED_S", 0.0)
+    tree.commit(**{"mylib.py": "1", "test_x.py": ""})
+    lock, copied, times = tree.top / ".git/index.lock", Repository.check_out, 0
+
+    def check_out(repository: Repository, sha: str, target: Path) -> None:
+        nonlocal times
+        copied(repository, sha, target)
+        times += 1
+        if times == 1:
+            lock.touch()
+        elif times == 2:
+            lock.unlink()
+
+    monkeypatch.setattr(Repository, "check_out", check_out)
+    assert preparation(builders.project(tree.top, "test_x.py")).today.lock is None
+    assert times == 3
+
+
 def test_sides_are_as_they_were_when_the_run_began(tree: Tree) -> None:
     """Neither edits nor another commit reach a comparison that is made later in the run."""
     first = tree.commit(**{"mylib.py": "1", "test_x.py": ""})

@@ -89,6 +89,7 @@ class TestLoop:
             with processes.guardian.guarding_commands():
                 sides = self._prepare_sides(preparation)
                 alone = sides or preparation.alone()
+            self.run_state.note(*map(TextNote, alone.notes))
             observe: Observe | None = None
             if self.run_state.settings.selfcheck:
                 measure = partial(self._check_self, processes.drivers(alone, "other worker", "head worker"))
@@ -118,9 +119,7 @@ class TestLoop:
         if spec is None:
             return None
         self.progress.begin(spec)
-        sides = self._anchored(preparation) if spec == ANCHOR else preparation.against(spec)
-        self.run_state.note(*map(TextNote, sides.notes))
-        return sides
+        return self._anchored(preparation) if spec == ANCHOR else preparation.against(spec)
 
     def _anchored(self, preparation: Preparation) -> Sides:
         """Return the sides of a comparison with the baseline's anchor; SideError where its code cannot be had."""
