@@ -74,11 +74,15 @@ def run(
             # Its children share its session and end with it, so that none of them writes to a side later.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode < 0:
-        number = -process.returncode
-        ended = f"`{_abridged(words)}` was ended by signal {number} ({signal.strsignal(number)}): run this again"
-        raise SideError(f"{ended}\n{err}".rstrip())
-    return Completed(process.returncode, out, err)
+    return _answered(words, Completed(process.returncode, out, err))
+
+
+def _answered(words: Sequence[str], done: Completed) -> Completed:
+    """Return how a program ended that did so by itself; SideError for one that was killed."""
+    if done.code >= 0:
+        return done
+    ended = f"was ended by signal {-done.code} ({signal.strsignal(-done.code)})"
+    raise SideError(f"`{_abridged(words)}` {ended}: run this again\n{done.err}".rstrip())
 
 
 def _abridged(words: Sequence[str]) -> str:
