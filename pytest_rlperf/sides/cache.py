@@ -68,36 +68,47 @@ class Cache:
 
 def open_cache(top: Path) -> Cache:
     """Return the cache of the tree at ``top``, which never lies within that tree."""
-    tree = top.resolve()
-    root = _root(tree)
-    directory = root / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
+    tree, root = top.resolve(), _root()
+    if root.is_relative_to(tree) or os.pathsep in str(root):
+        raise SideError(
+            f"cannot keep sides in {root}, which lies within the tree {tree} or has {os.pathsep!r} in its name, where "
+            "no virtual environment works: set XDG_CACHE_HOME to another directory"
+        )
+    directory = own_directory() / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
+    try:
+        _make(directory)
+    except OSError as error:
+        raise _unusable(directory, error) from None
+    return Cache(directory)
+
+
+def own_directory() -> Path:
+    """Return this package's directory for files that only this user may write; SideError where there can be none."""
+    root = _root()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_own(root)
         _check_above(root)
-        _make(directory)
     except OSError as error:
-        raise SideError(f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to another directory") from None
-    return Cache(directory)
+        raise _unusable(root, error) from None
+    return root
+
+
+def _unusable(directory: Path, error: OSError) -> SideError:
+    return SideError(f"cannot keep files in {directory}: {error}. Set XDG_CACHE_HOME to another directory")
 
 
 # ------------------------------------------------------------------ where it is, and whose
 
 
-def _root(top: Path) -> Path:
+def _root() -> Path:
     """Return the directory of all caches; SideError where there can be none."""
     # The specification of the variable demands to ignore a relative path.
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        root = ((named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf").resolve()
+        return ((named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf").resolve()
     except RuntimeError:  # no home directory
-        raise SideError("there is no home directory to keep sides in: set XDG_CACHE_HOME to a directory") from None
-    if root.is_relative_to(top) or os.pathsep in str(root):
-        raise SideError(
-            f"cannot keep sides in {root}, which lies within the tree {top} or has {os.pathsep!r} in its name, where "
-            "no virtual environment works: set XDG_CACHE_HOME to another directory"
-        )
-    return root
+        raise SideError("there is no home directory to keep files in: set XDG_CACHE_HOME to a directory") from None
 
 
 def check_private(directory: Path) -> None:
