@@ -146,7 +146,7 @@ class TestLoop:
         try:
             jobs = self._all(session, tests, measure, observe)
             Schedule(lanes, processes.awaited, self._show_step).run(jobs)
-            if tests and all(test.is_elsewhere for test in tests):
+            if tests and all(test.is_stray for test in tests):
                 raise SideError(tests[0].failure)
         finally:
             if cache is not None:
