@@ -331,7 +331,7 @@ def test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test(
         assert run.statuses == {"test_reads": "ERROR", "test_rest": "SLOWER"}
     else:
         run = repository.pytest("--rlperf", *STORED, *DECISIVE, code=FAILED)
-        assert run.codes["test_rest"] == "live"
+        assert run.codes["test_rest"] in {"live", "pairs"}  # not by stored numbers
     assert without_commits(run.reasons["test_reads"]).replace(str(place), "PLACE") == wording
 
 
