@@ -108,14 +108,6 @@ def interval(estimate: float, low: float, high: float) -> str:
     return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
-def difference(ratio: float) -> str:
-    """Write a ratio head/base within a sentence: ``4.2 % slower``, ``2,043 times faster``."""
-    word = "slower" if ratio > 1 else "faster"
-    if _is_multiple(ratio):
-        return f"{_multiple(max(ratio, 1 / ratio))} times {word}"
-    return f"{percent(abs(ratio - 1), signed=False)} {word}"
-
-
 def _is_multiple(ratio: float) -> bool:
     """Whether a percentage would show too little of a change."""
     return not 0.5 < ratio < 2

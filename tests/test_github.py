@@ -74,7 +74,12 @@ def comment(directory: Path, capsys: pytest.CaptureFixture[str], run: object) ->
     [
         ([SAME, compared("a", Status.FASTER, 0.8)], {}, "✅"),
         ([SLOWER, compared("a", Status.SLOWER, 1.5)], {}, "❌"),
-        ([compared("a", Status.SLOWER, 1.2, gated=False)], {}, "✅"),
+        ([compared("a", Status.SLOWER, 1.2, gated=False)], {}, "⚠️"),
+        ([], {}, "⚠️"),
+        ([compared("a", Status.UNDECIDED, 1.02), compared("b", Status.UNDECIDED, 1.01)], {}, "⚠️"),
+        ([compared("a", Status.UNDECIDED, 1.02), compared("b", Status.INCOMPARABLE, None)], {}, "⚠️"),
+        ([SAME, compared("b", Status.UNDECIDED, 1.02)], {}, "✅"),
+        ([compared("a", Status.NEW, None)], {}, "✅"),
         ([SAME, SAME, compared("a", Status.SLOWER, 1.2, accepted=True)], {}, "✅"),
         ([SAME, compared("a", Status.SLOWER, 1.0, code="counters")], {}, "❌"),
         ([SAME, ERROR], {"failed": ["tests/b.py"]}, "❌"),

@@ -303,6 +303,39 @@ def test_a_side_that_reads_the_users_own_tree_is_a_usage_error(repository: Repos
     assert without_commits(run.err) == wording
 
 
+@pytest.mark.parametrize("base", ["named", "stored"])
+def test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test(
+    repository: Repository, base: str, wording: Wording
+) -> None:
+    """What one test reads by an absolute path says nothing of the others, which are compared with the same commit."""
+    place = repository.root / "table.txt"
+    tests = """
+    import mylib
+
+    def test_reads(rlperf):
+        open({place!r}).read()
+        rlperf(mylib.work)
+
+    def test_rest(rlperf):
+        rlperf(mylib.work)
+    """
+    repository.write({"table.txt": "1", "tests/test_it.py": tests.format(place=str(place))})
+    first = repository.commit()
+    if base == "stored":
+        repository.pytest("--rlperf-save-baseline", *STORED, code=OK)
+        repository.commit()
+    repository.library("head", times=5)
+    repository.commit()
+    if base == "named":
+        run = repository.against(first, code=FAILED)
+        assert run.statuses == {"test_reads": "ERROR", "test_rest": "SLOWER"}
+    else:
+        run = repository.pytest("--rlperf", *STORED, *DECISIVE)
+        assert run.codes["test_rest"] in {"live", "pairs"}  # not by stored numbers
+    why = run.reasons["test_reads"].splitlines()[-1]
+    assert without_commits(why).replace(str(place), "PLACE") == wording
+
+
 def test_a_path_in_a_tests_conftest_leads_to_its_own_side(repository: Repository) -> None:
     """Base does not run head's modules, whatever puts the user's own tree on its path."""
     repository.write({"conftest.py": f"import sys\nsys.path.insert(0, {str(repository.root)!r})\n"})

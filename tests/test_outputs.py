@@ -210,7 +210,8 @@ def test_the_latest_run_is_shown_without_a_file(tmp_path: Path) -> None:
     shown = example.rlperf("show", code=0).out
     assert all(name in shown for name in ("test_sum", "test_max", "latest.json"))
     assert "test_max" not in example.rlperf("show", "test_it.py::test_sum", code=0).out
-    page = Path(example.rlperf("show", "test_sum", "--html", code=0).out.strip())
+    page, again = (Path(example.rlperf("show", "test_sum", "--html", code=0).out.strip()) for _ in range(2))
+    assert (page, list(example.tmp.iterdir())) == (again, [])  # no page is left in the place of temporary files
     assert "<dt>tolerance<dd>±3.0 %" in page.read_text(encoding="utf-8")
     assert "test_it.py::test_max" in example.rlperf("show", "test_mux", code=Exit.USAGE).err
     example.root = example.root / "deep" / "er"
@@ -239,3 +240,17 @@ def test_the_schema_is_as_it_is_generated() -> None:
         assert definition["description"], name
         for field, part in definition.get("properties", {}).items():
             assert part["description"], f"{name}.{field}"
+
+
+@pytest.mark.parametrize("links", [[""], ["d/rlperf/latest.json", "v/rlperf/seconds"]])
+def test_nothing_is_kept_through_a_link_in_the_tree(tmp_path: Path, links: list[str]) -> None:
+    """Links that somebody has committed, at pytest's cache or in it, lead no file of a run out of the tree."""
+    example = Example(tmp_path, {"test_it.py": "def test_it(rlperf): rlperf(lambda: sum(range(100)))\n"})
+    outside = builders.write(tmp_path / "outside", {"file": "precious"})
+    for link in links:
+        place = example.root / ".pytest_cache" / link
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(outside / "file" if link else outside)
+    example.pytest(*builders.ONE_CALL, plugins=("rlperf", "cacheprovider"), code=0)
+    assert not [path for path in outside.rglob("*") if "rlperf" in path.parts]
+    assert (outside / "file").read_text(encoding="utf-8") == "precious"

@@ -23,6 +23,7 @@ from builders import ALONE, ONE_CALL, environment, git, write
 
 from pytest_rlperf.model.judged import Shard
 from pytest_rlperf.run.ray_cluster import Answer, connected, measure_shard, read_answer
+from pytest_rlperf.sides.cache import own_directory
 
 OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4
 LIBRARY = "def same():\n    return sum(range(2000))\n\ndef slower():\n    return sum(range(1000 * {times}))\n"
@@ -54,6 +55,12 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Found]:
 def found(measure: Callable[..., Found]) -> Found:
     """Return what the task of a shard of two tests returns, one of which fails."""
     return measure("--junit-xml=x.xml", "--rlperf-ray=127.0.0.1:1")
+
+
+def test_what_tasks_wait_for_is_this_users_alone(found: Found) -> None:
+    """No other user can hold, or put in its place, the file by which one shard of a machine waits for another."""
+    assert found[1]
+    assert [path.name for path in own_directory().glob("*.lock")] == [f"ray-{found[0]}.lock"]
 
 
 def shard_in(found: Found) -> Shard:

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -25,12 +26,14 @@ from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
 from pytest_rlperf import wire
+from pytest_rlperf.errors import SideError
 from pytest_rlperf.pair import processes
 from pytest_rlperf.pair.processes import Template, wait_all
-from pytest_rlperf.spawn import process
+from pytest_rlperf.spawn import process, surroundings
 from pytest_rlperf.spawn.connections import connected, popen, sender_of
 from pytest_rlperf.spawn.guardian import VARIABLE, Guardian
 from pytest_rlperf.spawn.process import Process, ProcessLostError
+from pytest_rlperf.spawn.surroundings import check_surroundings
 
 SOUND = "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n"
 
@@ -96,6 +99,43 @@ def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
     assert "INTERNALERROR" not in run.text
     assert "/proc/none" in run.text
     assert "TMPDIR" in run.text
+
+
+@pytest.mark.parametrize("name", ["a:b", "a[b]", "a$HOME", "a\udcff"])
+def test_a_place_for_temporary_files_that_does_not_work_is_a_usage_error(
+    tmp_path: Path, name: str, wording: Wording
+) -> None:
+    """What virtual environments or pytest read as more than a name is refused before anything is made there."""
+    place = tmp_path / name
+    place.mkdir()
+    run = Example(tmp_path, {"test_it.py": SOUND}).pytest("--rlperf", code=USAGE, TMPDIR=str(place))
+    assert [line for line in run.err.splitlines() if line] == wording
+    assert not list(place.iterdir())
+
+
+def test_a_system_that_lacks_what_a_run_needs_is_refused(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """Too few files that may be open, and no /proc, are named before any time is spent."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (15, usual[1]))
+        with wording.raises(SideError):
+            check_surroundings()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    check_surroundings()
+    monkeypatch.setattr(surroundings, "_PROC", Path("/nowhere"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    with wording.raises(SideError):
+        check_surroundings()
+
+
+def test_a_guardian_that_cannot_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's files are removed by the guardian, so without one there are none."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    with pytest.raises(OSError, match="/nowhere"):
+        Guardian().new_directory()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_guardian_that_is_stopped_does_not_hold_up_the_run(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def every_status() -> list[Outcome]:
         return replace(found, verdict=replace(found.verdict, reason=reason, **changes))
 
     def differ(ratio: float) -> reasons.PairsDiffer:
-        return reasons.PairsDiffer(4, is_slower=True, all_agree=True, certain=ratio - 0.01, fresh=ratio)
+        return reasons.PairsDiffer(4, is_slower=True, all_agree=True, fresh=ratio)
 
     return [
         replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -289,3 +290,36 @@ def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest
     others.close()
     assert held.is_dir()
     assert [place.parent.is_dir() for place in places] == [False, False, False, True, True]
+
+
+def test_all_trees_together_stay_below_a_size(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever trees they are of, the entries used last stay; so does one of a tree that a run looks into."""
+    monkeypatch.setattr(cache_module, "KEPT_BYTES", 25)
+    places = []
+    for number, name in enumerate(("looked into", "other", "other", "third")):
+        opened = open_cache(tmp_path / name)
+        places.append(opened.entry(str(number), filled_with("ten bytes!"), never).parent)
+        opened.close()
+        os.utime(places[-1] / "lock", (time.time() - 100 + number,) * 2)
+    assert [place.exists() for place in places] == [False, False, True, True]
+    left = open_cache(tmp_path / "looked into")
+    places[0] = left.entry("0", filled_with("ten bytes!"), never).parent
+    left.close()
+    os.utime(places[0] / "lock", (time.time() - 200,) * 2)
+    with (places[0].parent / "lock").open() as looked_into:
+        fcntl.flock(looked_into, fcntl.LOCK_EX)
+        cache.entry("last", filled_with("ten bytes!"), never)
+    assert [place.exists() for place in places] == [True, False, False, True]
+
+
+def test_builds_that_were_killed_are_removed(cache: Cache, tmp_path: Path) -> None:
+    """An incomplete entry is of no use to any run, and goes with the next side that another tree keeps."""
+    with builder(cache) as process:
+        assert line_of(process) == "building"
+        other = open_cache(tmp_path / "other")
+        other.entry("key", filled_with("1"), never)
+        assert list(cache.directory.glob("*/*/package/file")), "it is being built"
+        process.send_signal(signal.SIGKILL)
+    other.entry("key", never, never)
+    assert not list(cache.directory.glob("*/*/package/file"))
+    other.close()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import trees
-from pytest_rlperf.sides.git import Commit, Repository, find_repository, read_allowances
+from pytest_rlperf.sides.git import Commit, NoRepositoryError, Repository, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import Preparation, parse_spec
 from pytest_rlperf.sides.programs import run
 
@@ -220,6 +221,52 @@ def test_refusing_git_is_an_error_and_no_absent_repository(
             prepare(spec, project)
     with pytest.raises(SideError, match=words):
         read_tree(tree.top, tree.top / "baselines")
+
+
+@pytest.mark.parametrize("git_ends", ["kill -9 $$", "exit 128"])
+def test_git_that_does_not_answer_is_no_repository_without_commits(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git_ends: str, wording: Wording
+) -> None:
+    """A git that was killed has answered nothing; one that cannot read the last commit has its own words for that."""
+    head = tree.commit(**{"test_x.py": ""})
+    if git_ends == "exit 128":
+        (tree.top / ".git/objects" / head[:2] / head[2:]).unlink()
+    else:
+        real = shutil.which("git")
+        program = write(
+            tmp_path / "bin", {"git": f'#!/bin/sh\ncase "$*" in *HEAD^*) {git_ends};; esac\nexec {real} "$@"\n'}
+        )
+        (program / "git").chmod(0o755)
+        monkeypatch.setenv("PATH", str(program), prepend=os.pathsep)
+    with wording.raises(SideError) as caught:
+        prepare("HEAD", builders.project(tree.top, "test_x.py"))
+    assert not isinstance(caught.value, NoRepositoryError)
+
+
+def test_repository_of_another_owner_that_is_declared_safe(
+    superproject: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What git's own message advises is enough, for the tree and for each submodule, as in a container of a CI."""
+    places = (superproject.top, superproject.top / "vendor/library")
+    settings = write(tmp_path, {"settings": "[safe]\n" + "".join(f"directory = {place}\n" for place in places)})
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings / "settings"))
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    sides = prepare("HEAD~1", builders.project(superproject.top, "test_x.py"))
+    assert sides.changed == ("vendor/library/code",)
+
+
+def test_copy_has_the_history_and_the_names_of_versions(tree: Tree, tmp_path: Path) -> None:
+    """What builds ask git for is there as in the user's own tree, which may be a shallow clone at an odd path."""
+    tree.commit(a="1")
+    tree.commit(a="2")
+    tree.git("tag", "v1")
+    tree.commit(**{"test_x.py": ""})
+    clone = tmp_path / 'line\nfeed and "\\'
+    subprocess.run(["git", "clone", "--quiet", "--depth=2", tree.top.as_uri(), str(clone)], check=True)
+    base = tree_of(prepare("HEAD", builders.project(clone, "test_x.py")).base)
+    assert git(base, "describe", "--tags").startswith("v1-1-g")
+    assert git(base, "rev-list", "--count", "HEAD") == "2"
+    assert git(base, "status", "--porcelain", "--untracked-files=no") == ""
 
 
 def test_missing_ref_or_merge_base_says_what_was_looked_for(tree: Tree, wording: Wording) -> None:
@@ -497,6 +544,45 @@ def test_a_tree_that_changes_meanwhile_is_copied_again(tree: Tree, monkeypatch: 
     times = 1000
     with pytest.raises(SideError, match=r"kept changing while it was copied, a\.py at the last of 4 times"):
         prepare("HEAD", builders.project(tree.top, "test_x.py"))
+
+
+@pytest.mark.parametrize("which", ["today's", "the other checkout's"])
+def test_lock_of_a_git_that_was_killed_is_noted(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, wording: Wording
+) -> None:
+    """A lock that stays is waited for once, whichever tree has it, and named; the tree is copied all the same."""
+    monkeypatch.setattr(trees, "_LOCKED_S", 0.1)
+    tree.commit(**{"mylib.py": "1", "test_x.py": ""})
+    subprocess.run(["git", "clone", "--quiet", str(tree.top), str(tmp_path / "other")], check=True)
+    locked = tree.top if which == "today's" else tmp_path / "other"
+    write(locked, {".git/index.lock": ""})
+    made = preparation(builders.project(tree.top, "test_x.py"))
+    sides = made.against("dir:../other")
+    assert sides.notes == wording
+    assert made.alone().notes == (sides.notes if which == "today's" else ())
+
+
+def test_lock_that_comes_or_goes_meanwhile_has_the_tree_copied_again(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A git command that has begun since, or another one, may have written half of its files."""
+    monkeypatch.setattr(trees, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(trees, "_LOCKED_S", 0.0)
+    tree.commit(**{"mylib.py": "1", "test_x.py": ""})
+    lock, copied, times = tree.top / ".git/index.lock", Repository.check_out, 0
+
+    def check_out(repository: Repository, sha: str, target: Path) -> None:
+        nonlocal times
+        copied(repository, sha, target)
+        times += 1
+        if times == 1:
+            lock.touch()
+        elif times == 2:
+            lock.unlink()
+
+    monkeypatch.setattr(Repository, "check_out", check_out)
+    assert preparation(builders.project(tree.top, "test_x.py")).today.lock is None
+    assert times == 3
 
 
 def test_sides_are_as_they_were_when_the_run_began(tree: Tree) -> None:

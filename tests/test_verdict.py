@@ -183,7 +183,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.StoredSpread(0.2, 0.3),
     reasons.UnderMinimum(1e-6, 2e-6, at_most=True),
     reasons.PairsSame(3, 0.03),
-    reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=0.9, fresh=0.9),
+    reasons.PairsDiffer(4, is_slower=False, all_agree=True, fresh=0.9),
     reasons.PairsUndecided(Code.PAIRS, None, time_is_short=True),
     reasons.PairsUndecided(Code.PAIRS, 1.1, 0.05),
     reasons.PairsUndecided(Code.UNCONFIRMED, 1.08, time_is_short=True),

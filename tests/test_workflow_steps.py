@@ -686,13 +686,15 @@ def test_without_its_pull_request_nothing_is_commented(
 
 
 @needs_jq
-@pytest.mark.parametrize(("conclusion", "sign"), [("failure", "⚠️"), ("success", "✅")])
-def test_a_run_without_figures_is_commented(commenting: Runner, conclusion: str, sign: str) -> None:
+@pytest.mark.parametrize(
+    ("conclusion", "words"), [("failure", "has no figures"), ("success", "had nothing to measure")]
+)
+def test_a_run_without_figures_is_commented(commenting: Runner, conclusion: str, words: str) -> None:
     """An older comment must not stand for a run that broke before there were figures, or had nothing to measure."""
     result = run_comment(commenting, None, [pull(5)], conclusion=conclusion)
     assert result.code == 0, result.text
     text = (commenting.directory / "bin" / "gh.comment").read_text(encoding="utf-8")
-    assert text.startswith(f"## {sign}")
+    assert text.startswith(f"## ⚠️ The performance gate {words}")
     assert EVENT["github.event.workflow_run.html_url"] in text
 
 

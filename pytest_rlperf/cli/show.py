@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import sys
-import tempfile
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from pytest_rlperf.errors import SideError, TimerFileError, shown
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.stored import Baseline, LoggedCommit
 from pytest_rlperf.model.timing import TimerTree
+from pytest_rlperf.sides.cache import own_directory
 from pytest_rlperf.sides.git import DEEPEN, Repository, find_repository, git_user, short
 from pytest_rlperf.writing import OutputError, latest_run, write_file
 
@@ -117,10 +117,10 @@ def _open_page(recorded: Recorded, keys: list[str], path: str) -> None:
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--html shows verdicts, which {path} has none of: leave it out, or give a run")
     try:
-        page = Path(tempfile.mkdtemp(prefix="rlperf-"), "report.html")
+        page = own_directory() / "report.html"  # one: the browser has read those before
         check_html(page, "--html")
         write_file("--html", page, _page(recorded, [recorded.tests[key] for key in keys]))
-    except (OSError, OutputError) as error:
+    except (OutputError, SideError) as error:
         raise UsageError(str(error)) from None
     print_text(f"{page}\n")
     if sys.stdout.isatty():

@@ -236,7 +236,6 @@ class _LiveJudge:
             pairs=len(seen),
             is_slower=status is Status.SLOWER,
             all_agree=all(sign * ratio > 0 for ratio in seen),
-            certain=estimate.floor if status is Status.SLOWER else estimate.ceiling,
             fresh=math.exp(fresh),
         )
         return self._verdict(status, reason, estimate, spread)

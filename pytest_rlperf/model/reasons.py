@@ -297,14 +297,12 @@ class PairsSame(Reason):
 class PairsDiffer(Reason):
     """Live pairs show a change and a fresh one, the last of them, confirmed it with ``fresh`` by itself.
 
-    ``certain`` is the bound that the ratio has at the run's error rate; ``is_slower`` is the direction, ``all_agree``
-    whether every pair by itself has it too.
+    ``is_slower`` is the direction, ``all_agree`` whether every pair by itself has it too.
     """
 
     pairs: int
     is_slower: bool
     all_agree: bool
-    certain: float
     fresh: float
     code = Code.LIVE
 

@@ -10,7 +10,16 @@ from pathlib import Path
 
 from pytest_rlperf.errors import shown_lines
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.report.summary import Summary, advice, by_gravity, change_text, headline, is_plain, pace_text
+from pytest_rlperf.report.summary import (
+    Summary,
+    advice,
+    by_gravity,
+    change_text,
+    headline,
+    is_plain,
+    pace_text,
+    settles_nothing,
+)
 from pytest_rlperf.report.table import EMOJI, GRAVEST_FIRST, Cell, Table
 from pytest_rlperf.report.tables import (
     CHANGE,
@@ -195,11 +204,12 @@ def _property(text: str) -> str:
 def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, *, is_whole: bool) -> str:
     """Return the page with some of the run's tests; where it is not whole, the headline alone."""
     bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
+    sign = "❌" if bad else "⚠️" if settles_nothing(ordered) else "✅"
     steps = advice(ordered, "pytest", saved=False, against=run.against)
     facts = [*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines]
     left_out = f"{len(ordered) - len(shown)} more tests are left out: GitHub allows no longer text."
     blocks = [
-        f"## {'❌' if bad else '✅'} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
+        f"## {sign} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
         "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if is_whole else "",
         grid(verdict_table(shown).leading(*_FIRST)),
         "" if all(outcome.verdict.gated for outcome in shown) else "&#42; shown, not gated",

@@ -184,7 +184,14 @@ def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
         return "No gated test was measured"
     counts = Counter("accepted" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated)
     result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
+    if settles_nothing(ordered):
+        result = "No gated test was settled"
     return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
+
+
+def settles_nothing(outcomes: Iterable[Outcome]) -> bool:
+    """Whether no gated test has a verdict by which it is as fast as it was, faster, slower or new."""
+    return all(outcome.verdict.status in _UNSETTLED for outcome in outcomes if outcome.verdict.gated)
 
 
 def _slowdown(outcome: Outcome) -> str:

@@ -240,12 +240,9 @@ def _live(reason: Reason) -> str | None:
     match reason:
         case reasons.PairsSame(pairs, tolerance):
             return f"{units.counted(pairs, 'live pair')} together show a change of less than ±{bound(tolerance)}"
-        case reasons.PairsDiffer(pairs, is_slower, all_agree, certain, fresh):
+        case reasons.PairsDiffer(pairs, is_slower, all_agree, fresh):
             each = f", each {'slower' if is_slower else 'faster'}" if all_agree else ""
-            return (
-                f"{units.counted(pairs, 'live pair')}{each}; at least {units.difference(certain)} for certain\n"
-                f"confirmed by a fresh pair ({units.change(fresh)})"
-            )
+            return f"{units.counted(pairs, 'live pair')}{each}\nconfirmed by a fresh pair ({units.change(fresh)})"
         case reasons.PairsUndecided():
             return _undecided(reason)
     return None

@@ -25,6 +25,7 @@ from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_docume
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 from pytest_rlperf.report.wording import note_lines
+from pytest_rlperf.run.cache import cache_of
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.writing import CACHE, LATEST_RUN, TRACE_OPTION, OutputError, check_file, check_files_in, write_file
 
@@ -95,7 +96,7 @@ class EndOfRun:
 
     def _keep(self, document: str) -> None:
         """Keep the run's JSON in pytest's cache, for ``rlperf show``, where there is one that can be written."""
-        cache = getattr(self.config, "cache", None)
+        cache = cache_of(self.config)
         if cache is not None:
             with suppress(OSError, OutputError):
                 write_file("pytest's cache", cache.mkdir(CACHE) / LATEST_RUN, document)

@@ -37,6 +37,7 @@ from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.import_watch import ImportWatch
+from pytest_rlperf.spawn.surroundings import check_surroundings
 from pytest_rlperf.spawn.untouched import standard_and_own
 from pytest_rlperf.writing import OutputError
 
@@ -80,6 +81,7 @@ class MeasuredRun:
             notes.append(TextNote("--cov-fail-under is off: coverage is not measured in the processes that run tests"))
             coverage.options.cov_fail_under = None
         try:
+            check_surroundings()
             check_outputs(settings)
             self._run = RunState(settings, config.rootpath, notes)
         except (BaselineError, OutputError, SideError) as error:

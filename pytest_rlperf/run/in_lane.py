@@ -21,7 +21,7 @@ from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Lanes, Steps
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import BrokenError, LeftError, LostError, RetryFreshError, StoppedError
-from pytest_rlperf.sides.reads import ElsewhereError
+from pytest_rlperf.sides.reads import ElsewhereError, StrayError
 
 
 class Judged(NamedTuple):
@@ -43,8 +43,8 @@ class TestInLane:
 
     It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew in new
     interpreters, with that ``doubt``: theirs is the last word. ``failure`` is why the test cannot be measured, which no
-    worker has reported where it ``is_unreported``; it ``is_elsewhere`` where the test loads changed code from another
-    place than the tree. ``title`` and ``step`` are for who shows progress.
+    worker has reported where it ``is_unreported``; it ``is_stray`` where the test loads or reads what is not its
+    side's own. ``title`` and ``step`` are for who shows progress.
     """
 
     __test__ = False
@@ -57,7 +57,7 @@ class TestInLane:
         self.done: wire.Done | None = None
         self.doubt = ""
         self.failure = ""
-        self.is_unreported = self.is_elsewhere = False
+        self.is_unreported = self.is_stray = False
         self.title = item.name
         self.step = ""
         settings = run.settings.for_test(item)
@@ -132,7 +132,7 @@ class TestInLane:
     def run(self, measure: Measure, limit_s: float) -> Steps[None]:
         """Measure the test for at most ``limit_s`` and let it end; an error that stops this is an error of the test.
 
-        SideError where a side has the other's code: all other tests would be measured with the same wrong code.
+        SideError where collecting the tests has loaded the other side's code: no test could be measured with its own.
         """
         if limit_s < self.settings.max_time_s:
             self._on = replace(self._on, settings=replace(self.settings, max_time_s=limit_s), is_short=True)
@@ -163,7 +163,7 @@ class TestInLane:
     def _give_up(self, error: Exception) -> Steps[None]:
         """End a test that cannot be measured, as an error of that test."""
         test, reporter = self._on, self._on.reporter
-        self.is_elsewhere = isinstance(error, ElsewhereError)
+        self.is_stray = isinstance(error, StrayError)
         self.failure = _failure_text(error, "" if reporter is None else reporter.head_name)
         if reporter is not None and not test.is_reporter_lost:
             try:
@@ -189,7 +189,7 @@ def _failure_text(error: Exception, reporter: str) -> str:
         return _how_it_left(error, reporter)
     if isinstance(error, LostError | MeasurementError):  # the second where a worker could not even be started
         return str(error)
-    if isinstance(error, ElsewhereError) and not error.concerns_all:
+    if isinstance(error, StrayError) and not error.concerns_all:
         return str(error)
     if isinstance(error, SideError):
         raise error

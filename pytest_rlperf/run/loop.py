@@ -31,6 +31,7 @@ from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.budget import Budget, TimeLeft
+from pytest_rlperf.run.cache import SECONDS, cache_of
 from pytest_rlperf.run.conclusion import failure_of
 from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Drivers, Processes
 from pytest_rlperf.run.forwarding import ReportForwarder
@@ -44,8 +45,6 @@ from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import LostError
 from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.prepare import Preparation
-
-_SECONDS = "rlperf/seconds"  # how long tests usually take, in pytest's cache
 
 
 class Beginning(NamedTuple):
@@ -89,6 +88,7 @@ class TestLoop:
             with processes.guardian.guarding_commands():
                 sides = self._prepare_sides(preparation)
                 alone = sides or preparation.alone()
+            self.run_state.note(*map(TextNote, alone.notes))
             observe: Observe | None = None
             if self.run_state.settings.selfcheck:
                 measure = partial(self._check_self, processes.drivers(alone, "other worker", "head worker"))
@@ -118,9 +118,7 @@ class TestLoop:
         if spec is None:
             return None
         self.progress.begin(spec)
-        sides = self._anchored(preparation) if spec == ANCHOR else preparation.against(spec)
-        self.run_state.note(*map(TextNote, sides.notes))
-        return sides
+        return self._anchored(preparation) if spec == ANCHOR else preparation.against(spec)
 
     def _anchored(self, preparation: Preparation) -> Sides:
         """Return the sides of a comparison with the baseline's anchor; SideError where its code cannot be had."""
@@ -142,17 +140,17 @@ class TestLoop:
         """Measure as many tests at once as there are lanes, and report them one after another."""
         items, lanes = session.items, self.lanes
         tests = [TestInLane(item, self.run_state, lanes, forks=processes.forks) for item in items]
-        cache = getattr(self.config, "cache", None)
-        usual_s = {} if cache is None else cache.get(_SECONDS, {})
+        cache = cache_of(self.config)
+        usual_s = {} if cache is None else cache.get(SECONDS, {})
         self._left = TimeLeft([test.key for test in tests], usual_s, lanes.count)
         try:
             jobs = self._all(session, tests, measure, observe)
             Schedule(lanes, processes.awaited, self._show_step).run(jobs)
-            if tests and all(test.is_elsewhere for test in tests):
+            if tests and all(test.is_stray for test in tests):
                 raise SideError(tests[0].failure)
         finally:
             if cache is not None:
-                cache.set(_SECONDS, self._left.learned_s())
+                cache.set(SECONDS, self._left.learned_s())
 
     def _all(
         self, session: pytest.Session, tests: Sequence[TestInLane], measure: Measure, observe: Observe | None

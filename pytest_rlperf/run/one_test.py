@@ -28,7 +28,7 @@ from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import LeftError, LostError, StoppedError
 from pytest_rlperf.sides.installs import not_installed
-from pytest_rlperf.sides.reads import ElsewhereError, NothingLoadedError, digests
+from pytest_rlperf.sides.reads import ElsewhereError, MisreadError, NothingLoadedError, digests
 from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_file
 
 _ANSWER_S = 1e-5  # no worker answers an order sooner
@@ -113,10 +113,10 @@ class OneTest:
                 return (yield from self._measure_live(drivers))
             except ElsewhereError:
                 raise
-            except NothingLoadedError as error:
-                obstacle = str(error)
             except SideError as error:
-                self.base_sides.give_up(commit, error)
+                is_of_one = isinstance(error, MisreadError) and not error.concerns_all
+                if not is_of_one and not isinstance(error, NothingLoadedError):
+                    self.base_sides.give_up(commit, error)
                 obstacle = str(error)
             except StoppedError as stopped:
                 if not stopped.is_due_to_base:

@@ -33,6 +33,7 @@ from pytest_rlperf.options import usage_error
 from pytest_rlperf.report.run_json import MergeError, RunFile, check_shard, decoded, merge_shards, read_document
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.state import RunState
+from pytest_rlperf.sides.cache import own_directory
 
 OPTION = "--rlperf-ray"
 _SHARDS_A_NODE = 2  # a node that is done early takes another one, and a lost node loses half of its tests
@@ -49,7 +50,7 @@ def measure_shard(directory: str, command: Sequence[str], variables: Mapping[str
 
     A second shard on the same machine waits for the first, and would disturb it.
     """
-    place = Path(tempfile.gettempdir()) / f"rlperf-ray-{os.getuid()}.lock"
+    place = own_directory() / f"ray-{socket.gethostname()}.lock"  # nodes may share a home
     with place.open("ab") as lock, tempfile.TemporaryFile() as output:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(

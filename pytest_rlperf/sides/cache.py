@@ -1,10 +1,10 @@
 """The cache of sides: outside the user's tree, with whole entries only, safe for simultaneous runs.
 
 An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which has the name of the
-attempt that succeeded, and a digest of its files. That file is written last, so a killed build is never used. Every
-attempt has a directory of its own, so a dead build's children cannot write into a later attempt. Attempts stay where
-they were built: virtual environments cannot be moved. A run that looks for an entry, or builds one, locks the tree's
-directory meanwhile.
+attempt that succeeded, a digest of its files, and their bytes. That file is written last, so a killed build is never
+used. Every attempt has a directory of its own, so a dead build's children cannot write into a later attempt. Attempts
+stay where they were built: virtual environments cannot be moved. A run that looks for an entry, or builds one, locks
+the tree's directory meanwhile.
 
 Code is loaded from here, so every directory down to an attempt must belong to this user and be closed to others.
 """
@@ -20,16 +20,18 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 KEPT_DAYS = 30  # since the last use of an entry
+KEPT_BYTES = 2 << 30  # of all trees
 _LOOKED_AT = 1 << 20  # bytes of a file: a dependency such as PyTorch has gigabytes
-_FORMAT = "6"  # of the content of entries; a new number leaves the entries of older versions unused
+_FORMAT = "7"  # of the content of entries; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE = "lock", "complete"
 
 
@@ -51,13 +53,15 @@ class Cache:
             try:
                 self._held.append(_lock(place, fcntl.LOCK_SH, on_step))
                 os.utime(place / _LOCK)  # the time of its last use
-                return _complete_attempt(place) or _built(place, build)
+                attempt = _complete_attempt(place) or _built(place, build)
+                _prune(self.directory)
             finally:
                 os.close(tree)
         except OSError as error:
             raise SideError(
                 f"cannot keep a side in {place}: {error}. Set XDG_CACHE_HOME to another directory"
             ) from error
+        return attempt
 
     def close(self) -> None:
         """Unlock every entry, which may then be removed."""
@@ -68,36 +72,47 @@ class Cache:
 
 def open_cache(top: Path) -> Cache:
     """Return the cache of the tree at ``top``, which never lies within that tree."""
-    tree = top.resolve()
-    root = _root(tree)
-    directory = root / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
+    tree, root = top.resolve(), _root()
+    if root.is_relative_to(tree) or os.pathsep in str(root):
+        raise SideError(
+            f"cannot keep sides in {root}, which lies within the tree {tree} or has {os.pathsep!r} in its name, where "
+            "no virtual environment works: set XDG_CACHE_HOME to another directory"
+        )
+    directory = own_directory() / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
+    try:
+        _make(directory)
+    except OSError as error:
+        raise _unusable(directory, error) from None
+    return Cache(directory)
+
+
+def own_directory() -> Path:
+    """Return this package's directory for files that only this user may write; SideError where there can be none."""
+    root = _root()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_own(root)
         _check_above(root)
-        _make(directory)
     except OSError as error:
-        raise SideError(f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to another directory") from None
-    return Cache(directory)
+        raise _unusable(root, error) from None
+    return root
+
+
+def _unusable(directory: Path, error: OSError) -> SideError:
+    return SideError(f"cannot keep files in {directory}: {error}. Set XDG_CACHE_HOME to another directory")
 
 
 # ------------------------------------------------------------------ where it is, and whose
 
 
-def _root(top: Path) -> Path:
+def _root() -> Path:
     """Return the directory of all caches; SideError where there can be none."""
     # The specification of the variable demands to ignore a relative path.
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        root = ((named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf").resolve()
+        return ((named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf").resolve()
     except RuntimeError:  # no home directory
-        raise SideError("there is no home directory to keep sides in: set XDG_CACHE_HOME to a directory") from None
-    if root.is_relative_to(top) or os.pathsep in str(root):
-        raise SideError(
-            f"cannot keep sides in {root}, which lies within the tree {top} or has {os.pathsep!r} in its name, where "
-            "no virtual environment works: set XDG_CACHE_HOME to another directory"
-        )
-    return root
+        raise SideError("there is no home directory to keep files in: set XDG_CACHE_HOME to a directory") from None
 
 
 def check_private(directory: Path) -> None:
@@ -176,43 +191,61 @@ def _built(place: Path, build: Callable[[Path], None]) -> Path:
     try:
         build(attempt)
         written = place / f"{_COMPLETE}.new"
-        written.write_text(f"{attempt.name} {_digest(attempt)}", encoding="utf-8")
+        written.write_text(" ".join((attempt.name, *map(str, _content(attempt)))), encoding="utf-8")
         written.replace(place / _COMPLETE)
     except BaseException:
         _remove(attempt)
         raise
-    _prune(place.parent)
     return attempt
 
 
-def _complete_attempt(place: Path) -> Path | None:
-    """Return the attempt of an entry that is complete, None where there is none."""
+class _Mark(NamedTuple):
+    """What an entry says of its attempt that succeeded."""
+
+    attempt: str
+    digest: str
+    size: int
+
+
+def _mark(place: Path) -> _Mark | None:
+    """Return the mark of an entry that is complete, None where there is none."""
     try:
         written = (place / _COMPLETE).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return None
-    found = re.fullmatch(r"(\w+) ([0-9a-f]{64})", written)
-    if found is None:
+    found = re.fullmatch(r"(\w+) ([0-9a-f]{64}) (\d{1,18})", written)
+    return found and _Mark(found[1], found[2], int(found[3]))
+
+
+def _complete_attempt(place: Path) -> Path | None:
+    """Return the attempt of an entry that is complete, None where there is none."""
+    mark = _mark(place)
+    if mark is None:
         return None
+    attempt = place / mark.attempt
     try:
-        _check_own(place / found[1])
+        _check_own(attempt)
     except FileNotFoundError:
         return None
-    return place / found[1] if _digest(place / found[1]) == found[2] else None
+    return attempt if _content(attempt) == (mark.digest, mark.size) else None
 
 
-def _digest(attempt: Path) -> str:
-    """Return a digest of an attempt's files by names and contents, less bytecode; of large ones the size counts."""
-    total = hashlib.sha256()
+def _content(attempt: Path) -> tuple[str, int]:
+    """Return a digest of an attempt's files, less bytecode, by names and contents, and the bytes of all of them.
+
+    Of large ones the size counts.
+    """
+    total, all_bytes = hashlib.sha256(), 0
     for directory, below, names in os.walk(attempt):
         below[:] = sorted(name for name in below if name != "__pycache__")
         for name in sorted(names):
             path = Path(directory, name)
             if path.is_file():
                 size = path.stat().st_size
+                all_bytes += size
                 content = hashlib.sha256(path.read_bytes()).digest() if size <= _LOOKED_AT else b""
                 total.update(os.fsencode(path.relative_to(attempt)) + b"\0%d\0" % size + content)
-    return total.hexdigest()
+    return total.hexdigest(), all_bytes
 
 
 def _remove(path: Path) -> None:
@@ -223,14 +256,20 @@ def _remove(path: Path) -> None:
 
 
 def _prune(tree: Path) -> None:
-    """Remove entries unused for long, and older ones of this tree; those in use stay."""
+    """Remove entries that are incomplete or unused for long, and those used before what is kept; any in use stay.
+
+    The lock of the directory ``tree`` is held.
+    """
     used_s = {lock.parent: _used_s(lock) for lock in tree.parent.glob(f"*/*/{_LOCK}")}
-    ordered = sorted(used_s, key=used_s.__getitem__, reverse=True)
-    too_many = [place for place in ordered if place.parent == tree][KEPT_ENTRIES:]
     oldest_s = time.time() - KEPT_DAYS * 86400
-    for place in ordered:
-        if used_s[place] < oldest_s or place in too_many:
-            _remove_unused(place)
+    kept, kept_bytes = 0, 0
+    for place in sorted(used_s, key=used_s.__getitem__, reverse=True):
+        mark = _mark(place)
+        kept += place.parent == tree
+        kept_bytes += 0 if mark is None else mark.size
+        is_one_too_many = kept > KEPT_ENTRIES and place.parent == tree
+        if mark is None or used_s[place] < oldest_s or is_one_too_many or kept_bytes > KEPT_BYTES:
+            _remove_unused(place, [] if place.parent == tree else [place.parent])
 
 
 def _used_s(lock: Path) -> float:
@@ -241,14 +280,13 @@ def _used_s(lock: Path) -> float:
         return 0.0
 
 
-def _remove_unused(place: Path) -> None:
-    """Remove an entry unless a run uses it."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
+def _remove_unused(place: Path, above: Iterable[Path]) -> None:
+    """Remove an entry unless a run uses it, or holds a lock of the directories ``above``, to look for it or another."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+        for directory in (*above, place):
+            descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # First makes the entry incomplete, in case the removal fails.
-            (place / _COMPLETE).unlink(missing_ok=True)
-            _remove(place)
-        finally:
-            os.close(descriptor)
+        # First makes the entry incomplete, in case the removal fails.
+        (place / _COMPLETE).unlink(missing_ok=True)
+        _remove(place)

@@ -1,4 +1,4 @@
-"""The user's git repository, which is read and never written, and the clones that are made of it.
+"""The user's git repository, which is read and never written, and the copies that borrow its objects.
 
 Every git command of the package is started by ``_git``: quietly, without hooks, and without fetching. Refs and SHAs
 that come from options or files stand after ``--end-of-options``.
@@ -47,6 +47,8 @@ _LOG = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
 
 # Git's messages where a directory is in no working tree. Any other failure is one of the repository that is there.
 _NO_TREE = ("not a git repository (or any", "must be run in a work tree")
+
+_NO_COMMIT = "does not have any commits yet"
 
 # A submodule counts with all its files and a renamed file as two, whatever the user's settings are.
 _WHOLE = ("--ignore-submodules=none", "--no-renames")
@@ -229,20 +231,15 @@ class Repository:
         return [*changed, *within]
 
     def check_out(self, sha: str, target: Path) -> None:
-        """Put a clone with a commit checked out into an empty directory, with the submodules that are at hand.
+        """Check a commit out into an empty directory, a repository by itself, with the submodules that are at hand.
 
-        The user's settings, filters and attributes apply. The clone borrows its objects: nothing is written to this
+        The user's settings, filters and attributes apply. The objects are borrowed: nothing is written to this
         repository, and nothing is fetched.
         """
         full = Commit(sha, "").sha
-        clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(self.top), str(target)]
-        self._checked(*clone, limit_s=_CHECKOUT_LIMIT_S)
-        # Git does not lend from a shallow clone, and does not copy what only a detached HEAD leads to.
-        alternates = target / ".git/objects/info/alternates"
-        alternates.parent.mkdir(parents=True, exist_ok=True)
-        alternates.write_bytes(bytes(self.git_path("objects").resolve()) + b"\n")
+        self._lend(target, full)
         own = {
-            "GIT_DIR": self._checked("rev-parse", "--absolute-git-dir").rstrip("\n"),
+            "GIT_DIR": self._checked("rev-parse", "--absolute-git-dir").removesuffix("\n"),
             "GIT_WORK_TREE": str(target),
             "GIT_INDEX_FILE": str(target / ".git/index"),
             "GIT_LFS_SKIP_SMUDGE": "1",  # takes what is at hand
@@ -253,16 +250,31 @@ class Repository:
         if done.code:
             partial = self._git("config", "--get-regexp", r"^remote\..*\.promisor$").out.strip()
             hint = ". This clone is partial: git fetch --refetch --no-filter completes it" if partial else ""
-            raise SideError(f"cannot check out {short(sha)}: {_last_line(done)}{hint}")
+            raise SideError(f"cannot check out {short(sha)}: {_said(done)}{hint}")
         if "external filter" in done.err:  # git goes on without a filter that is not required
             raise SideError(
-                f"cannot check out {short(sha)} as git would in {self.top}: {_last_line(done)}. The filter is one of "
+                f"cannot check out {short(sha)} as git would in {self.top}: {_said(done)}. The filter is one of "
                 "git's settings there; dir:PATH compares with a checkout of your own"
             )
-        _checked(target, "update-ref", "--no-deref", "HEAD", full)
         for path, wanted in self._submodules(sha):
             if (self.top / path / ".git").exists():
                 self._check_out_submodule(path, wanted, target / path, short(sha))
+
+    def _lend(self, target: Path, sha: str) -> None:
+        """Make a repository in an empty directory, at a commit, with the objects, branches and tags of this one.
+
+        git clone would start another git, to which a tree of another owner must be declared safe by another name.
+        """
+        form = f"--object-format={'sha1' if len(sha) == 40 else 'sha256'}"
+        _checked(target, "init", "--quiet", "--template=", form, settings=("init.defaultRefFormat=files",))
+        alternates = target / ".git/objects/info/alternates"
+        alternates.parent.mkdir(exist_ok=True)
+        alternates.write_bytes(_quoted(bytes(self.git_path("objects").resolve())) + b"\n")
+        refs = self._checked("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags")
+        (target / ".git/packed-refs").write_text(refs, encoding="utf-8", errors="surrogateescape")
+        (target / ".git/HEAD").write_text(f"{sha}\n", encoding="ascii")
+        if (edge := self.git_path("shallow")).exists():
+            shutil.copyfile(edge, target / ".git/shallow")
 
     def _hidden_changes(self) -> list[str]:
         """Return changed files that git was told to pass over: assumed unchanged, or outside a sparse checkout."""
@@ -278,7 +290,7 @@ class Repository:
 
     def git_path(self, name: str) -> Path:
         """Return the place of one of git's own files."""
-        return self.top / self._checked("rev-parse", "--git-path", name).rstrip("\n")
+        return self.top / self._checked("rev-parse", "--git-path", name).removesuffix("\n")
 
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
         """Return the path of each submodule of a commit, and the submodule's own commit."""
@@ -359,14 +371,17 @@ def find_repository(directory: Path) -> Repository:
     done = _git(directory, "rev-parse", "--show-toplevel")
     if any(text in done.err for text in _NO_TREE):
         raise NoRepositoryError(
-            f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}): make "
+            f"{directory} is in no git working tree, so there is no commit to compare with ({_said(done)}): make "
             f"one (git init) and commit{see('comparing.md#live-comparisons')}"
         )
     if done.code:
-        raise SideError(f"git cannot read the repository around {directory}: {_last_line(done)}")
-    top = Path(done.out.rstrip("\n")).resolve()
+        raise SideError(f"git cannot read the repository around {directory}: {_said(done)}")
+    top = Path(done.out.removesuffix("\n")).resolve()
     head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head.code:
+        why = _said(_git(top, "log", "-1", settings=_LOG))
+        if _NO_COMMIT not in why:
+            raise SideError(f"git cannot read the commit of HEAD in {top}: {why}")
         raise NoRepositoryError(
             f"the repository at {top} has no commits, so there is nothing to compare with: commit first"
         )
@@ -419,7 +434,7 @@ def _git(
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",  # the user's index is not refreshed
         "GIT_NO_LAZY_FETCH": "1",
-        "GIT_NO_REPLACE_OBJECTS": "1",  # a clone has none of the user's replacements
+        "GIT_NO_REPLACE_OBJECTS": "1",  # a copy has none of the user's replacements
     }
     options = [word for setting in (*_QUIET, *settings) for word in ("-c", setting)]
     return run(["git", *options, *arguments], cwd=directory, env={**kept, **quiet, **variables}, limit_s=limit_s)
@@ -434,7 +449,7 @@ def _checked(
 ) -> str:
     done = _git(directory, *arguments, settings=settings, variables=variables, limit_s=limit_s)
     if done.code:
-        raise SideError(f"git {arguments[0]} failed in {directory}: {_last_line(done)}")
+        raise SideError(f"git {arguments[0]} failed in {directory}: {_said(done)}")
     return done.out
 
 
@@ -443,8 +458,17 @@ def _names(text: str) -> list[str]:
     return [name for name in text.split("\0") if name]
 
 
-def _last_line(done: Completed) -> str:
-    return next(reversed([line.strip() for line in done.err.splitlines() if line.strip()]), f"exit code {done.code}")
+def _said(done: Completed) -> str:
+    """Return all that git has said, in one line: the last of several may be no more than a command to type."""
+    lines = dict.fromkeys(line.strip() for line in done.err.splitlines() if line.strip())
+    return "; ".join(lines).replace(":;", ":") or f"exit code {done.code}"
+
+
+def _quoted(path: bytes) -> bytes:
+    """Return a path as git reads it where a line has one."""
+    if b"\n" not in path:
+        return path
+    return b'"%s"' % path.replace(b"\\", rb"\\").replace(b'"', rb"\"").replace(b"\n", rb"\n")
 
 
 # ------------------------------------------------------------------ trailers

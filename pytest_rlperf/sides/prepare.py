@@ -68,11 +68,23 @@ _CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a build that failed,
 
 @dataclass(frozen=True)
 class _Version:
-    """The files of one side: a tree of its own, and what reports call it; ``own`` are those that git ignores there."""
+    """The files of one side: a tree of its own, and what reports call it; ``own`` are those that git ignores there.
+
+    ``notes`` are on how the tree was copied.
+    """
 
     label: str
     tree: Path
     own: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
+    """Return a note on the lock that a git command has left in a tree, where there is one."""
+    lock = copied.lock
+    if lock is None:
+        return ()
+    return (f"git did not remove its lock {lock}; where no git command runs, one was killed: rm {lock}",)
 
 
 class Preparation:
@@ -115,10 +127,10 @@ class Preparation:
     def alone(self) -> Sides:
         """Return today's tree as both sides, of which none is compared: a copy, or itself where git has none."""
         try:
-            head = self._mapped(self._head, (self.today.tree,))
+            head, notes = self._mapped(self._head, (self.today.tree,)), self._head.notes
         except SideError:  # it is measured all the same, and what it has read is looked at again at the end
-            head = self._project.side("working tree", sys.executable, self._project.path, (self._top,))
-        return Sides(head, head, packages=(), changed=(), notes=())
+            head, notes = self._project.side("working tree", sys.executable, self._project.path, (self._top,)), ()
+        return Sides(head, head, packages=(), changed=(), notes=notes)
 
     def between(self, base: Candidate, head: Candidate) -> Sides:
         """Return the comparison of two candidates, both with today's tests; SideError where one cannot be had."""
@@ -160,7 +172,8 @@ class Preparation:
 
     @property
     def _head(self) -> _Version:
-        return _Version("working tree" if self._is_dirty else f"HEAD {short(self.today.head)}", self.today.tree)
+        label = "working tree" if self._is_dirty else f"HEAD {short(self.today.head)}"
+        return _Version(label, self.today.tree, notes=_lock_notes(self.today))
 
     def _checked_out(self, sha: str, title: str) -> _Version:
         """Return a commit's tree, with today's files of tests and what git ignores."""
@@ -180,7 +193,7 @@ class Preparation:
         tree = self._new_directory()
         theirs = take_snapshot(other.top, tree, self._project.also, self._on_step)
         lay_todays(self.today, tree, self._tests)
-        return _Version(str(other.top), tree, frozenset(theirs.laid))
+        return _Version(str(other.top), tree, frozenset(theirs.laid), _lock_notes(theirs))
 
     # ------------------------------------------------------------------ how a side's processes start
 
@@ -199,6 +212,8 @@ class Preparation:
             *(["today's tree has uncommitted changes"] if self._is_dirty else []),
             *([built] if built else []),
             *self._left_behind(),
+            *head.notes,
+            *base.notes,
         )
         found = Sides(sides[0], sides[1], packages=(), changed=changed, notes=notes, commit=sha)
         return replace(

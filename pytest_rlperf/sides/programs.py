@@ -25,6 +25,9 @@ else:
     import tomli as tomllib
 
 
+_LONGEST = 120  # characters of a command in a message
+
+
 @dataclass(frozen=True)
 class Completed:
     """How a program ended, and what it wrote."""
@@ -41,7 +44,9 @@ def run(
     env: Mapping[str, str] | None = None,
     limit_s: float,
 ) -> Completed:
-    """Run a program without a terminal, and return how it ended; SideError where it cannot start or takes too long.
+    """Run a program without a terminal, and return how it ended.
+
+    SideError where it cannot start, takes too long or was killed, and so has no answer.
 
     Whatever ends the wait early, a Ctrl-C too, ends the program and every process that it has started.
     """
@@ -64,12 +69,26 @@ def run(
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise SideError(f"`{' '.join(words):.120}` did not end within {limit_s:.0f} s and was ended") from None
+            raise SideError(f"`{_abridged(words)}` did not end within {limit_s:.0f} s and was ended") from None
         finally:
             # Its children share its session and end with it, so that none of them writes to a side later.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return Completed(process.returncode, out, err)
+    return _answered(words, Completed(process.returncode, out, err))
+
+
+def _answered(words: Sequence[str], done: Completed) -> Completed:
+    """Return how a program ended that did so by itself; SideError for one that was killed."""
+    if done.code >= 0:
+        return done
+    ended = f"was ended by signal {-done.code} ({signal.strsignal(-done.code)})"
+    raise SideError(f"`{_abridged(words)}` {ended}: run this again\n{done.err}".rstrip())
+
+
+def _abridged(words: Sequence[str]) -> str:
+    """Return a command by its program and its last words, which differ most between commands."""
+    text = " ".join(words[1:])
+    return f"{words[0]} {text if len(text) <= _LONGEST else f'…{text[-_LONGEST:]}'}"
 
 
 def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:

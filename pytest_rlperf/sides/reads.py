@@ -52,10 +52,10 @@ class Reads:
         return Reads(*(getattr(self, name) | getattr(other, name) for name in names))
 
 
-class ElsewhereError(SideError):
-    """A module was loaded from another place than the tree, whose file for it has changed.
+class StrayError(SideError):
+    """A test's process has loaded or read what lies elsewhere than its side's own places.
 
-    It ``concerns_all`` tests where collecting them has loaded it, else the one that has.
+    It ``concerns_all`` tests where collecting them has done so, else the one that has.
     """
 
     def __init__(self, text: str, *, concerns_all: bool) -> None:
@@ -63,16 +63,25 @@ class ElsewhereError(SideError):
         self.concerns_all = concerns_all
 
 
+class ElsewhereError(StrayError):
+    """A module was loaded from another place than the tree, whose file for it has changed."""
+
+
+class MisreadError(StrayError):
+    """What was loaded or read is of the other side, or of the user's own tree; a new interpreter may do better."""
+
+
 def check_loaded(
     sides: Sides, base: Mapping[str, str], head: Mapping[str, str], collected: Container[str] = ()
 ) -> None:
-    """Check the files of the modules that both sides have loaded, by name; SideError where one is not the side's own.
+    """Check the files of the modules that both sides have loaded, by name.
 
-    ElsewhereError where it is of neither side; ``collected`` are the modules that collecting the tests has loaded.
-    NothingLoadedError where base has loaded none of the packages by which the sides differ.
+    MisreadError where one is not the side's own, ElsewhereError where it is of neither side; ``collected`` are the
+    modules that collecting the tests has loaded. NothingLoadedError where base has loaded none of the packages by which
+    the sides differ.
     """
     for side, loaded in ((sides.base, base), (sides.head, head)):
-        check_own(sides, side, loaded)
+        check_own(sides, side, loaded, collected)
         for name, path in loaded.items():
             _check_in_tree(sides, side, name, path, collected)
     if sides.packages and not any(_home_of(sides.base, path) == 0 for path in base.values()):
@@ -82,22 +91,24 @@ def check_loaded(
         )
 
 
-def check_own(sides: Sides, side: Side, loaded: Mapping[str, str]) -> None:
+def check_own(sides: Sides, side: Side, loaded: Mapping[str, str], collected: Container[str] = ()) -> None:
     """Check that a process of a side has loaded modules, whose files are given by name, from the side's own places."""
     for name, path in loaded.items():
-        _check_place(sides, side, path, f"{name} is {path}")
+        _check_place(sides, side, path, f"{name} is {path}", concerns_all=name in collected)
         if name == path and _home_of(side, path) is None:  # a library
-            raise SideError(
+            raise MisreadError(
                 f"{side.label} has loaded the library {path}, not its own of that name: LD_LIBRARY_PATH may lead "
-                "there, or a path that a build has left in another library"
+                "there, or a path that a build has left in another library",
+                concerns_all=name in collected,
             )
         if not belongs_to(name, side.packages) or _home_of(side, path) == 0 or _is_test(sides, side, path):
             continue
         home, package = side.homes[0], name.partition(".")[0]
         if is_installed(name, home) or not is_installed(package, home):
-            raise SideError(
+            raise MisreadError(
                 f"{side.label} has loaded {name} from {path}, not from what was built for it in {home}; something puts "
-                "that directory on the path, or loads the module when Python starts"
+                "that directory on the path, or loads the module when Python starts",
+                concerns_all=name in collected,
             )
 
 
@@ -120,7 +131,7 @@ def _check_in_tree(sides: Sides, side: Side, name: str, path: str, collected: Co
 
 
 def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) -> Reads:
-    """Return what processes of both sides have read of their own files; SideError where one has read another's.
+    """Return what processes of both sides have read of their own files; MisreadError where one has read another's.
 
     A file is one of both sides by its name: whichever side has read it, its contents are compared.
     """
@@ -166,8 +177,8 @@ def _places(sides: Sides, home: int, name: str) -> tuple[str, str]:
     return f"{sides.base.homes[home]}{os.sep}{name}", f"{sides.head.homes[home]}{os.sep}{name}"
 
 
-def _check_place(sides: Sides, side: Side, path: str, found: str) -> None:
-    """Raise SideError where a path that a side has read lies in the other side's places, or the user's own tree."""
+def _check_place(sides: Sides, side: Side, path: str, found: str, *, concerns_all: bool = False) -> None:
+    """Raise MisreadError where a path that a side has read lies in the other side's places, or the user's own tree."""
     if _home_of(side, path) is not None:
         return
     real = resolved(path)
@@ -177,17 +188,19 @@ def _check_place(sides: Sides, side: Side, path: str, found: str) -> None:
     theirs = _home_of(other, real)
     if theirs is not None:
         found = found.replace(path, real[len(str(other.homes[theirs])) + 1 :])
-        raise SideError(
+        raise MisreadError(
             f"{side.label} has read a file of {other.label}: {found}; "
-            "something puts that directory on the path or hooks imports after Python has started"
+            "something puts that directory on the path or hooks imports after Python has started",
+            concerns_all=concerns_all,
         )
     if sides.top is None or not real.startswith(f"{sides.top}{os.sep}"):
         return
     name = real[len(str(sides.top)) + 1 :]
     if any(side.tree is not None and os.path.lexists(side.tree / name) for side in (sides.base, sides.head)):
-        raise SideError(
+        raise MisreadError(
             f"{side.label} has read a file of your own tree in the place of its copy: {found}; something has the path "
-            "of your tree in it, such as a file of settings or a cache: name the file by its place beside the code"
+            "of your tree in it, such as a file of settings or a cache: name the file by its place beside the code",
+            concerns_all=concerns_all,
         )
 
 

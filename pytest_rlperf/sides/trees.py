@@ -88,7 +88,7 @@ class Snapshot:
 
     ``head`` is the full SHA of the commit that was checked out, and ``changed`` are the files that git called different
     from it, new ones among them. ``laid`` are the files that git ignores, and ``left_out`` the places of others, which
-    are too large to copy unless the user names them.
+    are too large to copy unless the user names them. ``lock`` is what a git that was killed has left in the tree.
     """
 
     top: Path
@@ -97,6 +97,7 @@ class Snapshot:
     changed: frozenset[str]
     laid: tuple[str, ...]
     left_out: tuple[str, ...]
+    lock: Path | None = None
 
 
 def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -> Snapshot:
@@ -104,18 +105,19 @@ def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -
 
     ``also`` are patterns of ignored files to copy whatever their size. SideError where the tree does not come to rest.
     """
-    on_step("copying today's tree")
+    lock, due_s = find_repository(top).git_path("index.lock"), time.monotonic() + _LOCKED_S
     for attempt in range(_ATTEMPTS):
-        _await_git(top)
+        locked = _await_git(lock, due_s, on_step)
+        on_step("copying today's tree")
         repository = find_repository(top)
         is_last = attempt + 1 == _ATTEMPTS
         try:
             names, changed = _copy_working_tree(repository, tree)
-            moved = _moved_on(repository, names, changed, tree)
+            moved = _moved_on(repository, names, changed, tree) if _state(lock) == locked else "git's lock of it"
             if not moved:
                 laid = _lay_ignored(repository, tree, also)
                 mend_links(top, tree, [tree])
-                return Snapshot(top, tree, repository.head, changed, *laid)
+                return Snapshot(top, tree, repository.head, changed, *laid, lock if locked else None)
             error = SideError(
                 f"{top} kept changing while it was copied, {moved} at the last of {_ATTEMPTS} times: run this again "
                 "once nothing writes there"
@@ -156,11 +158,21 @@ def mend_links(top: Path, tree: Path, trees: Iterable[Path]) -> None:
             link.symlink_to(target)
 
 
-def _await_git(top: Path) -> None:
-    """Wait for a git command that writes in the tree; one that was killed has left its lock for good."""
-    lock, due_s = find_repository(top).git_path("index.lock"), time.monotonic() + _LOCKED_S
-    while lock.exists() and time.monotonic() < due_s:
+def _await_git(lock: Path, due_s: float, on_step: OnStep) -> tuple[int, int] | None:
+    """Wait for a git command that writes in the tree; return its lock, which one that was killed has left for good."""
+    while (found := _state(lock)) is not None and time.monotonic() < due_s:
+        on_step(f"waiting for git to remove {lock}")
         time.sleep(_PAUSE_S / 4)
+    return found
+
+
+def _state(lock: Path) -> tuple[int, int] | None:
+    """Return by what a lock differs from a later one of its name, None where there is none."""
+    try:
+        found = lock.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _copy_working_tree(repository: Repository, tree: Path) -> tuple[list[str], frozenset[str]]:
@@ -187,7 +199,7 @@ def _moved_on(repository: Repository, names: list[str], changed: frozenset[str],
     moment at which the tree was as the copy is.
     """
     now = find_repository(repository.top)
-    if now.head != repository.head or now.git_path("index.lock").exists():
+    if now.head != repository.head:
         return "its commit"
     if _tree_files(now) != names or not changed.issuperset(now.changed()):
         return "its list of files"

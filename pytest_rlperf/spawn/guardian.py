@@ -129,14 +129,20 @@ class Guardian:
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""
-        from pytest_rlperf.errors import SideError  # which the guardian's program cannot import
+        from pytest_rlperf.spawn.surroundings import no_temporary_files  # which the guardian's program cannot import
 
         try:
             scratch = Path(tempfile.mkdtemp(prefix="pytest-rlperf-")).resolve()
         except OSError as error:
-            raise SideError(
-                f"cannot make temporary files: {error}; set TMPDIR to a directory with space that you can write to"
-            ) from None
+            raise no_temporary_files(error) from None
+        try:
+            self._start(scratch)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)  # nobody else would
+            raise
+        return scratch
+
+    def _start(self, scratch: Path) -> None:
         reading, self.pipe = os.pipe()
         os.set_blocking(self.pipe, False)  # a guardian that was stopped reads nothing
         self._process = subprocess.Popen(
@@ -149,7 +155,6 @@ class Guardian:
             start_new_session=True,
         )
         os.close(reading)
-        return scratch
 
     def _tell(self, line: str) -> None:
         if self.pipe >= 0:
