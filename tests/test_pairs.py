@@ -179,7 +179,7 @@ class World:
         warmed = pair.warm_up(structs.replace(self._like, share_s=share_s))
         if not index:
             self._like = WarmAll(0.0, warmed.head.shape, warmed.head.call_s, calls=warmed.head.calls)
-        is_single = warmed.base.single and warmed.head.single
+        is_single = bool(warmed.base.single and warmed.head.single)
         return WarmPair(index, pair, times.share_again_s(index, share_s, is_single=is_single), is_single)
 
     def take(self, times: PairTimes, warm: WarmPair) -> None:

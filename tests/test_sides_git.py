@@ -613,7 +613,15 @@ BUILT = "\x7fELF, of which nobody knows what it was built from"
 
 def test_what_may_go_into_a_build_is_no_question_of_its_ending(tree: Tree, tmp_path: Path) -> None:
     """Flags and what sources include may; modules may not, but for those that are compiled as they stand or build."""
-    into = ("Makefile", "csrc/rounds.inl", "csrc/setup.py", "csrc/sim.c", "lib/fast.py", "lib/made.py", "tables.bin")
+    into: tuple[str, ...] = (
+        "Makefile",
+        "csrc/rounds.inl",
+        "csrc/setup.py",
+        "csrc/sim.c",
+        "lib/fast.py",
+        "lib/made.py",
+        "tables.bin",
+    )
     into = (*into, "tools/__init__.py", "tools/flags.py", "tools/hatch_build.py")
     others = (
         ".github/ci.yml",

@@ -62,6 +62,7 @@ _OF_BUILDS = {"CMakeLists.txt", "Makefile", "meson.build", "pyproject.toml", "se
 _RUN_UNNAMED = {"hatch_build.py", "setup.py"}  # by builds
 _OF_SERVICES = {".circleci", ".github", ".gitattributes", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"}
 _LIBRARY = re.compile(r"(^|/)lib[^/]*\.so(\.\d+)*$")
+_TODAYS_SHOWN = 3  # files of tests that differ
 
 _CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a build that failed, in what pip shows of it
 
@@ -77,6 +78,12 @@ class _Version:
     tree: Path
     own: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+
+
+def _todays_notes(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on the files of tests that differ and are today's on both sides, where there are any."""
+    more = f" and {len(names) - _TODAYS_SHOWN} more" if len(names) > _TODAYS_SHOWN else ""
+    return (f"both sides have today's {', '.join(names[:_TODAYS_SHOWN])}{more}",) if names else ()
 
 
 def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
@@ -180,8 +187,7 @@ class Preparation:
         today, tree = self.today, self._new_directory()
         self._on_step(f"checking out {title}")
         lay_out_commit(self._repository, sha, today, tree)
-        lay_todays(today, tree, self._tests)
-        return _Version(title, tree)
+        return _Version(title, tree, notes=_todays_notes(lay_todays(today, tree, self._tests)))
 
     def _checkout(self, path: Path) -> _Version:
         """Return another checkout as it is, with today's files of tests."""
@@ -192,8 +198,8 @@ class Preparation:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
         tree = self._new_directory()
         theirs = take_snapshot(other.top, tree, self._project.also, self._on_step)
-        lay_todays(self.today, tree, self._tests)
-        return _Version(str(other.top), tree, frozenset(theirs.laid), _lock_notes(theirs))
+        notes = _todays_notes(lay_todays(self.today, tree, self._tests))
+        return _Version(str(other.top), tree, frozenset(theirs.laid), (*notes, *_lock_notes(theirs)))
 
     # ------------------------------------------------------------------ how a side's processes start
 

@@ -356,19 +356,21 @@ class TestFiles:
         return is_ours and len(path.parents) > 1 and path.parents[1] == self.baselines
 
 
-def lay_todays(today: Snapshot, tree: Path, tests: TestFiles) -> None:
-    """Lay today's files of tests, and what git ignores, over base's tree."""
+def lay_todays(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:
+    """Lay today's files of tests, and what git ignores, over base's tree; return the former that differ there."""
     names = set(files_in(today.tree)).difference(today.laid)
     for name in set(files_in(tree)).difference(names):
         if tests.cover(name):
             remove(tree, name)
-    for name in names:
-        if tests.cover(name):
-            copy(today.tree, tree, name)
+    covered = sorted(name for name in names if tests.cover(name))
+    differing = [name for name in covered if os.path.lexists(tree / name) and not same(tree / name, today.tree / name)]
+    for name in covered:
+        copy(today.tree, tree, name)
     for name in today.laid:
         if not os.path.lexists(tree / name):
             copy(today.tree, tree, name)
     mend_links(today.top, tree, [tree, today.tree])
+    return [name for name in differing if not tests.is_baseline(name)]
 
 
 def settings_file(today: Snapshot, settings: Path | None, rootdir: Path, place: Relocation) -> Path:

@@ -36,6 +36,7 @@ from pytest_rlperf.worker.counting import count
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.resources import children_seen, place, waits
+from pytest_rlperf.worker.room import with_room
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
@@ -130,7 +131,7 @@ class Engine:
                     return _leave(order)
                 if not isinstance(order, wire.Order):
                     raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
-                answer = self._answer(order, meter)
+                answer = with_room(functools.partial(self._answer, order, meter))
                 _refuse_much_output(item.config, self._scratch, "measured calls have")
                 self.send(wire.Answer(order.number, answer))
         finally:
