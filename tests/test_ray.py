@@ -281,6 +281,7 @@ def test_a_run_on_two_nodes_is_as_one_here(make_cluster: Callable[[int, int], On
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_foreground")
 def test_an_interrupt_ends_the_tasks(make_cluster: Callable[[int, int], OnCluster]) -> None:
     """Ctrl-C leaves no process of the run behind."""
     project = make_cluster(0, 1)
