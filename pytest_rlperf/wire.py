@@ -192,7 +192,7 @@ Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
-    ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
+    ``name_missing``: a name that tests ask for does not exist: a module, an attribute, or the test itself.
     ``is_certain``: every process would end it in the same way.
     ``collision`` is the name of the error number with which the test ended, where another process that runs it at the
     same time may be the cause.

@@ -48,6 +48,7 @@ from pytest_rlperf.spawn.preload import (
 )
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.worker.engine import Engine
+from pytest_rlperf.worker.missing import lacks_name
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
@@ -60,7 +61,6 @@ _DROPPED = {
 }
 # What tests replace is for what they measure.
 _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
-_NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, wire.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 
 
@@ -71,6 +71,7 @@ class Session:
         self._start = start
         self._began_s = began_s
         self._engine = engine
+        self._patterns: tuple[str, ...] = ()
         self._errors: dict[str, str] = {}
         self._items: dict[str, pytest.Item] = {}
         self._reporting = False
@@ -83,6 +84,7 @@ class Session:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Keep the terminal's formatting, which assertion messages use, and write to nowhere."""
         self._config = config
+        self._patterns = tuple(config.getini("python_files"))
         if config.pluginmanager.get_plugin("terminalreporter") is not None:
             writer = config.get_terminal_writer()
             writer._file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
@@ -127,7 +129,7 @@ class Session:
         cause = failure.cause
         trace = "".join(traceback.format_exception(cause))
         self._errors = {"conftest.py": f"{failure.path}: {type(cause).__name__}: {cause}\n{trace}"}
-        self._nameless = set(self._errors) if isinstance(cause, _NO_SUCH_NAME) else set()
+        self._nameless = set(self._errors) if lacks_name(cause, self._is_of_tests) else set()
         self._serve(None)
 
     def _serve(self, session: pytest.Session | None) -> None:
@@ -212,7 +214,7 @@ class Session:
         return self._engine.shown(_encodable(text))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
-        """Remember tests that failed because a name is missing: on a side with older code the test is not to blame.
+        """Remember tests that failed for want of a name that they ask for: older code is none to compare with.
 
         And whether a test failed by what stands in its file: what it gave its fixture, or a fixture that it lacks.
         """
@@ -220,8 +222,16 @@ class Session:
         is_of_arguments = isinstance(error, ComponentError) and error.is_certain
         self._is_certain |= is_of_arguments or isinstance(error, pytest.FixtureLookupError)
         # Collecting a module wraps the error of its import.
-        if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
+        if error is not None and any(lacks_name(each, self._is_of_tests) for each in (error, error.__cause__)):
             self._nameless.add(node.nodeid)
+
+    def _is_of_tests(self, file: str) -> bool:
+        """Whether a file is of tests, and so today's on every side."""
+        from pytest_rlperf.sides.trees import TestFiles  # for a test that fails alone
+
+        tree = self._start.tree
+        tests = TestFiles(frozenset(os.path.relpath(each, tree) for each in self._start.files), self._patterns, None)
+        return Path(file).is_relative_to(tree) and tests.cover(os.path.relpath(file, tree))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
