@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -30,6 +31,7 @@ from pytest_rlperf.reach.footprint import footprint
 from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import LoadedFiles, Observer
 from pytest_rlperf.spawn.cpus import usable_cpus
+from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import library_variables
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.worker.counting import count
@@ -104,9 +106,14 @@ class Engine:
             self._observer.go_on()
 
     def _leave_copies(self) -> None:
-        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
-        if not self.connection.closed and getpid() != self._owner:
-            self.connection.close()
+        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it.
+
+        The run's signal is not for the copy.
+        """
+        if getpid() != self._owner:
+            signal.signal(LEAVE, signal.SIG_DFL)
+            if not self.connection.closed:
+                self.connection.close()
 
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every random generator that is loaded."""

@@ -38,6 +38,7 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
 from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import Observer
+from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import (
     fault_of_forks,
     fork,
@@ -175,6 +176,7 @@ class Session:
             return
         self._is_copy = True
         os.setsid()  # what it starts ends with it
+        _leave_by_signal()
         self._engine.move(Connection(descriptor), scratch)
         _be_a_process_of_its_own(None if session is None else session.config, scratch)
         self._engine.send(wire.Started())
@@ -269,6 +271,11 @@ class Session:
                 location=location,
             ),
         )
+
+
+def _leave_by_signal() -> None:
+    """Have the signal of the run, or of the guardian of a run that is gone, end this process with all teardowns."""
+    signal.signal(LEAVE, lambda *_: sys.exit(1))
 
 
 def _collect_before_the_end() -> None:
@@ -426,8 +433,7 @@ def main(
     if forked:
         wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
-    # The guardian of a run that is gone sends it: the process ends with all teardowns.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    _leave_by_signal()
     began_s = monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
