@@ -9,10 +9,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from json import dumps
 from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
@@ -207,14 +205,10 @@ class Engine:
         """Return the context in which this process forks for the run, not for a test."""
         return contextlib.nullcontext() if self._observer is None else self._observer.own_fork()
 
-    def shown(self, text: str, write: Callable[[str], str] = repr) -> str:
-        """Return a text for the user, whose files it names by their own places; ``write`` is json.dumps for JSON."""
+    def shown(self, text: str) -> str:
+        """Return a text for the user, whose files it names by their own places."""
         tree, top = self._start.tree, self._start.top
-        if not tree or not top:
-            return text
-        if write is dumps:
-            tree, top = (write(place)[1:-1] for place in (tree, top))
-        return text.replace(tree, top)
+        return text.replace(tree, top) if tree and top else text
 
     def send(self, message: wire.FromWorker) -> None:
         """Send a message to the run."""

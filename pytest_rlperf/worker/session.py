@@ -19,8 +19,8 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Generator
-from json import dumps, loads
+from collections.abc import Callable, Generator
+from json import loads
 from multiprocessing.connection import Connection
 from os import _exit
 from pathlib import Path
@@ -53,11 +53,13 @@ from pytest_rlperf.worker.missing import lacks_name
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
-# A user's time limit is for the test, not for measuring it.
+# A user's time limit is for the test, not for measuring it. They are known by their modules: -p names them so.
 _DROPPED = {
-    "timeout": "timeout(timeout): limit the time of a test; ignored while measuring",
-    "rerunfailures": "flaky: rerun on failure; ignored while measuring",
-    "randomly": None,
+    "pytest_timeout": "timeout(timeout): limit the time of a test; ignored while measuring",
+    "pytest_rerunfailures": "flaky: rerun on failure; ignored while measuring",
+    "pytest_retry.retry_plugin": "flaky: rerun on failure; ignored while measuring",
+    "flaky.flaky_pytest_plugin": "flaky: rerun on failure; ignored while measuring",
+    "pytest_randomly": None,
     "pytest_forked": None,
 }
 # What tests replace is for what they measure.
@@ -251,7 +253,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            self._engine.send(wire.Reported(self._engine.shown(dumps(data, default=str, skipkeys=True), dumps)))
+            self._engine.send(wire.Reported.of(_in_texts(data, self._engine.shown)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -344,6 +346,18 @@ def _collision(error: BaseException) -> wire.Collision | None:
     return None
 
 
+def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value of a report with all of its texts changed, those within containers too."""
+    kind = type(value)
+    if kind is str:
+        return change(value)
+    if kind in (list, tuple, set, frozenset):
+        return kind(_in_texts(member, change) for member in value)
+    if kind is dict:
+        return {_in_texts(key, change): _in_texts(member, change) for key, member in value.items()}
+    return value
+
+
 def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -356,22 +370,29 @@ def _text(report: pytest.TestReport | None) -> str:
     return report.longreprtext
 
 
+class _Input(dict[str, Any]):
+    """What a worker is told: of what a plugin's half in a controller of pytest-xdist's would add, nothing."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
 def _prepare(start: wire.TemplateSettings) -> pytest.Config:
     """Return the user's own configuration, without the settings that are for the run alone."""
     config = _prepareconfig(list(start.args))
     for settings in ("_inicfg", "inicfg"):  # the second before pytest 9; now it is deprecated
         # A measured test is open for longer than its own code runs.
         vars(config).get(settings, {}).pop("faulthandler_timeout", None)
-    for name, marker in _DROPPED.items():
-        if config.pluginmanager.unregister(name=name) is not None and marker is not None:
-            config.addinivalue_line("markers", marker)
-    # Plugins look for this attribute to find out that their process reports to another.
-    config.workerinput = {  # type: ignore[attr-defined]
-        "workerid": f"rlperf{start.number}",
-        "workercount": 1,
-        "testrunuid": "rlperf",
-        "mainargv": sys.argv,
-    }
+    for plugin in list(config.pluginmanager.get_plugins()):
+        name = getattr(plugin, "__name__", "")
+        if name in _DROPPED:
+            config.pluginmanager.unregister(plugin)
+            if (marker := _DROPPED[name]) is not None:
+                config.addinivalue_line("markers", marker)
+    # Plugins, pytest's own among them, look for this attribute to find out that their process reports to another.
+    config.workerinput = _Input(  # type: ignore[attr-defined]
+        workerid=f"rlperf{start.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
+    )
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.args = list(start.files)
     for name, value in _overrides(start).items():
