@@ -68,7 +68,7 @@ def ends_as_ever(directory: Path, names: Sequence[str], *args: str) -> None:
     loaded = dict.fromkeys(entry for name, entry in ENTRIES if name in (*names, *needed))
     options = [option for name in names for option in PLUGINS[name]]
     example = Example(directory, {"test_it.py": TESTS})
-    run = example.pytest("--junitxml=junit.xml", *args, *options, plugins=("rlperf", *loaded), code=FAILED)
+    run = example.pytest("--junitxml=junit.xml", *args, *options, plugins=("rlperf", "cacheprovider", *loaded), code=FAILED)
     assert "INTERNALERROR" not in run.text
     assert 'errors="0" failures="1" skipped="0" tests="2"' in (example.root / "junit.xml").read_text()
 
