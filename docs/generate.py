@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest_rlperf
@@ -88,7 +89,8 @@ def _flags_as_code(text: str) -> str:
 def fixture_calls() -> str:
     """Return the fixtures as a table: how each is called, and what it measures."""
     made = {name: inspect.unwrap(getattr(fixtures, name)) for name in vars(fixtures) if name in fixtures.CALLS}
-    rows = ((f"`{_fixture_call(name, fixture(None))}`", _first(fixture)) for name, fixture in made.items())
+    calls = {name: fixture(SimpleNamespace(fixturename=name)) for name, fixture in made.items()}
+    rows = ((f"`{_fixture_call(name, calls[name])}`", _first(fixture)) for name, fixture in made.items())
     return table(("fixture", "meaning"), rows)
 
 

@@ -140,6 +140,7 @@ def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
             raise
         return request.config.stash.get(ENGINE, run_once)(workload, request.node)
 
+    measure.__name__ = measure.__qualname__ = str(request.fixturename)  # which a failing test's report shows
     return measure
 
 

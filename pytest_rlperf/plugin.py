@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +18,8 @@ pytest_plugins = ["pytest_rlperf.fixtures"]
 _UNMEASURED = pytest.StashKey[bool]()
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
 _VARIABLES = pytest.StashKey[dict[str, str]]()  # likewise
+_STORAGE = "file://./.benchmarks"  # pytest-benchmark's, where no option names another
+_LACKS_STORAGE = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +41,8 @@ def pytest_load_initial_conftests(
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options; with --rlperf, take over the run."""
     options.add_marker(config)
+    is_usual = config.getoption("benchmark_storage", "") == _STORAGE
+    config.stash[_LACKS_STORAGE] = is_usual and not Path(".benchmarks").exists()
     if fixtures.ENGINE in config.stash:
         return  # a worker, which acts on orders
     settings = options.read_config(config)
@@ -61,8 +68,34 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Run(config, settings, began), "rlperf-run")
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Say that a debugger keeps a run from measuring."""
-    if _UNMEASURED not in config.stash:
-        return []
-    return ["rlperf: nothing is measured under --pdb or --trace: each test runs once, as without --rlperf"]
+def pytest_plugin_registered(plugin: object, plugin_name: str, manager: pytest.PytestPluginManager) -> None:
+    """Remove the directory that pytest-benchmark's session has just made, and makes again where it stores results."""
+    config = getattr(plugin, "config", None) if plugin_name == "pytest-benchmark" else None
+    if isinstance(config, pytest.Config) and config.stash.get(_LACKS_STORAGE, False):
+        with contextlib.suppress(OSError):
+            Path(".benchmarks").rmdir()
+
+
+def _benchmark(config: pytest.Config) -> ModuleType | None:
+    """Return pytest-benchmark's plugin, which projects have for this one's sake, where pytest has loaded it."""
+    module = sys.modules.get("pytest_benchmark.plugin")
+    return module if module is not None and config.pluginmanager.is_registered(module) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_header(config: pytest.Config) -> Generator[None, list[object], list[object]]:
+    """Leave pytest-benchmark's line out until there is a test that it is for."""
+    lines = yield
+    benchmark = _benchmark(config)
+    return lines if benchmark is None else [each for each in lines if each != benchmark.pytest_report_header(config)]
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Show the line that the header lacks, and that a debugger keeps a run from measuring."""
+    benchmark, lines = _benchmark(config), []
+    uses = any("benchmark" in getattr(item, "fixturenames", ()) for item in items)
+    if benchmark is not None and uses and config.get_verbosity() >= 0 and not config.option.no_header:
+        lines.append(str(benchmark.pytest_report_header(config)))
+    if _UNMEASURED in config.stash:
+        lines.append("rlperf: nothing is measured under --pdb or --trace: each test runs once, as without --rlperf")
+    return lines

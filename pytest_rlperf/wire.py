@@ -21,7 +21,8 @@ come instead: the test skipped, failed or never called its fixture.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Mapping
 from json import dumps, loads  # which tests may replace
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -156,9 +157,17 @@ class Answer(Message, frozen=True):
 
 
 class Reported(Message, frozen=True):
-    """A setup, call or teardown report as pytest serialises it."""
+    """A setup, call or teardown report as pytest serialises it: each of its attributes by its name, pickled.
 
-    report: str  # JSON
+    Plugins put their own there, of any types.
+    """
+
+    report: dict[str, bytes]
+
+    @classmethod
+    def of(cls, data: Mapping[str, object]) -> Reported:
+        """Return the message of a report's attributes."""
+        return cls({str(name): _pickled(value) for name, value in data.items()})
 
 
 class Warned(Message, frozen=True):
@@ -192,7 +201,7 @@ Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
-    ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
+    ``name_missing``: a name that tests ask for does not exist: a module, an attribute, or the test itself.
     ``is_certain``: every process would end it in the same way.
     ``collision`` is the name of the error number with which the test ended, where another process that runs it at the
     same time may be the cause.
@@ -686,6 +695,19 @@ def as_json(message: Message | TemplateSettings | DriverSettings) -> dict[str, A
     """Return a message or settings as JSON has them."""
     fields: dict[str, Any] = msgspec.to_builtins(message, str_keys=True, enc_hook=str)
     return fields
+
+
+def _pickled(value: object) -> bytes:
+    """Return a value as another process can read it: as it is, or as its text where it cannot be pickled."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # of any plugin's object
+        return pickle.dumps(str(value))
+
+
+def reported_of(fields: object) -> Reported:
+    """Return a report from what :func:`as_json` made of it; ValueError for anything else."""
+    return msgspec.convert(fields, Reported)
 
 
 def settings_of(settings: dict[str, Any]) -> TemplateSettings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wording import Wording
 
     from pytest_rlperf.timers import FakeClock
@@ -156,6 +159,14 @@ def clock() -> FakeClock:
     from pytest_rlperf.timers import FakeClock  # once they are armed
 
     return FakeClock()
+
+
+@pytest.fixture
+def in_foreground() -> Iterator[None]:
+    """Have Ctrl-C interrupt this process and those that it starts, where the run itself was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

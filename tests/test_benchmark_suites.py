@@ -58,6 +58,30 @@ def test_without_rlperf_pytest_benchmark_is_untouched(suite: Example) -> None:
     assert written["test_iterations"]["stats"]["iterations"] == 10
 
 
+def test_a_project_without_benchmarks_sees_nothing_of_pytest_benchmark(tmp_path: Path) -> None:
+    """No directory and no line of the header; one that was there, or is asked for, stays."""
+    example = Example(tmp_path, {"test_it.py": "def test_it(rlperf):\n    rlperf(int)\n"})
+    storage = example.root / ".benchmarks"
+    for args in ((), ONE_CALL):
+        assert not re.search("^benchmark", run(example, *args).out, re.MULTILINE)
+        assert not storage.exists()
+    run(example, "--benchmark-storage=other")
+    assert (example.root / "other").is_dir()
+    storage.mkdir()
+    run(example)
+    assert storage.is_dir()
+
+
+def test_a_benchmark_is_announced_and_stored(tmp_path: Path) -> None:
+    """By the line that the header of every run had, unless there is to be none, and by a file that is asked for."""
+    example = Example(tmp_path, {"test_it.py": "def test_it(benchmark):\n    benchmark(int)\n"})
+    fast = "--benchmark-max-time=0.001"
+    assert len(re.findall(r"^benchmark: .*\(defaults:", run(example, fast).out, re.MULTILINE)) == 1
+    assert not (example.root / ".benchmarks").exists()
+    assert "(defaults:" not in run(example, fast, "-q", "--benchmark-save=it").out
+    assert [path.name for path in (example.root / ".benchmarks").rglob("*.json")] == ["0001_it.json"]
+
+
 def test_without_pytest_benchmark_this_plugin_loads(tmp_path: Path) -> None:
     """Blocked, or with another plugin's fixture of that name in its place, ours is measured and theirs left alone."""
     files = {

@@ -125,6 +125,12 @@ class Record:
     weights: None = None
 
 
+class Fields(Pair):
+    """A namedtuple's class with data of its own where a namedtuple has its fields' names."""
+
+    _fields = np.arange(2)  # type: ignore[assignment]
+
+
 class KeysOnly:
     """A batch that is no Mapping but has keys, as TensorDict."""
 
@@ -154,10 +160,11 @@ class Buffer:
         lambda rows: [rows, (rows,)],
         lambda rows: {"obs": rows, "info": {"done": rows[:, 0], "text": "none"}},
         lambda rows: Pair(rows, rows[:, 0]),
+        lambda rows: Fields(rows, rows[:, 0]),
         lambda rows: Record({"image": rows}, rows[:, 0]),
         lambda rows: KeysOnly(obs=rows, rewards=rows[:, 0]),
     ],
-    ids=["array", "tuple", "nested", "dict", "namedtuple", "dataclass", "keys"],
+    ids=["array", "tuple", "nested", "dict", "namedtuple", "fields", "dataclass", "keys"],
 )
 def test_batches_of_any_shape(make: Callable[[Array], Any]) -> None:
     """Arrays are found within the usual containers, and all must have as many rows as were asked for."""

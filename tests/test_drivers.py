@@ -350,7 +350,7 @@ def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver,
 
 def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
     """Steps are shown, reports forwarded, and answers to earlier orders of no interest."""
-    driver, reported = pool.lease(), wire.Reported("{}")
+    driver, reported = pool.lease(), wire.Reported({})
     seen: list[object] = []
     driver.show = driver.forward = seen.append
     before = [lambda _: wire.Step("checking"), lambda _: reported, lambda number: wire.Answer(number - 1, [5.0])]

@@ -152,6 +152,19 @@ def test_a_single_env(kind: type[Single], told: dict[str, Any]) -> None:
     assert not env.closed
 
 
+@pytest.mark.parametrize(
+    "name", ["agent_iter", "batch_size", "close", "default_params", "last", "metadata", "possible_agents", "seed"]
+)
+def test_an_attribute_of_an_env_may_be_an_array(name: str) -> None:
+    """An env that a thunk makes may use the name of what an env is asked for, a method too, for data of its own."""
+    env = Single()
+    setattr(env, name, np.arange(4.0))
+    workload = vecenv_workload(lambda: env)
+    workload.check()
+    assert counted(workload, 10) == 10.0
+    workload.close()
+
+
 @pytest.mark.parametrize("kind", [Single, Old])
 def test_a_seed_decides_what_a_single_env_does(kind: type[Single]) -> None:
     """Two workloads of one seed draw the same actions and have the same outputs; another seed's differ."""
@@ -277,7 +290,7 @@ class Parallel:
         return mappings
 
     def step(self, actions: dict[str, Any]) -> Any:
-        assert list(actions) == self.agents != []
+        assert list(actions) == list(self.agents) != []
         self.taken.append(actions)
         self.stepped += 1
         self.n_steps += 1
@@ -291,9 +304,10 @@ class Parallel:
         self.closed = True
 
 
-def test_agents_that_act_at_once() -> None:
+@pytest.mark.parametrize("told", [{}, {"first_agents": lambda: np.array(["a0", "a1", "a2"])}], ids=["list", "array"])
+def test_agents_that_act_at_once(told: dict[str, Any]) -> None:
     """The steps of those that are left are counted, and the env is reset when none is."""
-    env = Parallel()
+    env = Parallel(**told)
     workload = vecenv_workload(lambda: env)
     workload.check()
     assert (env.n_steps, env.n_resets) == (4, 3)  # the first reset shows which agents there are

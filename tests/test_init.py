@@ -304,6 +304,7 @@ def test_pytest_that_runs_nothing(project: Example, capsys: pytest.CaptureFixtur
     assert files_of(project) == before
 
 
+@pytest.mark.usefixtures("in_foreground")
 def test_an_interrupt(project: Example) -> None:
     """It ends all at once, without a file or a traceback."""
     project.write({"hangs.py": "import time\nopen('../begun', 'w').close()\ntime.sleep(100)\n"})

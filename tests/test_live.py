@@ -244,6 +244,18 @@ def test_a_name_that_is_missing_on_base_is_new(repository: Repository, wording: 
     assert without_commits(run.reasons["test_added"]) == wording
 
 
+def test_a_bug_of_base_itself_is_nothing_new(repository: Repository) -> None:
+    """Where base's own code asks for a name in vain, the test could not run there, and no comparison is no pass."""
+    repository.library("base", more="\ndef mended():\n    return sum(range(300)).absent\n")
+    repository.commit()
+    repository.library("head", more="\ndef mended():\n    return sum(range(300))\n")
+    repository.measure("mended")
+    repository.commit()
+    run = repository.against("HEAD~1", *STORED, code=USAGE)
+    assert run.statuses == {"test_mended": "INCOMPARABLE"}
+    assert "'int' object has no attribute 'absent'" in run.reasons["test_mended"]
+
+
 @pytest.mark.slow
 def test_tests_of_something_new_alone_pass(repository: Repository) -> None:
     """The first tests of something new have nothing to be compared with, and are no reason to fail."""

@@ -35,9 +35,15 @@ OPEN = wire.Open("test", None, [0], last_first=False, setup_s=30, patience_s=30,
 ORDERS = [wire.Check(), wire.WarmUp(None, 1.0, None, kernels=True), wire.Take(SliceKind.PLAIN)]
 ANSWERS = [wire.Answer(number, value) for number, value in enumerate((CHECKED, WARM, RECORD), 1)]
 NAN = b'{"type": "Answer", "order": 3, "value": NaN}'
-REPORT, DONE = wire.Reported("{}"), wire.Done("passed", "", [], name_missing=False)
+REPORT, DONE = wire.Reported({}), wire.Done("passed", "", [], name_missing=False)
 IN_ORDER: list[wire.FromWorker] = [wire.Ready(PROTOCOL), wire.Called("callable", "call", 1.0), *ANSWERS, REPORT, DONE]
-OTHERS = [wire.Ready(-1), wire.Reported("["), wire.Answer(7, RECORD), wire.Answer(1, RECORD), wire.Answer(3, CHECKED)]
+OTHERS = [
+    wire.Ready(-1),
+    wire.Reported({"when": b"["}),
+    wire.Answer(7, RECORD),
+    wire.Answer(1, RECORD),
+    wire.Answer(3, CHECKED),
+]
 PARTS = st.sampled_from([json.dumps(wire.as_json(each)) for each in (*IN_ORDER, *OTHERS)] + ["{}", "1", "[" * 20_000])
 
 

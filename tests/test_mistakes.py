@@ -13,6 +13,7 @@ import pytest
 from example import FAILED, NOTHING, OK, USAGE, Example
 
 from pytest_rlperf.errors import DOCS
+from pytest_rlperf.fixtures import CALLS
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.report.summary import next_steps
 
@@ -208,6 +209,14 @@ def test_a_fixture_that_is_asked_for_late_is_named(tmp_path: Path) -> None:
         for test, name in (("test_direct", "rlperf"), ("test_through_a_fixture", "rlperf_gae"))
     ]
     assert [line for line in run.out.splitlines() if "getfixturevalue" in line] == lines
+
+
+def test_a_failing_test_shows_a_fixture_by_its_name(tmp_path: Path) -> None:
+    """Each that pytest's traceback has as an argument of the test."""
+    tests = f"def test_it({', '.join(CALLS)}):\n    assert False\n"
+    run = Example(tmp_path, {"test_it.py": tests}).pytest(code=FAILED)
+    shown = re.findall(r"\b(\w+) = <function (\S+) at", run.failure("test_it"))
+    assert shown == [(name, name) for name in CALLS]
 
 
 def test_a_misspelt_command_gets_a_suggestion(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from pytest_rlperf.run.on_test import Observation
 from pytest_rlperf.run.schedule import Lanes
 from pytest_rlperf.run.stopped import RetryFreshError
 
-REPORTED = wire.Reported("{}")
+REPORTED = wire.Reported({})
 LEAVING = wire.LeftAll(None, "lost as it leaves", is_doubtful=True)
 
 

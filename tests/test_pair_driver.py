@@ -22,7 +22,7 @@ from pytest_rlperf.spawn.guardian import Guardian
 
 CALLED = wire.Called("gae", "transition", 1.0)
 CHECKED = wire.Checked(0.1, 1.0, {}, children=False)
-REPORTED = wire.Reported("{}")
+REPORTED = wire.Reported({})
 DONE = wire.Done("passed", "", [], name_missing=False)
 OPEN = wire.Open("test", None, [1, 2], last_first=False, setup_s=60.0, patience_s=60.0, reports=True, number=1)
 

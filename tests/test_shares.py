@@ -215,6 +215,7 @@ def test_an_environment_that_fails(envs: _Envs) -> None:
 def test_what_is_an_environment() -> None:
     """A class that steps by actions and can be reset is one; an optimizer is not."""
     assert [is_environment(kind) for kind in (_Env, _Envs, _Optimizer, _Base, int)] == [True] * 2 + [False] * 3
+    assert not is_environment(type("Staircase", (), {"step": np.arange(2), "reset": np.arange(2)}))
 
 
 def test_calls_and_setups() -> None:

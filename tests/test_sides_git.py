@@ -139,6 +139,7 @@ def test_spec_that_means_nothing_is_refused(text: str, wording: Wording) -> None
         parse_spec(text)
 
 
+@pytest.mark.usefixtures("in_foreground")
 def test_command_ends_at_its_limit_and_with_an_interrupt(tmp_path: Path) -> None:
     """At its limit a program ends, and so does what it has started; Ctrl-C ends it too."""
     child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print(flush=True); signal.pause()"

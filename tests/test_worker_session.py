@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
+import pickle
 import random
 import sys
 from collections.abc import Collection, Iterator
@@ -34,6 +34,7 @@ from pytest_rlperf.worker import session
 from pytest_rlperf.worker.engine import Engine, Unwound
 
 HERE = Path(__file__).resolve()
+NO_SUCH_MODULE = ModuleNotFoundError("No module named 'no_such'", name="no_such")
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +218,7 @@ def test_a_report_can_be_read_whatever_the_users_directory_is_called(
     )
     message = wire.receive_from_worker(here)
     assert isinstance(message, wire.Reported)
-    assert json.loads(message.report)["longrepr"] == f"{top}/own.py:3"
+    assert pickle.loads(message.report["longrepr"]) == f"{top}/own.py:3"  # noqa: S301 - of this process
 
 
 def new_session(*orders: wire.ToWorker) -> tuple[session.Session, list[wire.FromWorker]]:
@@ -234,7 +235,7 @@ def new_session(*orders: wire.ToWorker) -> tuple[session.Session, list[wire.From
         dropped=0,
         shown=lambda text: text.replace("/copy/", "/t/"),
     )
-    return session.Session(template_settings(), engine), sent
+    return session.Session(template_settings(tree=str(HERE.parents[1])), engine), sent
 
 
 def answers(*orders: wire.ToWorker, error: Exception | None = None) -> list[wire.FromWorker]:
@@ -243,7 +244,10 @@ def answers(*orders: wire.ToWorker, error: Exception | None = None) -> list[wire
     if error is not None:
 
         def collect() -> None:
-            raise pytest.Collector.CollectError("the test module cannot be imported") from error
+            try:
+                raise error
+            except Exception as raised:  # with its trace
+                raise pytest.Collector.CollectError("the test module cannot be imported") from raised
 
         call = pytest.CallInfo.from_call(collect, "collect")
         found.pytest_exception_interact(SimpleNamespace(nodeid="test_it.py"), call)  # type: ignore[arg-type]
@@ -267,7 +271,7 @@ def _no_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "name_missing"), [(None, True), (ImportError("no such name"), True), (SyntaxError("invalid"), False)]
+    ("error", "name_missing"), [(None, True), (NO_SUCH_MODULE, True), (SyntaxError("invalid"), False)]
 )
 def test_a_test_that_is_missing_has_the_reason(error: Exception | None, name_missing: bool, wording: Wording) -> None:
     """A file that could not be imported for want of a name is older code's; one with another error is broken."""
@@ -280,7 +284,7 @@ def test_a_test_that_is_missing_has_the_reason(error: Exception | None, name_mis
 
 @pytest.mark.parametrize(
     ("error", "name_missing"),
-    [(ImportError("no such name"), True), (AttributeError("no such member"), True), (SyntaxError("invalid"), False)],
+    [(NO_SUCH_MODULE, True), (AttributeError("no such member", name="no_such", obj=os), True), (SyntaxError(), False)],
 )
 def test_a_session_whose_conftest_fails_has_no_tests(error: Exception, name_missing: bool) -> None:
     """It answers all orders, each test being missing for the reason; a name that is missing is older code's."""

@@ -326,6 +326,7 @@ def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
     ("test", "stage", "number"),
     [("long", "measuring", signal.SIGINT), ("slow_setup", "setting up", signal.SIGTERM)],
 )
+@pytest.mark.usefixtures("in_foreground")
 def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: str, number: signal.Signals) -> None:
     """After Ctrl-C or SIGTERM workers tear down their fixtures and are gone, and the run ends as interrupted."""
     example = project(tmp_path, "long.py")
@@ -340,6 +341,7 @@ def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: st
     assert example.left_over() == []
 
 
+@pytest.mark.usefixtures("in_foreground")
 def test_interrupts_that_follow_the_first_break_nothing_off(tmp_path: Path) -> None:
     """However often Ctrl-C is pressed while a side is prepared, the run ends as interrupted, and nothing is left."""
     example = project(tmp_path, "long.py")
@@ -358,6 +360,50 @@ def test_interrupts_that_follow_the_first_break_nothing_off(tmp_path: Path) -> N
     assert "INTERNALERROR" not in text
     assert example.left_over() == []
     assert [path for path in (tmp_path / "cache").rglob("*") if path.name == "filtered.txt"] == []
+
+
+FORKS = """
+    import os, signal
+
+    def handlers():
+        return [each for each in signal.valid_signals() if callable(signal.getsignal(each)) and each != signal.SIGINT]
+
+    def end_of(child):
+        pid = os.fork()
+        if not pid:
+            child()
+            os._exit(0)
+        return lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), pid
+
+    assert end_of(lambda: os._exit(len(handlers())))[0]() == 0  # where tests are collected
+
+    def test_it(rlperf):
+        def call():
+            ended, pid = end_of(signal.pause)
+            os.kill(pid, signal.SIGTERM)  # at once, as the end of a pool
+            assert ended() == -signal.SIGTERM
+
+        assert end_of(lambda: os._exit(len(handlers())))[0]() == 0
+        rlperf(call)
+"""
+
+
+@pytest.mark.parametrize("workers", ["auto", "fresh"])
+def test_what_a_test_forks_has_no_handler_of_the_runs(tmp_path: Path, workers: str) -> None:
+    """A signal ends it as it does without this plugin, so that a pool's `terminate()` returns."""
+    example = Example(tmp_path, {"test_it.py": FORKS})
+    example.pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}", code=OK)
+
+
+def test_a_run_goes_on_that_was_started_to_ignore_an_interrupt(tmp_path: Path) -> None:
+    """As one in the background of a script is, which Ctrl-C is not meant for."""
+    conftest = "import os, signal\n\ndef pytest_runtest_logreport(): os.kill(os.getpid(), signal.SIGINT)\n"
+    example = Example(tmp_path, {"conftest.py": conftest, "test_it.py": "def test_it(rlperf):\n    rlperf(int)\n"})
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        example.pytest(*ONE_CALL, code=OK)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:

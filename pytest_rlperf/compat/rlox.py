@@ -129,7 +129,7 @@ class TimingCallback:
     def _time(self, owner: object, name: str, around: Callable[..., Any], method: str = "__call__") -> bool:
         """Put ``around`` about each call of ``owner.name``'s method; False where the owner takes no attribute."""
         target = getattr(owner, name, None)
-        if not hasattr(target, method):
+        if not callable(getattr(target, method, None)):
             return False
         try:
             proxy = proxy_for(target, {method: partial(around, getattr(target, method))})

@@ -80,7 +80,7 @@ def trace_workers(
     ``warmup_rollouts`` of ``num_rollouts`` are not recorded. TypeError for what has no such workers.
     """
     plan = _Plan(tuple(workers), num_rollouts, warmup_rollouts, str(Path(save_path).absolute()))
-    if hasattr(env_or_collector, "enable_profile"):
+    if callable(getattr(env_or_collector, "enable_profile", None)):
         return _CollectorTraces(plan, env_or_collector)
     return _VectorEnvTraces(plan, env_or_collector)
 
@@ -118,10 +118,11 @@ class _VectorEnvTraces(WorkerTraces):
         super().__init__(plan)
         self._set: Callable[[list[Any]], object]
         self._call: Callable[[str], object]
-        if hasattr(env, "env_method") and hasattr(env, "set_attr"):  # Stable-Baselines3
+        sets = callable(getattr(env, "set_attr", None))
+        if sets and callable(getattr(env, "env_method", None)):  # Stable-Baselines3
             self._set = lambda values: [env.set_attr(_ATTRIBUTE, each, i) for i, each in enumerate(values)]
             self._call = lambda what: env.env_method(_ATTRIBUTE, what)
-        elif hasattr(env, "call") and hasattr(env, "set_attr"):  # gymnasium
+        elif sets and callable(getattr(env, "call", None)):  # gymnasium
             self._set = lambda values: env.set_attr(_ATTRIBUTE, values)
             self._call = lambda what: env.call(_ATTRIBUTE, what)
         else:

@@ -49,7 +49,7 @@ class _AgentsStepper(Stepper):
         self._drawn: dict[Any, tuple[int, list[Any]]] = {}  # by agent: its space's first action, and actions
         super().__init__(env, 1, range(ACTIONS))
         self.reset()
-        if not env.agents:
+        if not len(env.agents):
             raise ComponentError(f"{type(env).__qualname__} has no agents after reset()")
         possible = attribute(env, "possible_agents")
         for agent in env.agents if possible is None else possible:
@@ -158,13 +158,13 @@ class TurnsStepper(_AgentsStepper):
         """Give ended agents their last turn, and reset the env when none is left."""
         __tracebackhide__ = True
         env, left = self.env, len(self.env.agents)
-        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+        while len(env.agents) and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             if not left:
                 raise ComponentError(f"step(None) of {type(env).__qualname__} has to remove an ended agent from agents")
             left -= 1
             with ENV_STEP:
                 env.step(None)
-        if not env.agents:
+        if not len(env.agents):
             with RESET:
                 env.reset()
 

@@ -36,6 +36,12 @@ def attribute(value: Any, name: str) -> Any:
         return None
 
 
+def members(value: Any) -> Mapping[str, Any]:
+    """Return the attributes that an object itself holds, by name; none of one that keeps them elsewhere."""
+    held = attribute(value, "__dict__")
+    return held if isinstance(held, Mapping) else {}
+
+
 def leaves(value: Any, path: str = "", *, plain: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield every array within tuples, mappings, dataclasses and the like, with where it was found.
 
@@ -49,7 +55,7 @@ def leaves(value: Any, path: str = "", *, plain: bool = False) -> Iterator[tuple
     elif isinstance(value, Mapping) or (callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")):
         for key in value.keys():  # noqa: SIM118 - TensorDict iterates over rows, not keys
             yield from leaves(value[key], f"{path}[{key!r}]", plain=plain)
-    elif attribute(value, "_fields") is not None:
+    elif isinstance(attribute(value, "_fields"), tuple):
         for name in value._fields:
             yield from leaves(getattr(value, name), f"{path}.{name}".lstrip("."), plain=plain)
     elif isinstance(value, (list, tuple)):
@@ -64,8 +70,7 @@ def arrays_in(value: Any) -> list[tuple[str, Any]]:
     """Return every array of a batch or rollout, with where it was found: also of an object, in its attributes."""
     found = list(leaves(value))
     if not found and not callable(value):
-        attributes = attribute(value, "__dict__") or {}
-        found = [leaf for name, member in attributes.items() for leaf in leaves(member, name)]
+        found = [leaf for name, member in members(value).items() for leaf in leaves(member, name)]
     return found
 
 
@@ -76,7 +81,7 @@ def to_numpy(array: Any) -> Any:
     """Return a NumPy view or copy of an array of NumPy or PyTorch; what NumPy has no type for comes as float32."""
     import numpy as np
 
-    if hasattr(array, "detach"):
+    if callable(attribute(array, "detach")):
         array = array.detach().cpu()
         try:
             array = array.numpy()

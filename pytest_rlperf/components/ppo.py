@@ -17,6 +17,7 @@ from pytest_rlperf.components.checks import (
     check_items,
     check_takes,
     finished,
+    members,
     num_envs_of,
     refusal,
     to_numpy,
@@ -137,8 +138,7 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
 
 def _num_envs(agent: Any) -> int | None:
     """Return the ``num_envs`` of an agent or its env, or the only one in all that it holds; None if that is unclear."""
-    held = (attribute(agent, "__dict__") or {}).values()
-    for group in ([agent], [attribute(agent, "env")], [attribute(agent, "envs")], held):
+    for group in ([agent], [attribute(agent, "env")], [attribute(agent, "envs")], members(agent).values()):
         found = {int(count) for each in group if isinstance(count := num_envs_of(each), Integral)}
         if len(found) == 1:
             return max(found.pop(), 0) or None

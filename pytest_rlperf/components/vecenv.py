@@ -64,7 +64,8 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
     if callable(env) and attribute(env, "step") is None:
         check_takes(_THUNK_CALL, env, (), "rlperf_vecenv_step(lambda: make(…))")
         env = env()
-        close = attribute(env, "close") or _keep_open
+        own = attribute(env, "close")
+        close = own if callable(own) else _keep_open
     try:
         stepper = _stepper(env, num_envs, seed=random.getrandbits(31))
     except BaseException:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import pickle
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -58,15 +59,13 @@ class ReportForwarder:
             else:
                 self._log(report)
 
-    def _read(self, text: str) -> pytest.TestReport:
-        """Return a report of the test; raise any error where the text has none."""
-        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(text))
-        # Serialising made lists of tuples, by which report writers recognise properties and skips.
-        report.user_properties = [(str(name), value) for name, value in report.user_properties]
-        if isinstance(report.longrepr, list):
-            path, line, reason = report.longrepr
-            report.longrepr = (str(path), line, str(reason))
-        report.sections = [(str(title), str(content)) for title, content in report.sections]
+    def _read(self, pickled: Mapping[str, bytes]) -> pytest.TestReport:
+        """Return a report of the test; raise any error where what was sent is none."""
+        data = {}
+        for name, value in pickled.items():
+            with contextlib.suppress(Exception):  # of a plugin's object whose module only the worker has
+                data[name] = pickle.loads(value)  # noqa: S301 - of this run's own process
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
         collision = vars(report).pop("rlperf_collision", None)
         if collision is not None and isinstance(report.longrepr, ExceptionRepr):
             report.longrepr.addsection("rlperf", collision_text(collision))

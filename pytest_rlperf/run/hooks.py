@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -387,8 +388,14 @@ def _interrupt_once(config: pytest.Config) -> None:
             else:  # more may come while the interpreter ends, which puts back what ends a process at once
                 atexit.register(signal.signal, number, signal.SIG_IGN)
 
+    def leave_copies() -> None:
+        for number, handler in usual.items():
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, handler)
+
     for number in usual:
         signal.signal(number, interrupt)
+    os.register_at_fork(after_in_child=leave_copies)  # what plugins and modules of tests fork is ended as ever
     config.add_cleanup(reset)
 
 

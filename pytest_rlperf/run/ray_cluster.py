@@ -70,9 +70,9 @@ class Recorder:
     """The hooks of a node's pytest: it sets options over those of the command line, and records reports."""
 
     def __init__(self, options: Mapping[str, str | None]) -> None:
-        self.reports: dict[str, list[str]] = {}  # JSON, by the test's id
+        self.reports: dict[str, list[object]] = {}  # as JSON has them, by the test's id
         self._options = options
-        self._open: list[str] = []
+        self._open: list[object] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -84,7 +84,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record a report; those of a test that an interrupt breaks off are left out."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._open.append(json.dumps(data, default=str, skipkeys=True))
+        self._open.append(wire.as_json(wire.Reported.of(data)))
         if report.when == "teardown":
             self.reports.setdefault(report.nodeid, []).extend(self._open)
             self._open = []
@@ -146,7 +146,7 @@ class Answer(NamedTuple):
     """A shard as a node measured it: the run, None without one, reports by node id, and why a test has none."""
 
     run: RunFile | None
-    reports: Mapping[str, list[str]]
+    reports: Mapping[str, list[wire.Reported]]
     fault: str
 
 
@@ -160,7 +160,7 @@ def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> Answer:
         if answer["status"] == pytest.ExitCode.USAGE_ERROR and not answer["run"]:
             raise usage_error(f"{OPTION}: {name} could not run:\n{tail}")
         run, _ = check_shard(name, read_document(decoded(answer["run"].encode())), shard)
-        reports = {str(nodeid): list(map(str, found)) for nodeid, found in answer["reports"].items()}
+        reports = {str(nodeid): list(map(wire.reported_of, found)) for nodeid, found in answer["reports"].items()}
     except MergeError as error:
         return Answer(None, {}, f"{error}\n{tail}")
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # of any text in the place of an answer
@@ -254,7 +254,7 @@ class ClusterLoop:
             self.run_state.outcomes.add(outcome)
         reports = ReportForwarder(self.config, item)
         found = answer.reports.get(item.nodeid, [])
-        reports.forward_all(map(wire.Reported, found))
+        reports.forward_all(found)
         if not found:
             reports.fabricate(answer.fault)
         reports.finish([])

@@ -330,9 +330,8 @@ class TestFiles:
     def of(cls, project: Project, top: Path) -> TestFiles:
         """Return the files of tests of a project in the tree at ``top``."""
         measured = frozenset(_within(top, [*project.files, *project.conftests]))
-        patterns = tuple(pattern for pattern in project.test_patterns if not fnmatch("module.py", pattern))
         store = next(_within(top, [project.baseline_dir.resolve()]), None)
-        return cls(measured, patterns, None if store is None else PurePosixPath(store))
+        return cls(measured, project.test_patterns, None if store is None else PurePosixPath(store))
 
     def cover(self, name: str) -> bool:
         """Whether today's tree decides about a file: whether it exists, and its content."""
@@ -343,7 +342,9 @@ class TestFiles:
             return True
         if not _TESTS.isdisjoint(path.parts[:-1]):
             return True
-        return path.suffix == ".py" and any(fnmatch(path.name, pattern) for pattern in self.patterns)
+        return path.suffix == ".py" and any(
+            fnmatch(path.name, pattern) and not fnmatch("module.py", pattern) for pattern in self.patterns
+        )
 
     def among(self, tree: Path) -> frozenset[str]:
         """Return those of a tree's files that are of tests."""

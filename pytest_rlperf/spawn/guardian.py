@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
+LEAVE = signal.SIGIO  # to a worker, whose handler of SIGTERM the processes that a test forks would have, too
 GRACE_S = 5.0  # for teardowns after the end of the run's process
 _CLOSE_LIMIT_S = 6 * GRACE_S  # for the guardian, which gives up after GRACE_S, but may wait for a CPU or a disk
 _FINISHED = "finished"
@@ -175,7 +176,7 @@ def _guard(scratch: str, run: int) -> None:
     marker = _mark(scratch)
     if not is_finished:
         for worker in workers:  # alone: they end what they have started
-            _kill(worker, signal.SIGTERM)
+            _kill(worker, LEAVE)
     _end_all(workers, marker, time.monotonic() + (0.0 if is_finished else GRACE_S))
     shutil.rmtree(scratch, ignore_errors=True)
 

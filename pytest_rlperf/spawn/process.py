@@ -16,7 +16,7 @@ import psutil
 
 from pytest_rlperf import wire
 from pytest_rlperf.spawn.connections import HALF_MESSAGE_S, sender_of
-from pytest_rlperf.spawn.guardian import Guardian
+from pytest_rlperf.spawn.guardian import LEAVE, Guardian
 from pytest_rlperf.spawn.locks import blocking_lock, lock_of
 from pytest_rlperf.spawn.preload import socket_of
 
@@ -189,7 +189,7 @@ class Process:
     def interrupt_call(self, limit_s: float) -> None:
         """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
         if not self._wait_ended(limit_s):
-            self.signal(signal.SIGTERM)
+            self.signal(LEAVE)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if its number is known and still its own."""

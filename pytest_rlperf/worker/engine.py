@@ -7,11 +7,10 @@ import functools
 import gc
 import os
 import random
+import signal
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from json import dumps
 from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
@@ -30,6 +29,7 @@ from pytest_rlperf.reach.footprint import footprint
 from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import LoadedFiles, Observer
 from pytest_rlperf.spawn.cpus import usable_cpus
+from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import library_variables
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.worker.counting import count
@@ -106,9 +106,14 @@ class Engine:
             self._observer.go_on()
 
     def _leave_copies(self) -> None:
-        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
-        if not self.connection.closed and getpid() != self._owner:
-            self.connection.close()
+        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it.
+
+        The run's signal is not for the copy.
+        """
+        if getpid() != self._owner:
+            signal.signal(LEAVE, signal.SIG_DFL)
+            if not self.connection.closed:
+                self.connection.close()
 
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every random generator that is loaded."""
@@ -203,14 +208,10 @@ class Engine:
         """Return the context in which this process forks for the run, not for a test."""
         return contextlib.nullcontext() if self._observer is None else self._observer.own_fork()
 
-    def shown(self, text: str, write: Callable[[str], str] = repr) -> str:
-        """Return a text for the user, whose files it names by their own places; ``write`` is json.dumps for JSON."""
+    def shown(self, text: str) -> str:
+        """Return a text for the user, whose files it names by their own places."""
         tree, top = self._start.tree, self._start.top
-        if not tree or not top:
-            return text
-        if write is dumps:
-            tree, top = (write(place)[1:-1] for place in (tree, top))
-        return text.replace(tree, top)
+        return text.replace(tree, top) if tree and top else text
 
     def send(self, message: wire.FromWorker) -> None:
         """Send a message to the run."""

@@ -19,8 +19,8 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Generator
-from json import dumps, loads
+from collections.abc import Callable, Generator
+from json import loads
 from multiprocessing.connection import Connection
 from os import _exit
 from pathlib import Path
@@ -38,6 +38,7 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
 from pytest_rlperf.reach.recorder import FunctionRecorder
 from pytest_rlperf.sides.observer import Observer
+from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import (
     fault_of_forks,
     fork,
@@ -48,19 +49,21 @@ from pytest_rlperf.spawn.preload import (
 )
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.worker.engine import Engine
+from pytest_rlperf.worker.missing import lacks_name
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
-# A user's time limit is for the test, not for measuring it.
+# A user's time limit is for the test, not for measuring it. They are known by their modules: -p names them so.
 _DROPPED = {
-    "timeout": "timeout(timeout): limit the time of a test; ignored while measuring",
-    "rerunfailures": "flaky: rerun on failure; ignored while measuring",
-    "randomly": None,
+    "pytest_timeout": "timeout(timeout): limit the time of a test; ignored while measuring",
+    "pytest_rerunfailures": "flaky: rerun on failure; ignored while measuring",
+    "pytest_retry.retry_plugin": "flaky: rerun on failure; ignored while measuring",
+    "flaky.flaky_pytest_plugin": "flaky: rerun on failure; ignored while measuring",
+    "pytest_randomly": None,
     "pytest_forked": None,
 }
 # What tests replace is for what they measure.
 _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
-_NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, wire.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 
 
@@ -71,6 +74,7 @@ class Session:
         self._start = start
         self._began_s = began_s
         self._engine = engine
+        self._patterns: tuple[str, ...] = ()
         self._errors: dict[str, str] = {}
         self._items: dict[str, pytest.Item] = {}
         self._reporting = False
@@ -83,6 +87,7 @@ class Session:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Keep the terminal's formatting, which assertion messages use, and write to nowhere."""
         self._config = config
+        self._patterns = tuple(config.getini("python_files"))
         if config.pluginmanager.get_plugin("terminalreporter") is not None:
             writer = config.get_terminal_writer()
             writer._file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
@@ -127,7 +132,7 @@ class Session:
         cause = failure.cause
         trace = "".join(traceback.format_exception(cause))
         self._errors = {"conftest.py": f"{failure.path}: {type(cause).__name__}: {cause}\n{trace}"}
-        self._nameless = set(self._errors) if isinstance(cause, _NO_SUCH_NAME) else set()
+        self._nameless = set(self._errors) if lacks_name(cause, self._is_of_tests) else set()
         self._serve(None)
 
     def _serve(self, session: pytest.Session | None) -> None:
@@ -173,6 +178,7 @@ class Session:
             return
         self._is_copy = True
         os.setsid()  # what it starts ends with it
+        _leave_by_signal()
         self._engine.move(Connection(descriptor), scratch)
         _be_a_process_of_its_own(None if session is None else session.config, scratch)
         self._engine.send(wire.Started())
@@ -212,7 +218,7 @@ class Session:
         return self._engine.shown(_encodable(text))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
-        """Remember tests that failed because a name is missing: on a side with older code the test is not to blame.
+        """Remember tests that failed for want of a name that they ask for: older code is none to compare with.
 
         And whether a test failed by what stands in its file: what it gave its fixture, or a fixture that it lacks.
         """
@@ -220,8 +226,16 @@ class Session:
         is_of_arguments = isinstance(error, ComponentError) and error.is_certain
         self._is_certain |= is_of_arguments or isinstance(error, pytest.FixtureLookupError)
         # Collecting a module wraps the error of its import.
-        if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
+        if error is not None and any(lacks_name(each, self._is_of_tests) for each in (error, error.__cause__)):
             self._nameless.add(node.nodeid)
+
+    def _is_of_tests(self, file: str) -> bool:
+        """Whether a file is of tests, and so today's on every side."""
+        from pytest_rlperf.sides.trees import TestFiles  # for a test that fails alone
+
+        tree = self._start.tree
+        tests = TestFiles(frozenset(os.path.relpath(each, tree) for each in self._start.files), self._patterns, None)
+        return Path(file).is_relative_to(tree) and tests.cover(os.path.relpath(file, tree))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -239,7 +253,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            self._engine.send(wire.Reported(self._engine.shown(dumps(data, default=str, skipkeys=True), dumps)))
+            self._engine.send(wire.Reported.of(_in_texts(data, self._engine.shown)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -259,6 +273,11 @@ class Session:
                 location=location,
             ),
         )
+
+
+def _leave_by_signal() -> None:
+    """Have the signal of the run, or of the guardian of a run that is gone, end this process with all teardowns."""
+    signal.signal(LEAVE, lambda *_: sys.exit(1))
 
 
 def _collect_before_the_end() -> None:
@@ -327,6 +346,18 @@ def _collision(error: BaseException) -> wire.Collision | None:
     return None
 
 
+def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value of a report with all of its texts changed, those within containers too."""
+    kind = type(value)
+    if kind is str:
+        return change(value)
+    if kind in (list, tuple, set, frozenset):
+        return kind(_in_texts(member, change) for member in value)
+    if kind is dict:
+        return {_in_texts(key, change): _in_texts(member, change) for key, member in value.items()}
+    return value
+
+
 def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -339,22 +370,29 @@ def _text(report: pytest.TestReport | None) -> str:
     return report.longreprtext
 
 
+class _Input(dict[str, Any]):
+    """What a worker is told: of what a plugin's half in a controller of pytest-xdist's would add, nothing."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
 def _prepare(start: wire.TemplateSettings) -> pytest.Config:
     """Return the user's own configuration, without the settings that are for the run alone."""
     config = _prepareconfig(list(start.args))
     for settings in ("_inicfg", "inicfg"):  # the second before pytest 9; now it is deprecated
         # A measured test is open for longer than its own code runs.
         vars(config).get(settings, {}).pop("faulthandler_timeout", None)
-    for name, marker in _DROPPED.items():
-        if config.pluginmanager.unregister(name=name) is not None and marker is not None:
-            config.addinivalue_line("markers", marker)
-    # Plugins look for this attribute to find out that their process reports to another.
-    config.workerinput = {  # type: ignore[attr-defined]
-        "workerid": f"rlperf{start.number}",
-        "workercount": 1,
-        "testrunuid": "rlperf",
-        "mainargv": sys.argv,
-    }
+    for plugin in list(config.pluginmanager.get_plugins()):
+        name = getattr(plugin, "__name__", "")
+        if name in _DROPPED:
+            config.pluginmanager.unregister(plugin)
+            if (marker := _DROPPED[name]) is not None:
+                config.addinivalue_line("markers", marker)
+    # Plugins, pytest's own among them, look for this attribute to find out that their process reports to another.
+    config.workerinput = _Input(  # type: ignore[attr-defined]
+        workerid=f"rlperf{start.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
+    )
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.args = list(start.files)
     for name, value in _overrides(start).items():
@@ -416,8 +454,7 @@ def main(
     if forked:
         wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
-    # The guardian of a run that is gone sends it: the process ends with all teardowns.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    _leave_by_signal()
     began_s = monotonic()
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))

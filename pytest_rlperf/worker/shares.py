@@ -115,8 +115,8 @@ def is_environment(kind: type) -> bool:
     if any(base.__name__ == "EnvBase" for base in kind.__mro__):
         return True
     for step, reset in (("step", "reset"), ("step_all", "reset_all")):
-        function = inspect.unwrap(getattr(kind, step, None) or _nothing)
-        if hasattr(kind, reset) and isinstance(function, FunctionType):
+        function = inspect.unwrap(getattr(kind, step, _nothing))
+        if callable(getattr(kind, reset, None)) and isinstance(function, FunctionType):
             code = function.__code__
             if any(name.startswith("action") for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
                 return True
@@ -250,7 +250,7 @@ def shares(
 def refuse_company() -> None:
     """Raise ProfilerBusyError where this thread is traced or profiled already."""
     hooks = [hook for hook in (sys.gettrace(), sys.getprofile()) if hook is not None]
-    names = [getattr(hook, "__qualname__", None) or type(hook).__qualname__ for hook in hooks]
+    names = [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks]
     if sys.version_info >= (3, 12):
         tool = sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
         names += [tool] if tool is not None else []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.checks import leaves
+from pytest_rlperf.components.checks import attribute, leaves
 from pytest_rlperf.components.contracts import (
     ACTIONS,
     Cuts,
@@ -78,7 +78,7 @@ def _batches_of_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
     if kind == "box":
         shape = (num_envs, *space["shape"])
         return [generator.uniform(space["low"], space["high"], shape).astype(np.float32) for _ in range(ACTIONS)]
-    if not hasattr(space, "sample"):
+    if not callable(attribute(space, "sample")):
         raise ComponentError(f"the env's action_space is {space!r:.60}, expected a space to draw actions from")
     return [batch.tolist() if hasattr(space, "n") else batch for batch in draw_actions(space, num_envs, seed)]
 

@@ -11,6 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from pytest_rlperf.components.checks import attribute
 from pytest_rlperf.components.contracts import (
     ACTIONS,
     ENV_STEP,
@@ -264,7 +265,7 @@ def _check_collector(collector: BaseCollector, n_steps: int) -> None:
             "time for: make it with total_frames=-1"
         )
     for option in ("replay_buffer", "trajs_per_batch", "split_trajs", "init_random_frames"):
-        if getattr(collector, option, None):
+        if getattr(collector, option, None) not in (None, False, 0):  # a buffer that is empty yet is false
             raise ComponentError(f"the {name} has {option}, so a call is no rollout of its policy: make it without")
     if n_steps != collector.frames_per_batch:
         raise ComponentError(
@@ -286,7 +287,7 @@ def _check_policy(collector: Collector, rollout: Any) -> None:
             "the rollout has no log-probabilities, which PPO needs of its policy: "
             "ProbabilisticActor(…, return_log_prob=True)"
         )
-    if not hasattr(policy, "get_dist"):
+    if not callable(attribute(policy, "get_dist")):
         return
     device = next((parameter.device for parameter in policy.parameters()), None)
     frames = rollout.copy() if device is None else rollout.to(device)
