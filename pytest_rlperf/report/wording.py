@@ -445,10 +445,10 @@ def _untested_text(note: notes.Untested) -> str:
     names = _first_few([_untested_name(part) for part in note.parts])
     call = f"{functions[0]}(…)" if functions else "…"
     unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
-    verb = "is" if len(note.parts) == 1 else "are"
+    verb = "was" if len(note.parts) == 1 else "were"
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     return (
-        f"{len(note.parts)} of {units.counted(note.changed, kind)} {verb} run by no test here"
+        f"{len(note.parts)} of {units.counted(note.changed, kind)} {verb} seen to run in no test here"
         f"{unless}: {names}; a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
         f"{see('writing-tests.md')}"
     )
