@@ -12,7 +12,7 @@ from typing import Any
 import builders
 import msgspec
 import pytest
-from fake_drivers import FakeDriver, FakeGuardian, all_of, carried_out, collected, fake_processes, usual
+from fake_drivers import FakeDriver, FakeGuardian, all_of, carried_out, checked, collected, fake_processes, usual
 from wording import Wording
 
 from pytest_rlperf import wire
@@ -144,6 +144,41 @@ def test_a_driver_whose_test_is_broken_off_is_anothers(pool: Pool) -> None:
     (left,) = pool.known.drivers
     pool.lease(of=drivers)  # while which it has collected
     assert pool.lease(of=drivers) is left
+
+
+def test_a_driver_ends_where_nobody_learns_what_it_imports(pool: Pool) -> None:
+    """Whoever was to have it is broken off while its templates import; no test has it after that."""
+    driver = pool.lease()
+    pool.drivers.give_back(driver)
+    pool.drivers.learn(checked(imported=["scipy"]), checked())
+    pool.known.answer = lambda driver, order: wire.Step("importing")
+    pool.run(break_off(pool.drivers.lease()))
+    assert not driver.is_taken
+    assert [type(order) for order in driver.orders] == [wire.ImportAll]
+    driver.say(wire.Answer(1, []))
+    pool.known.answer = lambda driver, order: []
+    assert driver not in [pool.lease(), pool.lease()]
+    assert not driver.alive or driver.is_ended
+
+
+def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
+    """Those that collect, and those that have collected and wait until no others do."""
+    pool.known.collected = lambda settings: None if settings.observes and not settings.number else collected(settings)
+
+    def tests() -> Steps[None]:
+        jobs: list[Job[Any]] = []
+        for _ in range(2):
+            jobs.append((yield Begin(pool.drivers.lease_observers())))
+        yield from pool.drivers.lease()
+        yield from pool.drivers.lease()
+        for job in jobs:
+            job.close()
+
+    pool.run(tests())
+    collecting, waiting = (driver for driver in pool.known.drivers if driver.settings.templates[0].observes)
+    assert (collecting.is_awaited, waiting.is_awaited) == (True, False)
+    assert (collecting.is_taken, waiting.is_taken) == (False, False)
+    assert pool.lease(observes=True) is waiting
 
 
 # --------------------------------------------------------------------------- what they begin with

@@ -188,6 +188,38 @@ def test_a_process_that_says_nothing_is_overdue() -> None:
     assert [slow.is_gone, chatty.is_gone, other.is_gone] == [True, True, False]
 
 
+def test_an_answer_that_has_come_saves_its_process() -> None:
+    """However late this process reads it, and whatever came before it: another job may have taken its time."""
+    late, never = Process("?", "?", "in time"), Process("?", "?")
+    loop = Loop(None, late, never)
+
+    def busy() -> Steps[str]:
+        yield from ()
+        loop.clock.now += 1000.0
+        return "busy"
+
+    found = loop.run(wait_for(late, 15.0), wait_for(never, 15.0), busy())
+    assert [str(each) for each in found] == ["in time", "after 15 s", "busy"]
+    assert (late.is_gone, never.is_gone) == (False, True)
+
+
+def test_a_process_that_never_stops_talking_is_overdue() -> None:
+    """Others have their turn meanwhile."""
+
+    class Talking(Process):
+        def read(self) -> object:
+            self.say("?")
+            return super().read()
+
+    def tick() -> None:
+        loop.clock.now += 10.0
+
+    talking, other = Talking("?"), Process("said")
+    loop = Loop(None, talking, other)
+    loop.at_tick = tick
+    assert [str(each) for each in loop.run(wait_for(talking, 15.0), wait_for(other))] == ["after 15 s", "said"]
+
+
 def test_a_job_begins_others_at_once() -> None:
     """Each runs until it waits before the one that began it goes on; those that are done are told of at once."""
     process = Process("done")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -183,15 +184,23 @@ class Drivers:
         """
         while True:
             driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
-            if observes or not driver.forks or (yield from self._has_imported(driver)):
-                return driver
+            with self._giving_back(driver):
+                if observes or not driver.forks or (yield from self._has_imported(driver)):
+                    return driver
 
     def lease_observers(self) -> Steps[Driver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
         job: Job[Driver] = yield Begin(self.lease(observes=True))
         self._leases.append(job)
-        while under_way := [each for each in self._leases if not each.is_done]:
-            yield Ended(under_way)
+        try:
+            while under_way := [each for each in self._leases if not each.is_done]:
+                yield Ended(under_way)
+        except GeneratorExit:
+            with contextlib.suppress(LostError):
+                if job.is_done:
+                    self.give_back(job.outcome())
+            job.close()
+            raise
         return job.outcome()
 
     def learn(self, *checked: wire.Checked) -> None:
@@ -214,6 +223,9 @@ class Drivers:
             dirty: list[str] = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
         except LostError:
             dirty = [name for names in more for name in names]
+        except GeneratorExit:
+            driver.is_worn = True  # nobody learns whether it should have imported them
+            raise
         if not dirty:
             return True
         self._left_out.update(dirty)
@@ -235,6 +247,15 @@ class Drivers:
                 driver.is_taken = True
                 return driver
         return (yield from self._started(server, width, observes=observes))
+
+    @contextlib.contextmanager
+    def _giving_back(self, driver: Driver) -> Iterator[None]:
+        """Give a driver back where it turns out to be of no use, or whoever waits for it is broken off."""
+        try:
+            yield
+        except BaseException:
+            self.give_back(driver)
+            raise
 
     def give_back(self, driver: Driver) -> None:
         """Let other tests use a driver, whose test is over or leaves it."""
@@ -278,16 +299,13 @@ class Drivers:
 
     def _collect(self, driver: Driver) -> Steps[None]:
         """Wait until a driver's templates have collected; LostError where one cannot, which ends the driver."""
-        try:
-            yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
-        except LostError:
-            driver.is_taken = False
-            if driver.alive:
-                driver.start_ending(0)
-            raise
-        except GeneratorExit:  # another test may have it
-            driver.is_taken = False
-            raise
+        with self._giving_back(driver):
+            try:
+                yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
+            except LostError:
+                if driver.alive:
+                    driver.start_ending(0)
+                raise
 
     def _next_number(self, server: int | None, *, observes: bool) -> int:
         used = {
@@ -318,8 +336,7 @@ class Drivers:
         if fault:
             self._fall_back(fault)
         if self.fresh and driver is not None:
-            driver.is_taken = False
-            self._retire()
+            self.give_back(driver)
         return None if self.fresh else driver
 
     def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> Driver:

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
+_AT_ONCE = 1000  # messages of one process: a connection holds fewer
 
 
 class Endpoint(Protocol):
@@ -243,13 +244,25 @@ class Schedule:
         for connection in ready:
             process = processes[connection]  # type: ignore[index]
             job = waiting.get(id(process))
-            try:
-                reply, error = process.read(), None
-            except Exception as raised:
-                reply, error = None, raised
+            reply, error = _said_by(process)
             if job is not None and not job.is_done and (reply is not None or error is not None):
                 del waiting[id(process)]
                 self._resume(job, reply, error)
         for job in waiting.values():
             if not job.is_done and isinstance(job.wants, Reply) and job.due_s <= self._clock():
                 self._resume(job, error=job.wants.process.overdue(job.wants.limit_s))
+
+
+def _said_by(process: Endpoint) -> tuple[object, Exception | None]:
+    """Read what a process has said by now, up to its reply or its error: a reply that has come saves the process.
+
+    One that says more and more is read again later, once others have had their turn.
+    """
+    for _ in range(_AT_ONCE):
+        try:
+            reply = process.read()
+        except Exception as raised:
+            return None, raised
+        if reply is not None or process.connection.closed or not process.connection.poll():
+            return reply, None
+    return None, None
