@@ -9,7 +9,7 @@ A *run* has *drivers*, and a driver has the *workers* of one test. An order is a
 |---|---|
 | run → preload server | ``Load`` → ``Imported``; ``ForkDriver``, and the driver's connection |
 | run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Lost``, ``Left`` or ``Broken``; ``End`` |
-| driver → run | ``Collected`` once; reports of the test between answers, and ``Step`` |
+| driver → run | ``Collected`` once; reports of the test between answers, ``Step``, and ``Waiting`` |
 | driver → template | ``Import``; ``Fork``, and the worker's connection; ``Reap``; ``Quit`` |
 | driver → worker | ``Run``, orders each → ``Answer``, ``Leave``, ``Quit`` |
 | worker → driver | ``Started``, ``Ready``, reports, ``Called``, answers, ``Done`` |
@@ -637,6 +637,10 @@ class Step(Message, frozen=True):
     text: str
 
 
+class Waiting(Message, frozen=True):
+    """The driver goes on: it waits for one of its workers, and says so from time to time."""
+
+
 class Lost(Message, frozen=True):
     """A worker or template is lost, so that the order of this number cannot be carried out.
 
@@ -669,7 +673,7 @@ class Broken(Message, frozen=True):
     text: str
 
 
-FromDriver: TypeAlias = Collected | Reported | Warned | Step | Answer | Lost | Left | Broken
+FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Lost | Left | Broken
 ToLoader: TypeAlias = Load | ForkDriver
 
 

@@ -73,7 +73,7 @@ class FakeGuardian(Guardian):
 
     A driver's templates have ``collected``, or one is lost, or they go on; and it gives an ``answer``: its value, a
     message, or bytes.
-    A server has ``imported`` what it was to load; where it is ``lost_at`` a message, it dies.
+    A server has ``imported`` what it was to load, or goes on; where it is ``lost_at`` a message, it dies.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -83,7 +83,7 @@ class FakeGuardian(Guardian):
         self.servers: list[FakeServer] = []
         self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Lost | None] = collected
         self.answer: Callable[[FakeDriver, wire.Order], object] = usual
-        self.imported: Callable[[wire.Load], wire.Imported] = lambda load: wire.Imported(None)
+        self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported(None)
         self.lost_at: type[wire.Message] | None = None
 
 
@@ -161,7 +161,8 @@ class FakeServer(PreloadServer):
             self.forked.append(message.settings)
         elif isinstance(message, wire.Load):
             self.loaded.append(message)
-            wire.send(self._there, self._known.imported(message))
+            if (found := self._known.imported(message)) is not None:
+                wire.send(self._there, found)
 
 
 def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = True) -> tuple[Processes, FakeGuardian]:

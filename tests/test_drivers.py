@@ -320,6 +320,15 @@ def test_pairs_that_find_out_at_once_end_no_new_interpreters(pool: Pool, known: 
     assert pool.lease() in drivers
 
 
+def test_nobody_waits_for_a_server_that_is_of_no_use_any_more(pool: Pool) -> None:
+    """Another pair has found out that copies do not work while this one's server imports."""
+    pool.known.imported = lambda load: wire.Imported(None) if len(pool.known.servers) == 1 else None
+    pool.known.collected = faulty
+    drivers = pool.run(pool.drivers.lease(), pool.drivers.lease(server=1))
+    assert [driver.forks for driver in drivers] == [False, False]
+    assert [server.alive for server in pool.known.servers] == [False, False]
+
+
 def test_a_server_leaves_out_what_each_side_has_for_itself(pool: Pool) -> None:
     """What wants a package of a side or code of the tree: it is started anew without that."""
     pool.known.imported = lambda load: wire.Imported("dirt.a" if "dirt.a" in load.modules else None)

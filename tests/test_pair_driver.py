@@ -174,9 +174,24 @@ def test_a_worker_is_kept_for_what_it_has_set_up(tmp_path: Path, setup_s: float,
     template = FakeTemplate("head", tmp_path, forks=forks)
     worker = template.lease()
     worker.shared_setup_s = setup_s
-    template.give_back(worker)
+    module.give_back([worker])
     assert worker.alive is is_kept
     assert (template.lease() is worker) is is_kept
+
+
+def test_a_driver_that_waits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From time to time, so that the run can tell it from one that was stopped."""
+    monkeypatch.setattr("pytest_rlperf.spawn.process._TELL_S", -1.0)
+    assert Served(tmp_path, OPEN).serve().count(wire.Waiting()) >= 2
+
+
+def test_workers_that_hang_at_their_end_take_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are told to end before any is waited for."""
+    steps: list[str] = []
+    monkeypatch.setattr(FakeWorker, "start_quitting", lambda worker: steps.append("told"))
+    monkeypatch.setattr(FakeWorker, "end", lambda worker, limit_s: steps.append("waited for"))
+    module.give_back([FakeTemplate(name, tmp_path).lease() for name in ("base", "head", "head 1")])
+    assert steps == ["told"] * 3 + ["waited for"] * 3
 
 
 @pytest.mark.parametrize("last_first", [False, True])

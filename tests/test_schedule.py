@@ -61,8 +61,9 @@ class Process:
     It is waited for until it is overdue, and then it is gone.
     """
 
-    def __init__(self, *messages: object) -> None:
+    def __init__(self, *messages: object, silence_s: float = math.inf) -> None:
         self.connection, self._there = Pipe()
+        self.silence_s = silence_s
         self.is_gone = False
         for message in messages:
             self.say(message)
@@ -75,6 +76,9 @@ class Process:
         if isinstance(message, Exception):
             raise message
         return None if message == "?" else message
+
+    def ended(self) -> Exception:
+        return ConnectionError("ended")
 
     def overdue(self, limit_s: float) -> Exception:
         self.is_gone = True
@@ -186,6 +190,36 @@ def test_a_process_that_says_nothing_is_overdue() -> None:
     found = loop.run(wait_for(slow, 15.0), wait_for(chatty, 35.0), wait_for(other, 60.0))
     assert [str(each) for each in found] == ["after 15 s", "after 35 s", "in time"]
     assert [slow.is_gone, chatty.is_gone, other.is_gone] == [True, True, False]
+
+
+def test_a_process_that_says_nothing_for_long_is_overdue() -> None:
+    """Whatever its limit is; but not where this process was stopped meanwhile."""
+    stopped, working = Process(silence_s=15.0), Process(silence_s=15.0)
+    loop = Loop(None, stopped, working)
+
+    def tick() -> None:
+        loop.clock.now += 1000.0 if loop.clock.now == 4.0 else 4.0
+        working.say("?" if loop.clock.now < 1100.0 else "said")
+
+    loop.at_tick = tick
+    found = loop.run(wait_for(stopped, 5000.0), wait_for(working, 5000.0))
+    assert [str(each) for each in found] == ["after 15 s", "said"]
+    assert 1008.0 < loop.clock.now < 1200.0
+
+
+def test_whoever_waits_for_an_ended_process_learns_it_at_once() -> None:
+    """Another job may have ended it."""
+    ended = Process()
+    loop = Loop(None, ended)
+
+    def end() -> Steps[None]:
+        yield from ()
+        ended.connection.close()
+        ended.is_gone = True
+
+    found = loop.run(wait_for(ended), end())
+    assert [str(each) for each in found] == ["ended", "None"]
+    assert loop.clock.now == 0.0
 
 
 def test_an_answer_that_has_come_saves_its_process() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from pytest_rlperf import wire
 from pytest_rlperf.pair.counting import count_in
 from pytest_rlperf.pair.one_side import measure_one_side
-from pytest_rlperf.pair.processes import LeftEarlyError, Template, Worker, check, end_all, wait_all
+from pytest_rlperf.pair.processes import LeftEarlyError, Template, Worker, check, end_all, give_back, wait_all
 from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.spawn.connections import limited
 from pytest_rlperf.spawn.guardian import Guardian
@@ -200,9 +200,7 @@ class Driver:
         else:
             left = wire.LeftAll(done)
         staying = [] if not left.lost or left.is_reporter or reporter is None else [reporter]
-        for worker in self._in_turn:
-            if worker not in staying:
-                worker.template.give_back(worker)
+        give_back([worker for worker in self._in_turn if worker not in staying])
         self._in_turn, self._pair = staying, None
         return left
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, L
 from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_flags, popen, sender_of
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.process import Process, ProcessLostError
+from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process, ProcessLostError
 
 FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
 PATIENCE_S = 120.0  # beyond all that a driver waits for itself
@@ -38,6 +39,7 @@ class Endpoint(Process):
     """A process that the run's loop waits for."""
 
     is_awaited = False
+    silence_s = math.inf
 
     def lost(self, text: str) -> ProcessLostError:
         """Return the error of a process that is of no use any more."""
@@ -64,6 +66,10 @@ class Endpoint(Process):
             raise self.gone(self.unreadable(unreadable)) from None
         except (EOFError, OSError):
             raise self.gone(self.lost(self.how_it_ended())) from None
+
+    def ended(self) -> Exception:
+        """Return the error of a process that this one has ended while a job waited for it."""
+        return self.gone(self.lost(f"{self.name} was ended"))
 
     def overdue(self, limit_s: float) -> Exception:
         """End the process, which has not answered within ``limit_s``, and return the error."""
@@ -163,6 +169,7 @@ class Driver(Endpoint):
 
     def read(self) -> Any:
         """Return the value that answers the last order, or raise what kept it from being carried out."""
+        self.silence_s = SILENCE_MOST_S  # it has begun
         if not self.pid and (pid := sender_of(self.connection)) and self.guardian.owns(pid):
             self.is_known_as(pid)
         if self.quit_s is not None:

@@ -14,16 +14,21 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
+_TURN_MOST_S = 5.0  # a turn that took longer, or in which this process was stopped, shows no silence of others
 _AT_ONCE = 1000  # messages of one process: a connection holds fewer
 
 
 class Endpoint(Protocol):
-    """A process that is waited for."""
+    """A process that is waited for, and that says something every ``silence_s`` at the latest."""
 
     connection: Connection
+    silence_s: float
 
     def read(self) -> object:
         """Read a message that has begun to come; return it where it ends the waiting, else None, or raise an error."""
+
+    def ended(self) -> Exception:
+        """Return the error of a process that was ended while a job waited for it."""
 
     def overdue(self, limit_s: float) -> Exception:
         """End the process, which has not answered within ``limit_s``, and return the error."""
@@ -72,7 +77,7 @@ class Job(Generic[T]):
         self._lanes = lanes
         self.wants: Request | None = None
         self.is_done = False
-        self.due_s = 0.0
+        self.due_s = self.silent_s = 0.0
         self._result: T | None = None
         self._error: BaseException | None = None
 
@@ -183,6 +188,7 @@ class Schedule:
         self._tick = tick
         self._clock = clock
         self._jobs: list[Job[Any]] = []
+        self._listened_s = clock()
 
     def run(self, steps: Steps[T]) -> T:
         """Run a job, and all those that it begins, until it is done; the others are broken off."""
@@ -209,7 +215,7 @@ class Schedule:
         if isinstance(job.wants, Lane):
             self.lanes.want(job.wants)
         elif isinstance(job.wants, Reply):
-            job.due_s = self._clock() + job.wants.limit_s
+            job.due_s, job.silent_s = self._clock() + job.wants.limit_s, 0.0
 
     def _turn(self) -> None:
         """Resume the jobs that can go on; where none can, wait for a process."""
@@ -240,17 +246,37 @@ class Schedule:
         waiting = {id(job.wants.process): job for job in self._jobs if isinstance(job.wants, Reply)}
         processes = {process.connection: process for process in self._awaited()}
         left_s = [job.due_s - self._clock() for job in waiting.values()]
+        turn_s = min(self._clock() - self._listened_s, _TURN_MOST_S)
+        self._listened_s = self._clock()
+        for each in waiting.values():
+            each.silent_s += turn_s
         ready = wait(list(processes), max(0.0, min([_REFRESH_S, *left_s])))
         for connection in ready:
             process = processes[connection]  # type: ignore[index]
             job = waiting.get(id(process))
             reply, error = _said_by(process)
-            if job is not None and not job.is_done and (reply is not None or error is not None):
+            if job is None or job.is_done:
+                continue
+            job.silent_s = 0.0
+            if reply is not None or error is not None:
                 del waiting[id(process)]
                 self._resume(job, reply, error)
-        for job in waiting.values():
-            if not job.is_done and isinstance(job.wants, Reply) and job.due_s <= self._clock():
-                self._resume(job, error=job.wants.process.overdue(job.wants.limit_s))
+        for each in waiting.values():
+            if (
+                not each.is_done
+                and isinstance(each.wants, Reply)
+                and (fault := self._fault(each, each.wants)) is not None
+            ):
+                self._resume(each, error=fault)
+
+    def _fault(self, job: Job[Any], wants: Reply) -> Exception | None:
+        """Return why a process that a job waits for will not answer; None where it may."""
+        process = wants.process
+        if process.connection.closed:
+            return process.ended()
+        if job.due_s <= self._clock():
+            return process.overdue(wants.limit_s)
+        return process.overdue(process.silence_s) if job.silent_s >= process.silence_s else None
 
 
 def _said_by(process: Endpoint) -> tuple[object, Exception | None]:
