@@ -242,6 +242,26 @@ def test_a_verdict_needs_no_more_pairs(tmp_path: Path, monkeypatch: pytest.Monke
     compared.end()
 
 
+@pytest.mark.parametrize("pairs", [(3, 10), (20, 30)])
+@pytest.mark.parametrize(("lanes", "pairs_most"), [(2, 4), (64, 4), (64, 16)])
+def test_few_pairs_of_a_test_begin_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int, pairs_most: int, pairs: tuple[int, int]
+) -> None:
+    """However many lanes there are; in all no more than there may be, and one that confirms."""
+    compared = Compared(tmp_path, monkeypatch, Lanes(lanes, tuple(range(lanes)), pairs_most))
+    compared.find, compared.test.policy = lambda number: 0.2 * (-1) ** number, Policy(pairs=pairs)
+    at_once: list[int] = []
+
+    def note(driver: FakeDriver, order: wire.Order) -> None:
+        last = [each.orders[-1] for each in compared.drivers[1:] if each.orders]  # the first pair stays until the end
+        at_once.append(sum(isinstance(each, wire.WarmAll | wire.TakePair) for each in last))
+
+    compared.answer = note
+    _, live, _ = compared.compare()
+    assert max(at_once) <= min(lanes, pairs_most)
+    assert pairs[0] <= len(live.pairs) <= pairs[1] + 1
+
+
 @pytest.mark.parametrize(("head_s", "pairs"), [(0.1, 0), (5.0, first_call.START_UPS), (0.5, 1)])
 def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, head_s: float, pairs: int) -> None:
     """As many as have to agree, each of new processes; the first that is not slow is enough."""

@@ -12,10 +12,13 @@ from typing import Any
 import builders
 import pytest
 
+from pytest_rlperf.model.notes import ShortOfMemory
 from pytest_rlperf.options import read_config
+from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.budget import Budget
 from pytest_rlperf.run.lanes import count_lanes
 from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lane, Lanes, Reply, Schedule, Steps
+from pytest_rlperf.spawn.memory import free_bytes as free_memory
 
 
 def machine(root: Path, siblings: dict[int, str], quota: str | None = None) -> tuple[Path, Path]:
@@ -355,6 +358,42 @@ def test_lanes_take_turns_on_the_cpus() -> None:
     assert loop.run(*(loop.hold("", 0) for _ in range(4))) == [4, 7, 9, 4]
     assert unplaced.run(unplaced.hold("", 0)) == [None]
     assert (loop.lanes.has_cpus, unplaced.lanes.has_cpus) == (True, False)
+
+
+@pytest.mark.parametrize(("free_bytes", "lanes"), [(None, 4), (2 * 300, 3), (299, 1), (9000, 8)])
+def test_pairs_have_lanes_for_which_memory_has_room(free_bytes: int | None, lanes: int) -> None:
+    """As many as of one test until it is known what a pair takes; one at least, and all to work of many threads."""
+    loop = Loop(Lanes(8, range(8)))
+    if free_bytes is not None:
+        loop.lanes.fit(300, free_bytes)
+    loop.run(*(loop.hold("begins", test) for test in range(9)), loop.hold("wide", 9, whole=True))
+    assert next(number for number, entry in enumerate(loop.log) if entry.endswith("leaves")) == lanes
+    assert loop.log[-2:] == ["wide", "wide leaves"]
+    assert loop.lanes.free == lanes
+
+
+@pytest.mark.parametrize(
+    ("files", "free_bytes"),
+    [
+        ({"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 600\nfile 100\nfile_dirty 7"}, 400),
+        ({"memory.max": "1000", "memory.current": "1200", "memory.stat": ""}, 0),
+        ({"memory.max": "max", "memory.current": "700", "memory.stat": "file 0"}, None),
+        ({}, None),
+    ],
+)
+def test_a_cgroup_limits_memory(tmp_path: Path, files: dict[str, str], free_bytes: int | None) -> None:
+    """Files that were read give way to processes; elsewhere what the machine has counts."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    found = free_memory(tmp_path)
+    assert found == free_bytes if free_bytes is not None else found > 1000
+
+
+@pytest.mark.parametrize(("lanes", "words"), [(1, "one pair at a time is"), (3, "3 pairs at a time are")])
+def test_memory_that_limits_the_lanes_is_named(lanes: int, words: str) -> None:
+    """With what a pair takes."""
+    (line,) = note_lines([ShortOfMemory(lanes, 8, 412_345_678)], verbose=False)
+    assert line == f"{words} measured, not 8: each takes 410 MB of memory, which has no room for more"
 
 
 def test_earlier_tests_come_first_and_their_earlier_pairs() -> None:

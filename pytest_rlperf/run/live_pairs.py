@@ -126,11 +126,16 @@ class LivePairs:
         return self._times.rare_calls()
 
     def _missing(self, running: int) -> int:
-        """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
-        least = self._test.policy.pairs[0] - self._begun
-        if least > 0 or running:
-            return max(0, least)
-        return self._times.begin(max(1, self._test.lanes.free))
+        """Return how many pairs to begin: the fewest, then one, or as many as lanes are idle; few at once.
+
+        One more than the most may be begun, as it may confirm.
+        """
+        (least, most), lanes = self._test.policy.pairs, self._test.lanes
+        if self._begun < least:
+            return max(0, min(least - self._begun, lanes.pairs_most - running))
+        if running:
+            return 0
+        return self._times.begin(max(1, min(lanes.free, lanes.pairs_most, most + 1 - self._begun)))
 
     def _server(self) -> int:
         """Return the number of the preload server for the next pair: a change is confirmed by the second one's."""

@@ -22,6 +22,7 @@ from pytest_rlperf.model.notes import (
     NotForked,
     Plan,
     RunProgress,
+    ShortOfMemory,
     ShortOfTime,
     TextNote,
 )
@@ -99,6 +100,8 @@ class TestLoop:
                 measure, observe = partial(self._compare, *known), partial(self._observe, *known)
             self._run_tests(session, measure, observe, processes)
             self.run_state.note(*map(NotForked, processes.not_forked()))
+            if self.lanes.pair_bytes is not None and self.lanes.room < self.lanes.count:
+                self.run_state.note(ShortOfMemory(self.lanes.room, self.lanes.count, self.lanes.pair_bytes))
             self.run_state.note_reach()
         except (SideError, BaselineError, LostError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
@@ -172,7 +175,7 @@ class TestLoop:
         """Observe as many tests at once as there are lanes."""
         waiting, jobs = [*tests], list[Job[None]]()
         while waiting or jobs:
-            while waiting and len(jobs) < self.lanes.count:
+            while waiting and len(jobs) < self.lanes.room:
                 self._current = waiting.pop(0)
                 jobs.append((yield Begin(self._watched(self._current, self._current.observe(observe)))))
             for job in (yield Ended(jobs)):
@@ -188,7 +191,7 @@ class TestLoop:
             reports = self._begin_report(test)
             while len(jobs) <= number or not jobs[number].is_done:
                 # With one lane a test begins when the one before it is reported: what it prints comes in its place.
-                while len(jobs) < len(tests) and sum(not job.is_done for job in jobs) < self.lanes.count:
+                while len(jobs) < len(tests) and sum(not job.is_done for job in jobs) < self.lanes.room:
                     if self.lanes.count == 1 and len(jobs) > number:
                         break
                     jobs.append((yield Begin(self._measure(tests[len(jobs)], measure, budget))))

@@ -16,6 +16,7 @@ from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps
 from pytest_rlperf.run.stopped import DriverLostError, LostError, StoppedError
+from pytest_rlperf.spawn.memory import free_bytes
 
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 _PATIENCE_LEAST_S = 10.0
@@ -137,6 +138,8 @@ class OnTest:
             reports=reports,
         )
         called: list[wire.Called] = yield from self.ask(driver, order, self.settings.setup_time_s)
+        if self.lanes.pair_bytes is None:
+            self.lanes.fit(driver.memory_bytes(), free_bytes())
         if reports:
             self.called = called[-1]
         return called

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
 _TURN_MOST_S = 5.0  # a turn that took longer, or in which this process was stopped, shows no silence of others
+PAIRS_MOST = 4  # of one test at once: more are begun in vain where the first of them decide
 _AT_ONCE = 1000  # messages of one process: a connection holds fewer
 
 
@@ -131,10 +132,15 @@ class Lanes:
 
     Earlier tests come first, and of one test the earlier pairs. ``cpus`` are those to choose from, none where the
     kernel places all work. Where there are more of them than lanes, they take turns: one may be slower for a while.
+    A test begins ``pairs_most`` at once. There is ``room`` for as many pairs in memory, of which each takes
+    ``pair_bytes``: for no more than one test's until that is known.
     """
 
-    def __init__(self, count: int, cpus: Collection[int]) -> None:
+    def __init__(self, count: int, cpus: Collection[int], pairs_most: int = PAIRS_MOST) -> None:
         self.count = count
+        self.pairs_most = min(count, pairs_most)
+        self.room = self.pairs_most
+        self.pair_bytes: int | None = None
         self.has_cpus = len(cpus) >= count
         self._cpus: list[int | None] = list(cpus) if self.has_cpus else [None] * count
         self._used = 0
@@ -144,7 +150,12 @@ class Lanes:
     @property
     def free(self) -> int:
         """How many lanes nobody has or waits for."""
-        return 0 if self._queue else self.count - self._used
+        return 0 if self._queue else max(0, self.room - self._used)
+
+    def fit(self, pair_bytes: int, free_bytes: int) -> None:
+        """Learn what a pair takes of memory, of which so much is free beside the first one."""
+        self.pair_bytes = pair_bytes
+        self.room = min(self.count, 1 + free_bytes // max(1, pair_bytes))
 
     def want(self, request: Lane) -> None:
         """Put a request into the queue."""
@@ -155,8 +166,8 @@ class Lanes:
         if not self._queue:
             return None
         first = min(self._queue)
-        width = self.count if first[3].whole else 1
-        if self._used + width > self.count:
+        width, most = (self.count, self.count) if first[3].whole else (1, self.room)
+        if self._used + width > most:
             return None
         self._queue.remove(first)
         self._used += width

@@ -191,13 +191,28 @@ class Process:
     def cpu_s(self) -> float:
         """Return the CPU seconds that the process and its children have used."""
         total_s = 0.0
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            for member in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    times = member.cpu_times()
-                    total_s += times.user + times.system
+        for member in self._members():
+            with contextlib.suppress(psutil.Error):
+                times = member.cpu_times()
+                total_s += times.user + times.system
         return total_s
+
+    def memory_bytes(self) -> int:
+        """Return the memory that the process and its children hold, of what they share with others their part."""
+        total = 0
+        for member in self._members():
+            with contextlib.suppress(psutil.Error):
+                held = member.memory_full_info()
+                total += getattr(held, "pss", held.uss)
+        return total
+
+    def _members(self) -> list[psutil.Process]:
+        """Return the process and its children, as far as the system shows them."""
+        try:
+            process = psutil.Process(self.pid)
+            return [process, *process.children(recursive=True)]
+        except psutil.Error:
+            return []
 
     def interrupt_call(self, limit_s: float) -> None:
         """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
