@@ -533,6 +533,12 @@ class GoOn(Order, frozen=True):
     seconds: float
 
 
+class MoveAll(Order, frozen=True):
+    """Keep on another CPU from now on those workers that have been kept on one."""
+
+    cpu: int
+
+
 class EndIdle(Order, frozen=True):
     """Return the CPU time that base and head have used since their pair was measured, over the time since then."""
 
@@ -613,6 +619,7 @@ DriverOrders: TypeAlias = (
     | WarmAll
     | TakePair
     | GoOn
+    | MoveAll
     | EndIdle
     | MeasureAlone
     | ObserveAll

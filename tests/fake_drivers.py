@@ -63,6 +63,8 @@ def usual(driver: FakeDriver, order: wire.Order) -> object:
             return wire.Taken(builders.pair(0.0), [], [None, None])
         case wire.EndIdle():
             return [0.0, 0.0]
+        case wire.MoveAll():
+            return None
         case wire.LeaveAll():
             return wire.LeftAll(None)
     raise AssertionError(order)

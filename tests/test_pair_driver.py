@@ -7,6 +7,7 @@ from json import loads
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import builders
@@ -100,7 +101,11 @@ class FakeWorker(Worker):
             return
         found = FakeWorker.reply(self, message)
         if isinstance(message, wire.Order) and found is not None and not isinstance(found, wire.Done):
-            found = wire.Answer(message.number, msgspec.to_builtins(found, str_keys=True, enc_hook=str))
+            found = (
+                found
+                if isinstance(found, wire.Answer)
+                else wire.Answer(message.number, msgspec.to_builtins(found, str_keys=True, enc_hook=str))
+            )
         if found is not None:
             self.say(found)
 
@@ -122,6 +127,8 @@ def usual(worker: FakeWorker, message: wire.Message) -> Any:
             return CHECKED
         case wire.Leave():
             return DONE
+        case wire.Place():
+            return wire.Answer(message.number)
     raise AssertionError(message)
 
 
@@ -212,6 +219,20 @@ def test_all_workers_set_up_before_any_is_waited_for(
     assert [(worker.name, worker.seed) for worker in served.workers] == [("base", 1), ("head", 2)]
     assert [type(message) for message in said] == [wire.Reported, wire.Answer, wire.Answer]
     assert value(said[1], OPEN) == [CALLED, CALLED]
+
+
+@pytest.mark.parametrize(("cpu", "moved"), [(4, [7]), (None, [])])
+def test_workers_that_have_a_cpu_go_to_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: int | None, moved: list[int]
+) -> None:
+    """Others stay where the kernel places them."""
+    orders = [wire.WarmAll(1.0, number=2), wire.TakePair(cpu, 1.0, 0.0, reads=False, number=3)]
+    served = Served(tmp_path, OPEN, *orders, wire.MoveAll(7, number=4))
+    pair = SimpleNamespace(warm_up=lambda order: None, take=lambda order: None)
+    monkeypatch.setattr("pytest_rlperf.pair.driver.Pair", lambda *workers, **settings: pair)
+    served.serve()
+    placed = [[order.cpus for order in worker.orders if isinstance(order, wire.Place)] for worker in served.workers]
+    assert placed == [[moved] * len(moved)] * 2
 
 
 @pytest.mark.parametrize("name", ["base", "head"])

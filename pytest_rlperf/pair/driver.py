@@ -46,6 +46,7 @@ class Driver:
         self._in_turn: list[Worker] = []  # the workers of the test, in the order in which they begin
         self._reporter: Worker | None = None
         self._pair: Pair | None = None
+        self._is_placed = False
 
     def serve(self) -> None:
         """Carry out the run's orders until it ends this process, or is gone."""
@@ -133,7 +134,12 @@ class Driver:
             case wire.WarmAll():
                 return self._warm(order)
             case wire.TakePair():
+                self._is_placed = order.cpu is not None
                 return self._warmed.take(order)
+            case wire.MoveAll(cpu):
+                for worker in self._workers if self._is_placed else ():
+                    worker.place([cpu])
+                return None
             case wire.GoOn(seconds):
                 return self._warmed.go_on(seconds)
             case wire.EndIdle():
@@ -154,7 +160,7 @@ class Driver:
 
     def _open(self, order: wire.Open) -> list[wire.Called]:
         """Bring the test to its call in a worker of each template; the workers set it up at the same time."""
-        self._pair, self._reporter, self._in_turn = None, None, []
+        self._pair, self._reporter, self._in_turn, self._is_placed = None, None, [], False
         seeded = [*zip(self._templates, order.seeds, strict=False)]  # one side alone may need fewer workers
         for template, seed in seeded[::-1] if order.last_first else seeded:
             worker = template.lease()

@@ -64,7 +64,6 @@ class WarmPair(NamedTuple):
     share_s: float
     setup_s: float
     is_single: bool
-    needs_machine: bool
 
 
 class LivePairs:
@@ -89,7 +88,6 @@ class LivePairs:
         )
         self._reads = any(policy.findings[kind] != OFF for kind in OF_READINGS)
         self._begun = 0
-        self._needs_machine = False
         self._shape: Shape | None = None
         self._call_s = 0.0
         self._calls = 0
@@ -170,7 +168,7 @@ class LivePairs:
     def _warm(self, index: int) -> Steps[WarmPair]:
         """Set up one pair in a lane, and warm it up."""
         test = self._test
-        held: Held = yield test.lane(index)
+        held: Held = yield test.lane(index, whole=test.needs_machine is None)
         pair, share_s = None, 0.0
         try:
             started_s = time.monotonic()
@@ -196,16 +194,18 @@ class LivePairs:
         is_single = all(side.single for side in sides)
         share_s = self._times.share_again_s(index, share_s, is_single=is_single)
         needs_machine = not is_single or any(side.accelerated for side in sides)
-        return WarmPair(index, pair, held, share_s, setup_s, is_single, needs_machine)
+        test.needs_machine = needs_machine or (index > 0 and test.needs_machine is True)
+        if not test.needs_machine:
+            held.narrow()
+        return WarmPair(index, pair, held, share_s, setup_s, is_single)
 
     def _take(self, warm: WarmPair) -> Steps[None]:
         """Measure a pair in its lane, or with the machine to itself where it needs that."""
         test, held, (driver, import_s, _) = self._test, warm.held, warm.open
         try:
-            self._needs_machine |= warm.needs_machine
-            if self._needs_machine and test.lanes.count > 1:
+            if test.needs_machine and not held.is_whole:
                 held.release()
-                held = yield test.lane(warm.number, whole=True)
+                held = yield test.lane(warm.number)
             cpu = held.cpu if warm.is_single else None
             order = wire.TakePair(cpu, warm.share_s, self._times.enough_error, self._reads)
             taken: wire.Taken = yield from test.ask(driver, order, warm.share_s + test.patience_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.in_lane import Judged, Measure, Observe, TestInLane
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.one_test import OneTest, explain, write_traces
-from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lanes, Schedule, Steps
+from pytest_rlperf.run.schedule import Begin, Ended, Job, Lanes, Schedule, Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.run.state import RunState
@@ -310,15 +311,12 @@ class TestLoop:
         # To find where the time goes takes a second, and only these outputs show it.
         explains = self.config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
         if outcome.result.measured and (explains or settings.trace is not None):
-            held: Held | None = None if test.has_machine else (yield test.lane())
-            try:
+            assert test.measures is not None
+            with nullcontext() if test.has_machine else (yield from test.move(test.measures)):
                 if explains:
                     outcome = yield from explain(test, outcome)
                 if settings.trace is not None:
                     notes = (*notes, *(yield from write_traces(test, settings.trace)))
-            finally:
-                if held is not None:
-                    held.release()
         end = wire.Leave(outcome.result, failure_of(outcome, self.run_state))
         return Judged(end, outcome, notes=notes)
 

@@ -27,6 +27,7 @@ _SEED = 1000
 class Observation:
     """What processes of both sides have shown of a test: why it need not be measured, None where it must be.
 
+    ``is_many`` where threads, children or an accelerator did its work, None where that was not observed.
     ``reached`` is None where nothing was observed to its end; ``untouched`` where nothing of the change can matter,
     whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included. It ``is_doubtful``
     where another test's processes may have opened all that differs of the files that it has read. ``unwatched`` says
@@ -39,6 +40,7 @@ class Observation:
     untouched: bool = False
     is_doubtful: bool = False
     unwatched: str = ""
+    is_many: bool | None = None
 
     @property
     def doubt(self) -> Doubt | None:
@@ -63,7 +65,8 @@ class OnTest:
     The first driver that opens it has the worker that reports it, to ``forward``; ``measures`` has the first of head's
     workers that has been checked. ``observed`` is what observers have shown, None before that.
     ``fresh`` where all of its workers are to be new interpreters, ``is_short`` where the run has less time for it than
-    the test may take. ``show`` and ``begin`` are for who shows progress, and so is ``ratio``, which its pairs show so
+    the test may take. It ``needs_machine`` where its work is not that of one thread alone, and None until that is
+    known. ``show`` and ``begin`` are for who shows progress, and so is ``ratio``, which its pairs show so
     far.
     """
 
@@ -83,6 +86,7 @@ class OnTest:
     is_reporter_lost: bool = False
     measures: Driver | None = None
     observed: Observation | None = None
+    needs_machine: bool | None = None
     ratio: float | None = None
     _open: dict[int, tuple[Driver, Drivers]] = field(default_factory=dict)
     _held: list[Held] = field(default_factory=list)
@@ -99,8 +103,19 @@ class OnTest:
     # ------------------------------------------------------------------ the machine
 
     def lane(self, pair: int = 0, *, whole: bool = False) -> Lane:
-        """Return the request for a lane."""
-        return Lane(self.order, pair, whole)
+        """Return the request for a lane, or for the machine where the test needs it."""
+        return Lane(self.order, pair, whole or self.needs_machine is True)
+
+    def move(self, driver: Driver) -> Steps[Held]:
+        """Wait for a lane, and have a driver's workers run there, where they have been measured on one."""
+        held: Held = yield self.lane()
+        try:
+            if held.cpu is not None:
+                yield from self.ask(driver, wire.MoveAll(held.cpu))
+        except BaseException:
+            held.release()
+            raise
+        return held
 
     @property
     def has_machine(self) -> bool:

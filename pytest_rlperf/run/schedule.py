@@ -115,9 +115,20 @@ class Held:
         self._lanes = lanes
         self._width = width
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole machine."""
+        return self._width == self._lanes.count
+
+    def narrow(self) -> None:
+        """Keep no more than one lane."""
+        self._lanes.give_back([], self._width - 1)
+        self._width = 1
+
     def release(self) -> None:
         """Give it back, once."""
-        self._lanes.give_back(self.cpu, self._width)
+        if self._width:
+            self._lanes.give_back([self.cpu], self._width)
         self._width = 0
 
     def __enter__(self) -> Held:
@@ -177,11 +188,10 @@ class Lanes:
         """Take a request out of the queue, whose job was broken off."""
         self._queue = [entry for entry in self._queue if entry[3] is not request]
 
-    def give_back(self, cpu: int | None, width: int) -> None:
-        """Have what was held again; nothing where ``width`` is 0."""
-        if width:
-            self._used -= width
-            self._cpus.append(cpu)
+    def give_back(self, cpus: Sequence[int | None], width: int) -> None:
+        """Have again what was held."""
+        self._used -= width
+        self._cpus += cpus
 
 
 class Schedule:

@@ -91,6 +91,11 @@ class Activity(NamedTuple):
         """Whether one thread of one process does the work."""
         return self.threads is not None and self.threads <= 1 and not self.children
 
+    @property
+    def is_many(self) -> bool:
+        """Whether several threads or processes are known to work."""
+        return (self.threads or 0) > 1 or self.children > 0
+
 
 class ActivityWatch:
     """Watches this process from now on."""
