@@ -456,7 +456,9 @@ def test_all_processes_end_with_the_run(pool: Pool) -> None:
     pool.drivers.give_back(pool.lease())
     pool.lease(of=pool.drivers.new_interpreters())
     assert [*pool.processes.awaited()] == []
-    assert pool.processes.close(0.0)
+    pool.processes.start_closing(0.0)
+    assert all(driver.is_ended and driver.alive for driver in pool.known.drivers), "nobody waits for them yet"
+    assert pool.processes.close()
     assert all(driver.is_ended for driver in pool.known.drivers)
     assert not any(process.alive for process in (*pool.known.drivers, *pool.known.servers))
 

@@ -186,6 +186,26 @@ def test_a_worker_is_kept_for_what_it_has_set_up(tmp_path: Path, setup_s: float,
     assert (template.lease() is worker) is is_kept
 
 
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_report_does_not_wait_for_workers_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    """The run learns how the test has ended before that; of other pairs, that measure in a lane, after it."""
+    open_order = msgspec.structs.replace(OPEN, reports=reports)
+    served = Served(tmp_path, open_order, wire.LeaveAll(number=2))
+    has_answered: list[bool] = []
+    end = FakeWorker.end
+
+    def noted(worker: FakeWorker, limit_s: float) -> None:
+        if worker.alive:
+            has_answered.append(any(isinstance(said, wire.Answer) and said.order == 2 for said in served.run.said))
+        end(worker, limit_s)
+
+    monkeypatch.setattr(FakeWorker, "end", noted)
+    served.serve()
+    assert has_answered == [reports] * 2
+
+
 def test_a_driver_that_waits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From time to time, so that the run can tell it from one that was stopped."""
     monkeypatch.setattr("pytest_rlperf.spawn.process._TELL_S", -1.0)

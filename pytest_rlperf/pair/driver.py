@@ -47,6 +47,7 @@ class Driver:
         self._reporter: Worker | None = None
         self._pair: Pair | None = None
         self._is_placed = False
+        self._leaving: list[Worker] = []  # which have left the test, and have yet to end
 
     def serve(self) -> None:
         """Carry out the run's orders until it ends this process, or is gone."""
@@ -59,6 +60,7 @@ class Driver:
                 return
             try:
                 self._send(self._reply(order))
+                self._let_go()
             except InterruptedWaitError:  # by the order to leave, or to end
                 continue
 
@@ -74,7 +76,8 @@ class Driver:
     def end(self, limit_s: float) -> None:
         """End all workers and templates."""
         kept = (template.kept for template in self._templates)
-        workers = [*self._workers, *(worker for worker in kept if worker is not None and worker not in self._workers)]
+        workers = [*self._workers, *self._leaving]
+        workers += [worker for worker in kept if worker is not None and worker not in workers]
         processes: list[Template | Worker] = [*workers, *self._templates]
         for process in processes:
             process.master = None
@@ -206,9 +209,16 @@ class Driver:
         else:
             left = wire.LeftAll(done)
         staying = [] if not left.lost or left.is_reporter or reporter is None else [reporter]
-        give_back([worker for worker in self._in_turn if worker not in staying])
+        self._leaving = [worker for worker in self._in_turn if worker not in staying]
         self._in_turn, self._pair = staying, None
+        if reporter is None:  # else the test's report need not wait for their ends
+            self._let_go()
         return left
+
+    def _let_go(self) -> None:
+        """End those workers that have left the test and that no other test can use."""
+        leaving, self._leaving = self._leaving, []
+        give_back(leaving)
 
     # ------------------------------------------------------------------ messages
 

@@ -58,6 +58,7 @@ class Processes:
     start_limit_s: float
     guardian: Guardian = field(default_factory=Guardian)
     _pools: list[Drivers] = field(default_factory=list)
+    _closing_s: float = 0.0
 
     def drivers(self, sides: Sides, *names: str, fresh: str = "") -> Drivers:
         """Return drivers of ``sides``, which end with the run; the workers of base, if any, and of head have names."""
@@ -74,15 +75,21 @@ class Processes:
         reasons = (pool.fresh for pool in self._pools if self.forks)
         return [reason for reason in dict.fromkeys(reasons) if reason and reason != _ASKED_FOR]
 
-    def close(self, limit_s: float = QUIT_LIMIT_S) -> bool:
+    def start_closing(self, limit_s: float) -> None:
+        """Begin to end every process: what tests have left to tear down has ``limit_s`` for that."""
+        for driver in self._alive():
+            if isinstance(driver, Driver):
+                driver.start_ending(limit_s)
+        self._closing_s = limit_s
+
+    def close(self) -> bool:
         """End every process, and what else they have started, and remove their files; False where no guardian did."""
-        processes = [each for pool in self._pools for each in pool.all() if each.alive]
-        drivers = [each for each in processes if isinstance(each, Driver)]
-        for driver in drivers:
-            driver.start_ending(limit_s)
-        for each in processes:
-            each.end(limit_s + FORCE_S if each in drivers else 0)
+        for each in self._alive():
+            each.end(self._closing_s + FORCE_S if isinstance(each, Driver) else 0)
         return self.guardian.close()
+
+    def _alive(self) -> list[Endpoint]:
+        return [each for pool in self._pools for each in pool.all() if each.alive]
 
     def environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Return the variables that a process starts with: those of the run's own start with changes made to them.

@@ -34,7 +34,7 @@ from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.conclusion import failure_of
-from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Drivers, Processes
+from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, QUIT_LIMIT_S, Drivers, Processes
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.in_lane import Judged, Measure, Observe, TestInLane
 from pytest_rlperf.run.on_test import OnTest
@@ -76,6 +76,7 @@ class TestLoop:
     began: Beginning
     lanes: Lanes
     progress: RunProgress
+    _started: Processes | None = None
     _current: TestInLane | None = None  # whose report is next
     _under_way: list[TestInLane] = field(default_factory=list)
     _left: TimeLeft = field(init=False)
@@ -85,7 +86,8 @@ class TestLoop:
         """Run the session's tests, all of which are measured."""
         project = make_project(session, self.began, self.run_state.settings)
         self.run_state.series = Series(session.items)
-        processes = self._processes(project, session.items)
+        processes = self._started = self._processes(project, session.items)
+        limit_s = QUIT_LIMIT_S
         preparation = Preparation(project, processes.guardian.new_directory, self.progress.show)
         try:
             with processes.guardian.guarding_commands():
@@ -108,13 +110,27 @@ class TestLoop:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
             raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
-            processes.close(INTERRUPTED_LIMIT_S)
+            limit_s = INTERRUPTED_LIMIT_S
             raise
         finally:
             self.progress.clear()
-            if not processes.close():
-                text = "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
-                self.run_state.note(TextNote(text))
+            processes.start_closing(limit_s)
+
+    def close(self) -> str:
+        """End all that the run has started, whose reports need not wait for that; return what went wrong, if anything.
+
+        So a summary is there while processes tear down what tests have left to them.
+        """
+        if self._started is None:
+            return ""
+        try:
+            is_closed = self._started.close()
+        except KeyboardInterrupt:  # nobody waits for teardowns any more
+            self._started.start_closing(0.0)
+            is_closed = self._started.close()
+        if is_closed:
+            return ""
+        return "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""
@@ -197,6 +213,7 @@ class TestLoop:
                         break
                     jobs.append((yield Begin(self._measure(tests[len(jobs)], measure, budget))))
                 self._show_count(number, len(tests))
+                _ = self.run_state.providers  # read while processes begin: the report at the end need not wait for it
                 if not jobs[number].is_done:
                     yield Ended([job for job in jobs if not job.is_done])
             jobs[number].outcome()
