@@ -139,12 +139,12 @@ class Started(Message, frozen=True):
 
 
 class Imported(Message, frozen=True):
-    """A preload server has imported modules; ``dirty`` is the first that it should not have: it is of no more use.
+    """A preload server has imported modules; it is of no more use where ``dirty`` has those that it should not have.
 
     ``changes`` are those that imports have made to the variables, None for one that is gone.
     """
 
-    dirty: str | None
+    dirty: list[str] = []
     changes: dict[str, str | None] = {}
 
 

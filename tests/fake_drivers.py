@@ -85,7 +85,7 @@ class FakeGuardian(Guardian):
         self.servers: list[FakeServer] = []
         self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Lost | None] = collected
         self.answer: Callable[[FakeDriver, wire.Order], object] = usual
-        self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported(None)
+        self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported()
         self.lost_at: type[wire.Message] | None = None
 
 

@@ -280,7 +280,7 @@ def sets_a_variable(settings: wire.TemplateSettings) -> wire.Ready:
         pytest.param({"collected": sets_a_variable}, id="a variable is set"),
         pytest.param({"lost_at": wire.Load}, id="the server is lost"),
         pytest.param({"lost_at": wire.ForkDriver}, id="the server is lost at a fork"),
-        pytest.param({"imported": lambda load: wire.Imported("all")}, id="all modules want a package under test"),
+        pytest.param({"imported": lambda load: wire.Imported(["all"])}, id="all modules want a package under test"),
     ],
 )
 def test_drivers_that_cannot_be_forked_are_new_interpreters(
@@ -322,7 +322,7 @@ def test_pairs_that_find_out_at_once_end_no_new_interpreters(pool: Pool, known: 
 
 def test_nobody_waits_for_a_server_that_is_of_no_use_any_more(pool: Pool) -> None:
     """Another pair has found out that copies do not work while this one's server imports."""
-    pool.known.imported = lambda load: wire.Imported(None) if len(pool.known.servers) == 1 else None
+    pool.known.imported = lambda load: wire.Imported() if len(pool.known.servers) == 1 else None
     pool.known.collected = faulty
     drivers = pool.run(pool.drivers.lease(), pool.drivers.lease(server=1))
     assert [driver.forks for driver in drivers] == [False, False]
@@ -331,7 +331,7 @@ def test_nobody_waits_for_a_server_that_is_of_no_use_any_more(pool: Pool) -> Non
 
 def test_a_server_leaves_out_what_each_side_has_for_itself(pool: Pool) -> None:
     """What wants a package of a side or code of the tree: it is started anew without that."""
-    pool.known.imported = lambda load: wire.Imported("dirt.a" if "dirt.a" in load.modules else None)
+    pool.known.imported = lambda load: wire.Imported(["dirt.a"] if "dirt.a" in load.modules else [])
     assert pool.lease().forks
     (first,), (second,) = (server.loaded for server in pool.known.servers)
     assert (first.modules, second.modules) == (["numpy", "dirt.a"], ["numpy"])
@@ -342,7 +342,7 @@ def test_a_server_begins_with_what_own_code_sets(pool: Pool, monkeypatch: pytest
     """A library variable that no imported module sets is there before a server imports any."""
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    pool.known.imported = lambda load: wire.Imported(None, {"MPLBACKEND": "Agg"})
+    pool.known.imported = lambda load: wire.Imported([], {"MPLBACKEND": "Agg"})
     driver = pool.lease()
     begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
     assert begun == [False, True]

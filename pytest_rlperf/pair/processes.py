@@ -86,7 +86,7 @@ class Template(Process):
         imported = self.receive(time.monotonic() + self._limit_s, self._limit_s, _SETUP_HINT)
         if not isinstance(imported, wire.Imported):
             raise self.unexpected(imported)
-        return imported.dirty or ""
+        return next(iter(imported.dirty), "")
 
     def lease(self) -> Worker:
         """Return a worker for the next test: a copy of this process, or this process itself."""

@@ -497,8 +497,8 @@ class Drivers:
             dirty = yield from server.load(wanted, self._differing, str(self._top), self._apart)
             found = {**environment, **server.changes}
             own = {name: value for name, value in preload.library_variables().items() if found.get(name) != value}
-            if dirty is not None:
-                self._left_out.add(dirty)
+            if dirty:
+                self._left_out.update(dirty)
             elif not own:
                 return server
             else:

@@ -87,16 +87,16 @@ class PreloadServer(Endpoint):
         super().__init__("the preload server", here, scratch, guardian, process)
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
-    def load(self, modules: list[str], packages: list[str], top: str, apart: list[str]) -> Steps[str | None]:
-        """Import modules; return the first that wants what each side has to import for itself.
+    def load(self, modules: list[str], packages: list[str], top: str, apart: list[str]) -> Steps[list[str]]:
+        """Import modules; return those that want what each side has to import for itself.
 
-        After that this process is of no use. DriverLostError where that ends the process, or takes too long.
+        After such a one this process is of no use. DriverLostError where that ends the process, or takes too long.
         """
         self.send(wire.Load(modules, packages, top, apart))
         self.is_awaited = True
         imported: wire.Imported = yield Reply(self, _LOAD_S)
         self.changes = imported.changes
-        if imported.dirty is not None:
+        if imported.dirty:
             self.end(0)
         return imported.dirty
 
