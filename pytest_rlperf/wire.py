@@ -9,7 +9,7 @@ A *run* has *drivers*, and a driver has the *workers* of one test. An order is a
 |---|---|
 | run → preload server | ``Load`` → ``Imported``; ``ForkDriver``, and the driver's connection |
 | run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Lost``, ``Left`` or ``Broken``; ``End`` |
-| driver → run | ``Collected`` once; reports of the test between answers, and ``Step`` |
+| driver → run | ``Collected`` once; reports of the test between answers, ``Step``, and ``Waiting`` |
 | driver → template | ``Import``; ``Fork``, and the worker's connection; ``Reap``; ``Quit`` |
 | driver → worker | ``Run``, orders each → ``Answer``, ``Leave``, ``Quit`` |
 | worker → driver | ``Started``, ``Ready``, reports, ``Called``, answers, ``Done`` |
@@ -140,12 +140,12 @@ class Started(Message, frozen=True):
 
 
 class Imported(Message, frozen=True):
-    """A preload server has imported modules; ``dirty`` is the first that it should not have: it is of no more use.
+    """A preload server has imported modules; it is of no more use where ``dirty`` has those that it should not have.
 
     ``changes`` are those that imports have made to the variables, None for one that is gone.
     """
 
-    dirty: str | None
+    dirty: list[str] = []
     changes: dict[str, str | None] = {}
 
 
@@ -545,6 +545,12 @@ class GoOn(Order, frozen=True):
     seconds: float
 
 
+class MoveAll(Order, frozen=True):
+    """Keep on another CPU from now on those workers that have been kept on one."""
+
+    cpu: int
+
+
 class EndIdle(Order, frozen=True):
     """Return the CPU time that base and head have used since their pair was measured, over the time since then."""
 
@@ -626,6 +632,7 @@ DriverOrders: TypeAlias = (
     | WarmAll
     | TakePair
     | GoOn
+    | MoveAll
     | EndIdle
     | MeasureAlone
     | ObserveAll
@@ -648,6 +655,10 @@ class Step(Message, frozen=True):
     """What is done just now."""
 
     text: str
+
+
+class Waiting(Message, frozen=True):
+    """The driver goes on: it waits for one of its workers, and says so from time to time."""
 
 
 class Lost(Message, frozen=True):
@@ -682,7 +693,7 @@ class Broken(Message, frozen=True):
     text: str
 
 
-FromDriver: TypeAlias = Collected | Reported | Warned | Step | Answer | Lost | Left | Broken
+FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Lost | Left | Broken
 ToLoader: TypeAlias = Load | ForkDriver
 
 

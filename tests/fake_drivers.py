@@ -63,6 +63,8 @@ def usual(driver: FakeDriver, order: wire.Order) -> object:
             return wire.Taken(builders.pair(0.0), [], [None, None])
         case wire.EndIdle():
             return [0.0, 0.0]
+        case wire.MoveAll():
+            return None
         case wire.LeaveAll():
             return wire.LeftAll(None)
     raise AssertionError(order)
@@ -71,8 +73,9 @@ def usual(driver: FakeDriver, order: wire.Order) -> object:
 class FakeGuardian(Guardian):
     """Knows all fake processes of a run, and what these say.
 
-    A driver's templates have ``collected``, or one is lost, and it gives an ``answer``: its value, a message, or bytes.
-    A server has ``imported`` what it was to load; where it is ``lost_at`` a message, it dies.
+    A driver's templates have ``collected``, or one is lost, or they go on; and it gives an ``answer``: its value, a
+    message, or bytes.
+    A server has ``imported`` what it was to load, or goes on; where it is ``lost_at`` a message, it dies.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -80,9 +83,9 @@ class FakeGuardian(Guardian):
         self.scratch = scratch
         self.drivers: list[FakeDriver] = []
         self.servers: list[FakeServer] = []
-        self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Lost] = collected
+        self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Lost | None] = collected
         self.answer: Callable[[FakeDriver, wire.Order], object] = usual
-        self.imported: Callable[[wire.Load], wire.Imported] = lambda load: wire.Imported(None)
+        self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported()
         self.lost_at: type[wire.Message] | None = None
 
 
@@ -106,7 +109,8 @@ class FakeDriver(Driver):
         in_order = sorted(settings.templates, key=lambda each: (not each.is_base, each.number))
         found = [guardian.collected(each) for each in in_order]
         lost = next((each for each in found if isinstance(each, wire.Lost)), None)
-        self.say(lost or wire.Collected([each for each in found if isinstance(each, wire.Ready)]))
+        if None not in found:
+            self.say(lost or wire.Collected([each for each in found if isinstance(each, wire.Ready)]))
 
     @property
     def is_ended(self) -> bool:
@@ -159,7 +163,8 @@ class FakeServer(PreloadServer):
             self.forked.append(message.settings)
         elif isinstance(message, wire.Load):
             self.loaded.append(message)
-            wire.send(self._there, self._known.imported(message))
+            if (found := self._known.imported(message)) is not None:
+                wire.send(self._there, found)
 
 
 def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = True) -> tuple[Processes, FakeGuardian]:

@@ -12,7 +12,7 @@ from typing import Any
 import builders
 import msgspec
 import pytest
-from fake_drivers import FakeDriver, FakeGuardian, all_of, carried_out, collected, fake_processes, usual
+from fake_drivers import FakeDriver, FakeGuardian, all_of, carried_out, checked, collected, fake_processes, usual
 from wording import Wording
 
 from pytest_rlperf import wire
@@ -146,6 +146,41 @@ def test_a_driver_whose_test_is_broken_off_is_anothers(pool: Pool) -> None:
     assert pool.lease(of=drivers) is left
 
 
+def test_a_driver_ends_where_nobody_learns_what_it_imports(pool: Pool) -> None:
+    """Whoever was to have it is broken off while its templates import; no test has it after that."""
+    driver = pool.lease()
+    pool.drivers.give_back(driver)
+    pool.drivers.learn(checked(imported=["scipy"]), checked())
+    pool.known.answer = lambda driver, order: wire.Step("importing")
+    pool.run(break_off(pool.drivers.lease()))
+    assert not driver.is_taken
+    assert [type(order) for order in driver.orders] == [wire.ImportAll]
+    driver.say(wire.Answer(1, []))
+    pool.known.answer = lambda driver, order: []
+    assert driver not in [pool.lease(), pool.lease()]
+    assert not driver.alive or driver.is_ended
+
+
+def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
+    """Those that collect, and those that have collected and wait until no others do."""
+    pool.known.collected = lambda settings: None if settings.observes and not settings.number else collected(settings)
+
+    def tests() -> Steps[None]:
+        jobs: list[Job[Any]] = []
+        for _ in range(2):
+            jobs.append((yield Begin(pool.drivers.lease_observers())))
+        yield from pool.drivers.lease()
+        yield from pool.drivers.lease()
+        for job in jobs:
+            job.close()
+
+    pool.run(tests())
+    collecting, waiting = (driver for driver in pool.known.drivers if driver.settings.templates[0].observes)
+    assert (collecting.is_awaited, waiting.is_awaited) == (True, False)
+    assert (collecting.is_taken, waiting.is_taken) == (False, False)
+    assert pool.lease(observes=True) is waiting
+
+
 # --------------------------------------------------------------------------- what they begin with
 
 
@@ -245,7 +280,7 @@ def sets_a_variable(settings: wire.TemplateSettings) -> wire.Ready:
         pytest.param({"collected": sets_a_variable}, id="a variable is set"),
         pytest.param({"lost_at": wire.Load}, id="the server is lost"),
         pytest.param({"lost_at": wire.ForkDriver}, id="the server is lost at a fork"),
-        pytest.param({"imported": lambda load: wire.Imported("all")}, id="all modules want a package under test"),
+        pytest.param({"imported": lambda load: wire.Imported(["all"])}, id="all modules want a package under test"),
     ],
 )
 def test_drivers_that_cannot_be_forked_are_new_interpreters(
@@ -285,9 +320,18 @@ def test_pairs_that_find_out_at_once_end_no_new_interpreters(pool: Pool, known: 
     assert pool.lease() in drivers
 
 
+def test_nobody_waits_for_a_server_that_is_of_no_use_any_more(pool: Pool) -> None:
+    """Another pair has found out that copies do not work while this one's server imports."""
+    pool.known.imported = lambda load: wire.Imported() if len(pool.known.servers) == 1 else None
+    pool.known.collected = faulty
+    drivers = pool.run(pool.drivers.lease(), pool.drivers.lease(server=1))
+    assert [driver.forks for driver in drivers] == [False, False]
+    assert [server.alive for server in pool.known.servers] == [False, False]
+
+
 def test_a_server_leaves_out_what_each_side_has_for_itself(pool: Pool) -> None:
     """What wants a package of a side or code of the tree: it is started anew without that."""
-    pool.known.imported = lambda load: wire.Imported("dirt.a" if "dirt.a" in load.modules else None)
+    pool.known.imported = lambda load: wire.Imported(["dirt.a"] if "dirt.a" in load.modules else [])
     assert pool.lease().forks
     (first,), (second,) = (server.loaded for server in pool.known.servers)
     assert (first.modules, second.modules) == (["numpy", "dirt.a"], ["numpy"])
@@ -298,7 +342,7 @@ def test_a_server_begins_with_what_own_code_sets(pool: Pool, monkeypatch: pytest
     """A library variable that no imported module sets is there before a server imports any."""
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    pool.known.imported = lambda load: wire.Imported(None, {"MPLBACKEND": "Agg"})
+    pool.known.imported = lambda load: wire.Imported([], {"MPLBACKEND": "Agg"})
     driver = pool.lease()
     begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
     assert begun == [False, True]
@@ -412,7 +456,9 @@ def test_all_processes_end_with_the_run(pool: Pool) -> None:
     pool.drivers.give_back(pool.lease())
     pool.lease(of=pool.drivers.new_interpreters())
     assert [*pool.processes.awaited()] == []
-    assert pool.processes.close(0.0)
+    pool.processes.start_closing(0.0)
+    assert all(driver.is_ended and driver.alive for driver in pool.known.drivers), "nobody waits for them yet"
+    assert pool.processes.close()
     assert all(driver.is_ended for driver in pool.known.drivers)
     assert not any(process.alive for process in (*pool.known.drivers, *pool.known.servers))
 

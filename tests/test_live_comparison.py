@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import builders
@@ -27,7 +28,7 @@ from fake_drivers import (
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.judge.findings import first_call
+from pytest_rlperf.judge.findings import first_call, growth
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Policy, Remedy, RemedyKind, Status, Verdict
 from pytest_rlperf.model.live import Live, OtherWork
@@ -287,6 +288,84 @@ def test_a_verdict_needs_no_more_pairs(tmp_path: Path, monkeypatch: pytest.Monke
     assert verdict.status is Status.SLOWER
     assert len(live.pairs) >= 3
     compared.end()
+
+
+@pytest.mark.parametrize(
+    ("known", "single", "free"),
+    [
+        pytest.param(None, True, [0, 0, 0, 0, 1], id="what one thread does gives back what it does not need"),
+        pytest.param(None, False, [0] * 5, id="threads that nobody has seen before"),
+        pytest.param(True, False, [0] * 5, id="threads"),
+        pytest.param(False, True, [1] * 5, id="one thread"),
+        pytest.param(False, False, [1] * 4 + [0], id="one thread while it was observed"),
+    ],
+)
+def test_what_needs_the_machine_has_it_from_its_set_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool | None, single: bool, free: list[int]
+) -> None:
+    """Also where that is not known yet: its processes would begin, count and warm up beside another test's pair."""
+    compared = Compared(tmp_path, monkeypatch, Lanes(2, (0, 1)))
+    compared.test.needs_machine = known
+    warm, found = replace(WARM, single=single), list[int]()
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        if driver is compared.drivers[0] and not isinstance(order, wire.EndIdle):
+            found.append(compared.lanes.free)
+        return wire.Warmed(warm, warm) if isinstance(order, wire.WarmAll) else None
+
+    compared.answer = answer
+    compared.compare()
+    assert found == free
+    assert compared.test.needs_machine is not single
+    assert compared.lanes.free == 2
+
+
+@pytest.mark.parametrize("needs_machine", [False, True])
+def test_what_follows_the_pairs_runs_in_its_own_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs_machine: bool
+) -> None:
+    """Its workers go to that lane's CPU: on the one that they were measured on, another pair measures by now."""
+    compared = Compared(tmp_path, monkeypatch, Lanes(2, (4, 7)))
+    monkeypatch.setattr(growth, "hints", lambda live: True)
+    monkeypatch.setattr(growth, "find", lambda live, policy: SimpleNamespace(figures={}))
+    warm = replace(WARM, single=not needs_machine)
+    free: list[int] = []
+
+    def answer(driver: FakeDriver, order: wire.Order) -> object:
+        if isinstance(order, wire.GoOn | wire.Relay):
+            free.append(compared.lanes.free)
+            return []
+        return wire.Warmed(warm, warm) if isinstance(order, wire.WarmAll) else None
+
+    compared.answer = answer
+    compared.compare()
+    orders = compared.drivers[0].orders
+    kinds = [type(order) for order in orders]
+    after = kinds[kinds.index(wire.EndIdle) + 1 :]
+    assert after == [wire.MoveAll, wire.GoOn, wire.MoveAll, wire.Relay]
+    assert {order.cpu for order in orders if isinstance(order, wire.MoveAll)} <= {4, 7}
+    assert free == [not needs_machine] * 2
+    assert compared.lanes.free == 2
+
+
+@pytest.mark.parametrize("pairs", [(3, 10), (20, 30)])
+@pytest.mark.parametrize(("lanes", "pairs_most"), [(2, 4), (64, 4), (64, 16)])
+def test_few_pairs_of_a_test_begin_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int, pairs_most: int, pairs: tuple[int, int]
+) -> None:
+    """However many lanes there are; in all no more than there may be, and one that confirms."""
+    compared = Compared(tmp_path, monkeypatch, Lanes(lanes, tuple(range(lanes)), pairs_most))
+    compared.find, compared.test.policy = lambda number: 0.2 * (-1) ** number, Policy(pairs=pairs)
+    at_once: list[int] = []
+
+    def note(driver: FakeDriver, order: wire.Order) -> None:
+        last = [each.orders[-1] for each in compared.drivers[1:] if each.orders]  # the first pair stays until the end
+        at_once.append(sum(isinstance(each, wire.WarmAll | wire.TakePair) for each in last))
+
+    compared.answer = note
+    _, live, _ = compared.compare()
+    assert max(at_once) <= min(lanes, pairs_most)
+    assert pairs[0] <= len(live.pairs) <= pairs[1] + 1
 
 
 @pytest.mark.parametrize(("head_s", "pairs"), [(0.1, 0), (5.0, first_call.START_UPS), (0.5, 1)])

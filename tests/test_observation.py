@@ -108,6 +108,7 @@ class Observed:
                 compiled=found.compiled,
                 opened=[str(self.top / side / name) for name in found.opened],
                 unwatched=found.unwatched,
+                many=found.many,
             )
             for side, names in both
         ]
@@ -150,6 +151,7 @@ class Round(NamedTuple):
     compiled: bool = False
     opened: Sequence[str] = ()
     unwatched: str = ""
+    many: bool = False
 
 
 @pytest.fixture
@@ -161,6 +163,14 @@ SAME = Round()
 USED, UNUSED = 2, 5  # lines of a.py
 WITH_CODE = ("a.py", "b.py")
 UNREACHED = reasons.Unreached("commit 1", 1)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_works_in_an_observer_shows_whether_the_test_needs_the_machine(observed: Observed, many: bool) -> None:
+    """Several threads, children or an accelerator, on either side; nothing is known where nobody has looked."""
+    assert Observation().is_many is None
+    observed.rounds = [Round(WITH_CODE, lines=[USED], many=many)] * 2
+    assert observed.decide().is_many is many
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from json import loads
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import builders
@@ -100,7 +101,11 @@ class FakeWorker(Worker):
             return
         found = FakeWorker.reply(self, message)
         if isinstance(message, wire.Order) and found is not None and not isinstance(found, wire.Done):
-            found = wire.Answer(message.number, msgspec.to_builtins(found, str_keys=True, enc_hook=str))
+            found = (
+                found
+                if isinstance(found, wire.Answer)
+                else wire.Answer(message.number, msgspec.to_builtins(found, str_keys=True, enc_hook=str))
+            )
         if found is not None:
             self.say(found)
 
@@ -122,6 +127,8 @@ def usual(worker: FakeWorker, message: wire.Message) -> Any:
             return CHECKED
         case wire.Leave():
             return DONE
+        case wire.Place():
+            return wire.Answer(message.number)
     raise AssertionError(message)
 
 
@@ -174,9 +181,44 @@ def test_a_worker_is_kept_for_what_it_has_set_up(tmp_path: Path, setup_s: float,
     template = FakeTemplate("head", tmp_path, forks=forks)
     worker = template.lease()
     worker.shared_setup_s = setup_s
-    template.give_back(worker)
+    module.give_back([worker])
     assert worker.alive is is_kept
     assert (template.lease() is worker) is is_kept
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_report_does_not_wait_for_workers_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    """The run learns how the test has ended before that; of other pairs, that measure in a lane, after it."""
+    open_order = msgspec.structs.replace(OPEN, reports=reports)
+    served = Served(tmp_path, open_order, wire.LeaveAll(number=2))
+    has_answered: list[bool] = []
+    end = FakeWorker.end
+
+    def noted(worker: FakeWorker, limit_s: float) -> None:
+        if worker.alive:
+            has_answered.append(any(isinstance(said, wire.Answer) and said.order == 2 for said in served.run.said))
+        end(worker, limit_s)
+
+    monkeypatch.setattr(FakeWorker, "end", noted)
+    served.serve()
+    assert has_answered == [reports] * 2
+
+
+def test_a_driver_that_waits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From time to time, so that the run can tell it from one that was stopped."""
+    monkeypatch.setattr("pytest_rlperf.spawn.process._TELL_S", -1.0)
+    assert Served(tmp_path, OPEN).serve().count(wire.Waiting()) >= 2
+
+
+def test_workers_that_hang_at_their_end_take_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are told to end before any is waited for."""
+    steps: list[str] = []
+    monkeypatch.setattr(FakeWorker, "start_quitting", lambda worker: steps.append("told"))
+    monkeypatch.setattr(FakeWorker, "end", lambda worker, limit_s: steps.append("waited for"))
+    module.give_back([FakeTemplate(name, tmp_path).lease() for name in ("base", "head", "head 1")])
+    assert steps == ["told"] * 3 + ["waited for"] * 3
 
 
 @pytest.mark.parametrize("last_first", [False, True])
@@ -197,6 +239,20 @@ def test_all_workers_set_up_before_any_is_waited_for(
     assert [(worker.name, worker.seed) for worker in served.workers] == [("base", 1), ("head", 2)]
     assert [type(message) for message in said] == [wire.Reported, wire.Answer, wire.Answer]
     assert value(said[1], OPEN) == [CALLED, CALLED]
+
+
+@pytest.mark.parametrize(("cpu", "moved"), [(4, [7]), (None, [])])
+def test_workers_that_have_a_cpu_go_to_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: int | None, moved: list[int]
+) -> None:
+    """Others stay where the kernel places them."""
+    orders = [wire.WarmAll(1.0, number=2), wire.TakePair(cpu, 1.0, 0.0, reads=False, number=3)]
+    served = Served(tmp_path, OPEN, *orders, wire.MoveAll(7, number=4))
+    pair = SimpleNamespace(warm_up=lambda order: None, take=lambda order: None)
+    monkeypatch.setattr("pytest_rlperf.pair.driver.Pair", lambda *workers, **settings: pair)
+    served.serve()
+    placed = [[order.cpus for order in worker.orders if isinstance(order, wire.Place)] for worker in served.workers]
+    assert placed == [[moved] * len(moved)] * 2
 
 
 @pytest.mark.parametrize("name", ["base", "head"])

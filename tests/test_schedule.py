@@ -12,10 +12,13 @@ from typing import Any
 import builders
 import pytest
 
+from pytest_rlperf.model.notes import ShortOfMemory
 from pytest_rlperf.options import read_config
+from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.budget import Budget
 from pytest_rlperf.run.lanes import count_lanes
 from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lane, Lanes, Reply, Schedule, Steps
+from pytest_rlperf.spawn.memory import free_bytes as free_memory
 
 
 def machine(root: Path, siblings: dict[int, str], quota: str | None = None) -> tuple[Path, Path]:
@@ -61,8 +64,9 @@ class Process:
     It is waited for until it is overdue, and then it is gone.
     """
 
-    def __init__(self, *messages: object) -> None:
+    def __init__(self, *messages: object, silence_s: float = math.inf) -> None:
         self.connection, self._there = Pipe()
+        self.silence_s = silence_s
         self.is_gone = False
         for message in messages:
             self.say(message)
@@ -75,6 +79,9 @@ class Process:
         if isinstance(message, Exception):
             raise message
         return None if message == "?" else message
+
+    def ended(self) -> Exception:
+        return ConnectionError("ended")
 
     def overdue(self, limit_s: float) -> Exception:
         self.is_gone = True
@@ -188,6 +195,68 @@ def test_a_process_that_says_nothing_is_overdue() -> None:
     assert [slow.is_gone, chatty.is_gone, other.is_gone] == [True, True, False]
 
 
+def test_a_process_that_says_nothing_for_long_is_overdue() -> None:
+    """Whatever its limit is; but not where this process was stopped meanwhile."""
+    stopped, working = Process(silence_s=15.0), Process(silence_s=15.0)
+    loop = Loop(None, stopped, working)
+
+    def tick() -> None:
+        loop.clock.now += 1000.0 if loop.clock.now == 4.0 else 4.0
+        working.say("?" if loop.clock.now < 1100.0 else "said")
+
+    loop.at_tick = tick
+    found = loop.run(wait_for(stopped, 5000.0), wait_for(working, 5000.0))
+    assert [str(each) for each in found] == ["after 15 s", "said"]
+    assert 1008.0 < loop.clock.now < 1200.0
+
+
+def test_whoever_waits_for_an_ended_process_learns_it_at_once() -> None:
+    """Another job may have ended it."""
+    ended = Process()
+    loop = Loop(None, ended)
+
+    def end() -> Steps[None]:
+        yield from ()
+        ended.connection.close()
+        ended.is_gone = True
+
+    found = loop.run(wait_for(ended), end())
+    assert [str(each) for each in found] == ["ended", "None"]
+    assert loop.clock.now == 0.0
+
+
+def test_an_answer_that_has_come_saves_its_process() -> None:
+    """However late this process reads it, and whatever came before it: another job may have taken its time."""
+    late, never = Process("?", "?", "in time"), Process("?", "?")
+    loop = Loop(None, late, never)
+
+    def busy() -> Steps[str]:
+        yield from ()
+        loop.clock.now += 1000.0
+        return "busy"
+
+    found = loop.run(wait_for(late, 15.0), wait_for(never, 15.0), busy())
+    assert [str(each) for each in found] == ["in time", "after 15 s", "busy"]
+    assert (late.is_gone, never.is_gone) == (False, True)
+
+
+def test_a_process_that_never_stops_talking_is_overdue() -> None:
+    """Others have their turn meanwhile."""
+
+    class Talking(Process):
+        def read(self) -> object:
+            self.say("?")
+            return super().read()
+
+    def tick() -> None:
+        loop.clock.now += 10.0
+
+    talking, other = Talking("?"), Process("said")
+    loop = Loop(None, talking, other)
+    loop.at_tick = tick
+    assert [str(each) for each in loop.run(wait_for(talking, 15.0), wait_for(other))] == ["after 15 s", "said"]
+
+
 def test_a_job_begins_others_at_once() -> None:
     """Each runs until it waits before the one that began it goes on; those that are done are told of at once."""
     process = Process("done")
@@ -289,6 +358,42 @@ def test_lanes_take_turns_on_the_cpus() -> None:
     assert loop.run(*(loop.hold("", 0) for _ in range(4))) == [4, 7, 9, 4]
     assert unplaced.run(unplaced.hold("", 0)) == [None]
     assert (loop.lanes.has_cpus, unplaced.lanes.has_cpus) == (True, False)
+
+
+@pytest.mark.parametrize(("free_bytes", "lanes"), [(None, 4), (2 * 300, 3), (299, 1), (9000, 8)])
+def test_pairs_have_lanes_for_which_memory_has_room(free_bytes: int | None, lanes: int) -> None:
+    """As many as of one test until it is known what a pair takes; one at least, and all to work of many threads."""
+    loop = Loop(Lanes(8, range(8)))
+    if free_bytes is not None:
+        loop.lanes.fit(300, free_bytes)
+    loop.run(*(loop.hold("begins", test) for test in range(9)), loop.hold("wide", 9, whole=True))
+    assert next(number for number, entry in enumerate(loop.log) if entry.endswith("leaves")) == lanes
+    assert loop.log[-2:] == ["wide", "wide leaves"]
+    assert loop.lanes.free == lanes
+
+
+@pytest.mark.parametrize(
+    ("files", "free_bytes"),
+    [
+        ({"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 600\nfile 100\nfile_dirty 7"}, 400),
+        ({"memory.max": "1000", "memory.current": "1200", "memory.stat": ""}, 0),
+        ({"memory.max": "max", "memory.current": "700", "memory.stat": "file 0"}, None),
+        ({}, None),
+    ],
+)
+def test_a_cgroup_limits_memory(tmp_path: Path, files: dict[str, str], free_bytes: int | None) -> None:
+    """Files that were read give way to processes; elsewhere what the machine has counts."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    found = free_memory(tmp_path)
+    assert found == free_bytes if free_bytes is not None else found > 1000
+
+
+@pytest.mark.parametrize(("lanes", "words"), [(1, "one pair at a time is"), (3, "3 pairs at a time are")])
+def test_memory_that_limits_the_lanes_is_named(lanes: int, words: str) -> None:
+    """With what a pair takes."""
+    (line,) = note_lines([ShortOfMemory(lanes, 8, 412_345_678)], verbose=False)
+    assert line == f"{words} measured, not 8: each takes 410 MB of memory, which has no room for more"
 
 
 def test_earlier_tests_come_first_and_their_earlier_pairs() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -50,24 +50,26 @@ def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> T
     return Tree(repository.head, repository.tree(), dirty=dirty)
 
 
-def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Provenance:
+def make_provenance(
+    before: Tree, after: Tree, modules: Iterable[str], providers: Mapping[str, Sequence[str]] | None = None
+) -> Provenance:
     """Return the provenance of figures measured between the states ``before`` and ``after``.
 
     Where they differ, the measured code is in no commit, so it counts as dirty. ``modules`` are the top-level modules
-    that the workers had loaded; their distributions' versions are kept.
+    that the workers had loaded; their distributions' versions are kept. ``providers`` are the distributions by modules,
+    where these have been read already.
     """
     return Provenance(
         commit=before.commit,
         tree=before.tree,
         dirty=before.dirty or before != after,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        packages=versions(providing(modules)),
+        packages=versions(providing(modules, packages_distributions() if providers is None else providers)),
     )
 
 
-def providing(modules: Iterable[str]) -> set[str]:
+def providing(modules: Iterable[str], providers: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the distributions that provide ``modules``."""
-    providers = packages_distributions()
     return {name for module in modules for name in providers.get(module, ())}
 
 

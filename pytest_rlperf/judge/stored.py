@@ -63,7 +63,7 @@ def session_variance(history: Sequence[SessionFigures], clock: str, pace: str) -
     Sessions in a row of equally fast code, by the same ``clock``, make a group; the sum of squares is of their means'
     deviations from their group's, less the part that their workers' own spread makes up. A prior of ``SESSION_SD`` at
     ``SESSION_FREEDOM`` degrees of freedom stands before it. (One-way random effects by the method of moments: Searle,
-    Casella and McCulloch, "Variance Components", 1992, section 3.6; the prior is as in :func:`shrunken_t`.)
+    Casella and McCulloch, "Variance Components", 1992, section 3.6; the prior is as in :func:`shrunken_variance`.)
     """
     squares, freedom = 0.0, 0
     for group in _groups(history, clock):

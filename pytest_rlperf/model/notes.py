@@ -31,6 +31,15 @@ class FewerLanes:
 
 
 @dataclass(frozen=True)
+class ShortOfMemory:
+    """Memory has room for fewer ``lanes`` than the machine has: the processes of a pair hold ``pair_bytes``."""
+
+    lanes: int
+    wanted: int
+    pair_bytes: int
+
+
+@dataclass(frozen=True)
 class UnmatchedAllowance:
     """A commit accepts slowdowns of tests that there are none of; ``near`` is a pattern that would match, or empty."""
 
@@ -198,6 +207,7 @@ class Saved:
 Note: TypeAlias = (
     TextNote
     | FewerLanes
+    | ShortOfMemory
     | UnmatchedAllowance
     | SkippedBaseline
     | ComparedWithAnchor

@@ -20,7 +20,8 @@ class Footprint:
     ``compiled`` from functions, these run unnoticed. Functions are ``kept`` where something refers to them that may
     run something else in their place, and ``annotated`` where somebody has read their annotations. ``special`` are the
     files that no ordinary loader has loaded. ``opened`` are changed files that somebody else has opened meanwhile: a
-    library in another language, or another process. ``unwatched`` says why that is not known.
+    library in another language, or another process. ``unwatched`` says why that is not known. ``many`` where several
+    threads, children or an accelerator worked while it was called.
     """
 
     files: list[str]
@@ -35,6 +36,7 @@ class Footprint:
     special: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
     unwatched: str = ""
+    many: bool = False
 
 
 MAIN = "__main__"

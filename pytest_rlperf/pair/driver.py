@@ -22,7 +22,7 @@ from typing import Any
 from pytest_rlperf import wire
 from pytest_rlperf.pair.counting import count_in
 from pytest_rlperf.pair.one_side import measure_one_side
-from pytest_rlperf.pair.processes import LeftEarlyError, Template, Worker, check, end_all, wait_all
+from pytest_rlperf.pair.processes import LeftEarlyError, Template, Worker, check, end_all, give_back, wait_all
 from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.spawn.connections import limited
 from pytest_rlperf.spawn.guardian import Guardian
@@ -46,6 +46,8 @@ class Driver:
         self._in_turn: list[Worker] = []  # the workers of the test, in the order in which they begin
         self._reporter: Worker | None = None
         self._pair: Pair | None = None
+        self._is_placed = False
+        self._leaving: list[Worker] = []  # which have left the test, and have yet to end
 
     def serve(self) -> None:
         """Carry out the run's orders until it ends this process, or is gone."""
@@ -58,6 +60,7 @@ class Driver:
                 return
             try:
                 self._send(self._reply(order))
+                self._let_go()
             except InterruptedWaitError:  # by the order to leave, or to end
                 continue
 
@@ -73,7 +76,8 @@ class Driver:
     def end(self, limit_s: float) -> None:
         """End all workers and templates."""
         kept = (template.kept for template in self._templates)
-        workers = [*self._workers, *(worker for worker in kept if worker is not None and worker not in self._workers)]
+        workers = [*self._workers, *self._leaving]
+        workers += [worker for worker in kept if worker is not None and worker not in workers]
         processes: list[Template | Worker] = [*workers, *self._templates]
         for process in processes:
             process.master = None
@@ -133,7 +137,12 @@ class Driver:
             case wire.WarmAll():
                 return self._warm(order)
             case wire.TakePair():
+                self._is_placed = order.cpu is not None
                 return self._warmed.take(order)
+            case wire.MoveAll(cpu):
+                for worker in self._workers if self._is_placed else ():
+                    worker.place([cpu])
+                return None
             case wire.GoOn(seconds):
                 return self._warmed.go_on(seconds)
             case wire.EndIdle():
@@ -154,7 +163,7 @@ class Driver:
 
     def _open(self, order: wire.Open) -> list[wire.Called]:
         """Bring the test to its call in a worker of each template; the workers set it up at the same time."""
-        self._pair, self._reporter, self._in_turn = None, None, []
+        self._pair, self._reporter, self._in_turn, self._is_placed = None, None, [], False
         seeded = [*zip(self._templates, order.seeds, strict=False)]  # one side alone may need fewer workers
         for template, seed in seeded[::-1] if order.last_first else seeded:
             worker = template.lease()
@@ -200,11 +209,16 @@ class Driver:
         else:
             left = wire.LeftAll(done)
         staying = [] if not left.lost or left.is_reporter or reporter is None else [reporter]
-        for worker in self._in_turn:
-            if worker not in staying:
-                worker.template.give_back(worker)
+        self._leaving = [worker for worker in self._in_turn if worker not in staying]
         self._in_turn, self._pair = staying, None
+        if reporter is None:  # else the test's report need not wait for their ends
+            self._let_go()
         return left
+
+    def _let_go(self) -> None:
+        """End those workers that have left the test and that no other test can use."""
+        leaving, self._leaving = self._leaving, []
+        give_back(leaving)
 
     # ------------------------------------------------------------------ messages
 

@@ -86,7 +86,7 @@ class Template(Process):
         imported = self.receive(time.monotonic() + self._limit_s, self._limit_s, _SETUP_HINT)
         if not isinstance(imported, wire.Imported):
             raise self.unexpected(imported)
-        return imported.dirty or ""
+        return next(iter(imported.dirty), "")
 
     def lease(self) -> Worker:
         """Return a worker for the next test: a copy of this process, or this process itself."""
@@ -103,18 +103,11 @@ class Template(Process):
         worker.wait_begun()
         return worker
 
-    def give_back(self, worker: Worker) -> None:
-        """End a worker that has left its test, unless it has set up at length what the next test can use."""
-        if not self.forks or not worker.alive:
-            self.kept = self.kept if self.kept is not worker or worker.alive else None
-            return
-        if worker.shared_setup_s > _LONG_SETUP_S and not worker.running:
-            self.kept = worker
-            return
-        self.kept = None
-        worker.start_quitting()
-        worker.end(QUIT_LIMIT_S)
-        worker.remove_files()
+    def keeps(self, worker: Worker) -> bool:
+        """Keep a worker that has left its test where the next test can use it, or what it has set up at length."""
+        is_useful = not self.forks or (worker.shared_setup_s > _LONG_SETUP_S and not worker.running)
+        self.kept = worker if is_useful and worker.alive else None
+        return self.kept is worker
 
     def reap(self, pid: int) -> None:
         """Have the template wait for a copy that has ended."""
@@ -355,6 +348,16 @@ def check(workers: Sequence[Any]) -> float:
         worker.start_check()
     wait_all(fresh, lambda worker: worker.wait_checked())
     return max(worker.checked_s or 0.0 for worker in workers)
+
+
+def give_back(workers: Sequence[Worker]) -> None:
+    """End those workers, all in the time of one, that have left their test and that no other test can use."""
+    ending = [worker for worker in workers if not worker.template.keeps(worker) and worker.alive]
+    for worker in ending:
+        worker.start_quitting()
+    for worker in ending:
+        worker.end(QUIT_LIMIT_S)
+        worker.remove_files()
 
 
 def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:

@@ -439,6 +439,10 @@ def part_text(part: ChangedPart) -> str:
             return part.file
 
 
+def _at_a_time(lanes: int) -> str:
+    return "one pair at a time is" if lanes == 1 else f"{lanes} pairs at a time are"
+
+
 def _untested_text(note: notes.Untested) -> str:
     """Name what has changed and no test runs, and how to write a test."""
     functions = [part.name.rpartition(".")[2] for part in note.parts if part.kind is Kind.FUNCTION]
@@ -703,10 +707,13 @@ def _note(note: notes.Note) -> str:
         case notes.TextNote(text):
             return text
         case notes.FewerLanes(lanes, wanted, quota):
-            pairs = "one pair at a time is" if lanes == 1 else f"{lanes} pairs at a time are"
+            pairs = _at_a_time(lanes)
             if quota is not None:
                 return f"{pairs} measured: the cgroup's quota is {quota:g} of {wanted} CPUs"
             return f"{pairs} measured, not {wanted}: this process may use {units.counted(lanes, 'CPU')}"
+        case notes.ShortOfMemory(lanes, wanted, pair_bytes):
+            each = f"each takes {units.number(pair_bytes / 1e6)} MB of memory"
+            return f"{_at_a_time(lanes)} measured, not {wanted}: {each}, which has no room for more"
         case notes.SkippedBaseline(error):
             return f"skipped a baseline that is not this machine's: {error}"
         case notes.ComparedWithAnchor(baseline, anchor, last):

@@ -172,6 +172,8 @@ class ProbeLoop(TestLoop):
             self.run(session)
         except (SideError, pytest.UsageError) as error:
             self._reasons = dict.fromkeys(keys, str(error).partition("\n")[0])
+        finally:
+            self.close()
         return {key: self.run_state.outcomes.tests.get(key) or self._reasons[key] for key in keys}
 
     def _prepare_sides(self, preparation: Preparation) -> Sides:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -57,6 +58,7 @@ class Processes:
     start_limit_s: float
     guardian: Guardian = field(default_factory=Guardian)
     _pools: list[Drivers] = field(default_factory=list)
+    _closing_s: float = 0.0
 
     def drivers(self, sides: Sides, *names: str, fresh: str = "") -> Drivers:
         """Return drivers of ``sides``, which end with the run; the workers of base, if any, and of head have names."""
@@ -73,15 +75,21 @@ class Processes:
         reasons = (pool.fresh for pool in self._pools if self.forks)
         return [reason for reason in dict.fromkeys(reasons) if reason and reason != _ASKED_FOR]
 
-    def close(self, limit_s: float = QUIT_LIMIT_S) -> bool:
+    def start_closing(self, limit_s: float) -> None:
+        """Begin to end every process: what tests have left to tear down has ``limit_s`` for that."""
+        for driver in self._alive():
+            if isinstance(driver, Driver):
+                driver.start_ending(limit_s)
+        self._closing_s = limit_s
+
+    def close(self) -> bool:
         """End every process, and what else they have started, and remove their files; False where no guardian did."""
-        processes = [each for pool in self._pools for each in pool.all() if each.alive]
-        drivers = [each for each in processes if isinstance(each, Driver)]
-        for driver in drivers:
-            driver.start_ending(limit_s)
-        for each in processes:
-            each.end(limit_s + FORCE_S if each in drivers else 0)
+        for each in self._alive():
+            each.end(self._closing_s + FORCE_S if isinstance(each, Driver) else 0)
         return self.guardian.close()
+
+    def _alive(self) -> list[Endpoint]:
+        return [each for pool in self._pools for each in pool.all() if each.alive]
 
     def environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Return the variables that a process starts with: those of the run's own start with changes made to them.
@@ -183,15 +191,23 @@ class Drivers:
         """
         while True:
             driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
-            if observes or not driver.forks or (yield from self._has_imported(driver)):
-                return driver
+            with self._giving_back(driver):
+                if observes or not driver.forks or (yield from self._has_imported(driver)):
+                    return driver
 
     def lease_observers(self) -> Steps[Driver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
         job: Job[Driver] = yield Begin(self.lease(observes=True))
         self._leases.append(job)
-        while under_way := [each for each in self._leases if not each.is_done]:
-            yield Ended(under_way)
+        try:
+            while under_way := [each for each in self._leases if not each.is_done]:
+                yield Ended(under_way)
+        except GeneratorExit:
+            with contextlib.suppress(LostError):
+                if job.is_done:
+                    self.give_back(job.outcome())
+            job.close()
+            raise
         return job.outcome()
 
     def learn(self, *checked: wire.Checked) -> None:
@@ -214,6 +230,9 @@ class Drivers:
             dirty: list[str] = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
         except LostError:
             dirty = [name for names in more for name in names]
+        except GeneratorExit:
+            driver.is_worn = True  # nobody learns whether it should have imported them
+            raise
         if not dirty:
             return True
         self._left_out.update(dirty)
@@ -235,6 +254,15 @@ class Drivers:
                 driver.is_taken = True
                 return driver
         return (yield from self._started(server, width, observes=observes))
+
+    @contextlib.contextmanager
+    def _giving_back(self, driver: Driver) -> Iterator[None]:
+        """Give a driver back where it turns out to be of no use, or whoever waits for it is broken off."""
+        try:
+            yield
+        except BaseException:
+            self.give_back(driver)
+            raise
 
     def give_back(self, driver: Driver) -> None:
         """Let other tests use a driver, whose test is over or leaves it."""
@@ -278,16 +306,13 @@ class Drivers:
 
     def _collect(self, driver: Driver) -> Steps[None]:
         """Wait until a driver's templates have collected; LostError where one cannot, which ends the driver."""
-        try:
-            yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
-        except LostError:
-            driver.is_taken = False
-            if driver.alive:
-                driver.start_ending(0)
-            raise
-        except GeneratorExit:  # another test may have it
-            driver.is_taken = False
-            raise
+        with self._giving_back(driver):
+            try:
+                yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
+            except LostError:
+                if driver.alive:
+                    driver.start_ending(0)
+                raise
 
     def _next_number(self, server: int | None, *, observes: bool) -> int:
         used = {
@@ -318,8 +343,7 @@ class Drivers:
         if fault:
             self._fall_back(fault)
         if self.fresh and driver is not None:
-            driver.is_taken = False
-            self._retire()
+            self.give_back(driver)
         return None if self.fresh else driver
 
     def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> Driver:
@@ -473,8 +497,8 @@ class Drivers:
             dirty = yield from server.load(wanted, self._differing, str(self._top), self._apart)
             found = {**environment, **server.changes}
             own = {name: value for name, value in preload.library_variables().items() if found.get(name) != value}
-            if dirty is not None:
-                self._left_out.add(dirty)
+            if dirty:
+                self._left_out.update(dirty)
             elif not own:
                 return server
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, L
 from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_flags, popen, sender_of
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.process import Process, ProcessLostError
+from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process, ProcessLostError
 
 FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
 PATIENCE_S = 120.0  # beyond all that a driver waits for itself
@@ -38,6 +39,7 @@ class Endpoint(Process):
     """A process that the run's loop waits for."""
 
     is_awaited = False
+    silence_s = math.inf
 
     def lost(self, text: str) -> ProcessLostError:
         """Return the error of a process that is of no use any more."""
@@ -65,6 +67,10 @@ class Endpoint(Process):
         except (EOFError, OSError):
             raise self.gone(self.lost(self.how_it_ended())) from None
 
+    def ended(self) -> Exception:
+        """Return the error of a process that this one has ended while a job waited for it."""
+        return self.gone(self.lost(f"{self.name} was ended"))
+
     def overdue(self, limit_s: float) -> Exception:
         """End the process, which has not answered within ``limit_s``, and return the error."""
         return self.gone(self.lost(self.abort("did not answer", limit_s, "it waits for none of its workers")))
@@ -81,16 +87,16 @@ class PreloadServer(Endpoint):
         super().__init__("the preload server", here, scratch, guardian, process)
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
-    def load(self, modules: list[str], packages: list[str], top: str, apart: list[str]) -> Steps[str | None]:
-        """Import modules; return the first that wants what each side has to import for itself.
+    def load(self, modules: list[str], packages: list[str], top: str, apart: list[str]) -> Steps[list[str]]:
+        """Import modules; return those that want what each side has to import for itself.
 
-        After that this process is of no use. DriverLostError where that ends the process, or takes too long.
+        After such a one this process is of no use. DriverLostError where that ends the process, or takes too long.
         """
         self.send(wire.Load(modules, packages, top, apart))
         self.is_awaited = True
         imported: wire.Imported = yield Reply(self, _LOAD_S)
         self.changes = imported.changes
-        if imported.dirty is not None:
+        if imported.dirty:
             self.end(0)
         return imported.dirty
 
@@ -163,6 +169,7 @@ class Driver(Endpoint):
 
     def read(self) -> Any:
         """Return the value that answers the last order, or raise what kept it from being carried out."""
+        self.silence_s = SILENCE_MOST_S  # it has begun
         if not self.pid and (pid := sender_of(self.connection)) and self.guardian.owns(pid):
             self.is_known_as(pid)
         if self.quit_s is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from pytest_rlperf.model.notes import FewerLanes
-from pytest_rlperf.run.schedule import Lanes
+from pytest_rlperf.run.schedule import PAIRS_MOST, Lanes
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.spawn.cpus import CGROUP, cgroup_limits, read_system_file, usable_cpus
 
@@ -54,4 +54,4 @@ def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
         run.note(FewerLanes(machine.most, cpus, machine.quota))
     elif wanted is not None and wanted > cpus:
         run.note(FewerLanes(cpus, wanted, None))
-    return Lanes(min(wanted or machine.most, cpus), machine.cpus)
+    return Lanes(min(wanted or machine.most, cpus), machine.cpus, wanted or PAIRS_MOST)

@@ -182,8 +182,7 @@ class LiveComparison:
             return live
         if growth.hints(live):
             test.show("looking whether memory grows")
-            held: Held = yield test.lane()
-            with held:
+            with (yield from test.move(self._first)):
                 longer = yield from test.ask(self._first, wire.GoOn(_LONGER_S), _LONGER_S + test.patience_s)
             live = replace(live, longer=tuple(longer))
         found = growth.find(live, test.policy)
@@ -192,7 +191,8 @@ class LiveComparison:
         test.show("looking which lines allocate")
         size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
         least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * size)
-        places = yield from test.ask(self._first, wire.Relay(wire.FindAllocations(least_bytes)))
+        with (yield from test.move(self._first)):
+            places = yield from test.ask(self._first, wire.Relay(wire.FindAllocations(least_bytes)))
         return replace(live, places=tuple(places))
 
     def _with_start_ups(self, live: Live) -> Steps[Live]:

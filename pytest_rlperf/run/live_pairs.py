@@ -64,7 +64,6 @@ class WarmPair(NamedTuple):
     share_s: float
     setup_s: float
     is_single: bool
-    needs_machine: bool
 
 
 class LivePairs:
@@ -89,7 +88,6 @@ class LivePairs:
         )
         self._reads = any(policy.findings[kind] != OFF for kind in OF_READINGS)
         self._begun = 0
-        self._needs_machine = False
         self._single = (False, False)  # whether one thread did the work in the first pair, on base and on head
         self._shape: Shape | None = None
         self._call_s = 0.0
@@ -127,11 +125,16 @@ class LivePairs:
         return self._times.rare_calls()
 
     def _missing(self, running: int) -> int:
-        """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
-        least = self._test.policy.pairs[0] - self._begun
-        if least > 0 or running:
-            return max(0, least)
-        return self._times.begin(max(1, self._test.lanes.free))
+        """Return how many pairs to begin: the fewest, then one, or as many as lanes are idle; few at once.
+
+        One more than the most may be begun, as it may confirm.
+        """
+        (least, most), lanes = self._test.policy.pairs, self._test.lanes
+        if self._begun < least:
+            return max(0, min(least - self._begun, lanes.pairs_most - running))
+        if running:
+            return 0
+        return self._times.begin(max(1, min(lanes.free, lanes.pairs_most, most + 1 - self._begun)))
 
     def _server(self) -> int:
         """Return the number of the preload server for the next pair: a change is confirmed by the second one's."""
@@ -166,7 +169,7 @@ class LivePairs:
     def _warm(self, index: int) -> Steps[WarmPair]:
         """Set up one pair in a lane, and warm it up."""
         test = self._test
-        held: Held = yield test.lane(index)
+        held: Held = yield test.lane(index, whole=test.needs_machine is None)
         pair, share_s = None, 0.0
         try:
             started_s = time.monotonic()
@@ -195,16 +198,18 @@ class LivePairs:
         is_single = all(found)
         share_s = self._times.share_again_s(index, share_s, is_single=is_single)
         needs_machine = not is_single or any(side.accelerated for side in sides)
-        return WarmPair(index, pair, held, share_s, setup_s, is_single, needs_machine)
+        test.needs_machine = needs_machine or (index > 0 and test.needs_machine is True)
+        if not test.needs_machine:
+            held.narrow()
+        return WarmPair(index, pair, held, share_s, setup_s, is_single)
 
     def _take(self, warm: WarmPair) -> Steps[None]:
         """Measure a pair in its lane, or with the machine to itself where it needs that."""
         test, held, (driver, import_s, _) = self._test, warm.held, warm.open
         try:
-            self._needs_machine |= warm.needs_machine
-            if self._needs_machine and test.lanes.count > 1:
+            if test.needs_machine and not held.is_whole:
                 held.release()
-                held = yield test.lane(warm.number, whole=True)
+                held = yield test.lane(warm.number)
             cpu = held.cpu if warm.is_single else None
             order = wire.TakePair(cpu, warm.share_s, self._times.enough_error, self._reads)
             taken: wire.Taken = yield from test.ask(driver, order, warm.share_s + test.patience_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from pytest_rlperf.model.notes import (
     NotForked,
     Plan,
     RunProgress,
+    ShortOfMemory,
     ShortOfTime,
     TextNote,
 )
@@ -33,12 +35,12 @@ from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.cache import SECONDS, cache_of
 from pytest_rlperf.run.conclusion import failure_of
-from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Drivers, Processes
+from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, QUIT_LIMIT_S, Drivers, Processes
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.in_lane import Judged, Measure, Observe, TestInLane
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.one_test import OneTest, explain, write_traces
-from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lanes, Schedule, Steps
+from pytest_rlperf.run.schedule import Begin, Ended, Job, Lanes, Schedule, Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.run.state import RunState
@@ -73,6 +75,7 @@ class TestLoop:
     began: Beginning
     lanes: Lanes
     progress: RunProgress
+    _started: Processes | None = None
     _current: TestInLane | None = None  # whose report is next
     _under_way: list[TestInLane] = field(default_factory=list)
     _left: TimeLeft = field(init=False)
@@ -82,7 +85,8 @@ class TestLoop:
         """Run the session's tests, all of which are measured."""
         project = make_project(session, self.began, self.run_state.settings)
         self.run_state.series = Series(session.items)
-        processes = self._processes(project, session.items)
+        processes = self._started = self._processes(project, session.items)
+        limit_s = QUIT_LIMIT_S
         preparation = Preparation(project, processes.guardian.new_directory, self.progress.show)
         try:
             with processes.guardian.guarding_commands():
@@ -99,18 +103,34 @@ class TestLoop:
                 measure, observe = partial(self._compare, *known), partial(self._observe, *known)
             self._run_tests(session, measure, observe, processes)
             self.run_state.note(*map(NotForked, processes.not_forked()))
+            if self.lanes.pair_bytes is not None and self.lanes.room < self.lanes.count:
+                self.run_state.note(ShortOfMemory(self.lanes.room, self.lanes.count, self.lanes.pair_bytes))
             self.run_state.note_reach()
         except (SideError, BaselineError, LostError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
             raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
-            processes.close(INTERRUPTED_LIMIT_S)
+            limit_s = INTERRUPTED_LIMIT_S
             raise
         finally:
             self.progress.clear()
-            if not processes.close():
-                text = "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
-                self.run_state.note(TextNote(text))
+            processes.start_closing(limit_s)
+
+    def close(self) -> str:
+        """End all that the run has started, whose reports need not wait for that; return what went wrong, if anything.
+
+        So a summary is there while processes tear down what tests have left to them.
+        """
+        if self._started is None:
+            return ""
+        try:
+            is_closed = self._started.close()
+        except KeyboardInterrupt:  # nobody waits for teardowns any more
+            self._started.start_closing(0.0)
+            is_closed = self._started.close()
+        if is_closed:
+            return ""
+        return "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""
@@ -170,7 +190,7 @@ class TestLoop:
         """Observe as many tests at once as there are lanes."""
         waiting, jobs = [*tests], list[Job[None]]()
         while waiting or jobs:
-            while waiting and len(jobs) < self.lanes.count:
+            while waiting and len(jobs) < self.lanes.room:
                 self._current = waiting.pop(0)
                 jobs.append((yield Begin(self._watched(self._current, self._current.observe(observe)))))
             for job in (yield Ended(jobs)):
@@ -186,11 +206,12 @@ class TestLoop:
             reports = self._begin_report(test)
             while len(jobs) <= number or not jobs[number].is_done:
                 # With one lane a test begins when the one before it is reported: what it prints comes in its place.
-                while len(jobs) < len(tests) and sum(not job.is_done for job in jobs) < self.lanes.count:
+                while len(jobs) < len(tests) and sum(not job.is_done for job in jobs) < self.lanes.room:
                     if self.lanes.count == 1 and len(jobs) > number:
                         break
                     jobs.append((yield Begin(self._measure(tests[len(jobs)], measure, budget))))
                 self._show_count(number, len(tests))
+                _ = self.run_state.providers  # read while processes begin: the report at the end need not wait for it
                 if not jobs[number].is_done:
                     yield Ended([job for job in jobs if not job.is_done])
             jobs[number].outcome()
@@ -305,15 +326,12 @@ class TestLoop:
         # To find where the time goes takes a second, and only these outputs show it.
         explains = self.config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
         if outcome.result.measured and (explains or settings.trace is not None):
-            held: Held | None = None if test.has_machine else (yield test.lane())
-            try:
+            assert test.measures is not None
+            with nullcontext() if test.has_machine else (yield from test.move(test.measures)):
                 if explains:
                     outcome = yield from explain(test, outcome)
                 if settings.trace is not None:
                     notes = (*notes, *(yield from write_traces(test, settings.trace)))
-            finally:
-                if held is not None:
-                    held.release()
         end = wire.Leave(outcome.result, failure_of(outcome, self.run_state))
         return Judged(end, outcome, notes=notes)
 

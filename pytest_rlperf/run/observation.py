@@ -81,7 +81,7 @@ class _Looks:
         self.is_uneven = False
         self._test, self._drivers, self._driver = test, drivers, driver
         self._read, self._reached = Reads(), Reached()
-        self._is_opened, self._unwatched = False, ""
+        self._is_opened, self._is_many, self._unwatched = False, False, ""
         self._met: list[tuple[Footprint, Footprint]] = []  # what each round has shown after the first call
 
     def round(self, number: int) -> Steps[Observation | None]:
@@ -109,7 +109,9 @@ class _Looks:
         self._refuse_unbuilt()
         calls_s = checked[0].first_call_s, checked[1].first_call_s
         untouched = self._reached.nothing and not self.is_uneven
-        return Observation(self._reason(), self._reached, calls_s, untouched, self._is_doubtful, self._unwatched)
+        return Observation(
+            self._reason(), self._reached, calls_s, untouched, self._is_doubtful, self._unwatched, self._is_many
+        )
 
     def _order(self) -> wire.ObserveAll:
         """Return the order for calls after the first, which mostly settles what a test does.
@@ -127,6 +129,7 @@ class _Looks:
         sides, change = self._drivers.sides, self._drivers.change
         read = compare_reads(sides, (*base.files, *base.opened), (*head.files, *head.opened))
         self._is_opened |= bool(base.opened or head.opened)
+        self._is_many |= base.many or head.many
         self._unwatched = self._unwatched or base.unwatched or head.unwatched
         self._read |= read
         if self._read.missing:

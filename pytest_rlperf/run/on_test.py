@@ -16,6 +16,7 @@ from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps
 from pytest_rlperf.run.stopped import DriverLostError, LostError, StoppedError
+from pytest_rlperf.spawn.memory import free_bytes
 
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 _PATIENCE_LEAST_S = 10.0
@@ -26,6 +27,7 @@ SEED, OTHER_SEED = 1000, 1001  # of all pairs, so that their calls repeat; of wh
 class Observation:
     """What processes of both sides have shown of a test: why it need not be measured, None where it must be.
 
+    ``is_many`` where threads, children or an accelerator did its work, None where that was not observed.
     ``reached`` is None where nothing was observed to its end; ``untouched`` where nothing of the change can matter,
     whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included. It ``is_doubtful``
     where another test's processes may have opened all that differs of the files that it has read. ``unwatched`` says
@@ -38,6 +40,7 @@ class Observation:
     untouched: bool = False
     is_doubtful: bool = False
     unwatched: str = ""
+    is_many: bool | None = None
 
     @property
     def doubt(self) -> Doubt | None:
@@ -62,7 +65,8 @@ class OnTest:
     The first driver that opens it has the worker that reports it, to ``forward``; ``measures`` has the first of head's
     workers that has been checked. ``observed`` is what observers have shown, None before that.
     ``fresh`` where all of its workers are to be new interpreters, ``is_short`` where the run has less time for it than
-    the test may take. ``show`` and ``begin`` are for who shows progress, and so is ``ratio``, which its pairs show so
+    the test may take. It ``needs_machine`` where its work is not that of one thread alone, and None until that is
+    known. ``show`` and ``begin`` are for who shows progress, and so is ``ratio``, which its pairs show so
     far.
     """
 
@@ -82,6 +86,7 @@ class OnTest:
     is_reporter_lost: bool = False
     measures: Driver | None = None
     observed: Observation | None = None
+    needs_machine: bool | None = None
     ratio: float | None = None
     _open: dict[int, tuple[Driver, Drivers]] = field(default_factory=dict)
     _held: list[Held] = field(default_factory=list)
@@ -98,8 +103,19 @@ class OnTest:
     # ------------------------------------------------------------------ the machine
 
     def lane(self, pair: int = 0, *, whole: bool = False) -> Lane:
-        """Return the request for a lane."""
-        return Lane(self.order, pair, whole)
+        """Return the request for a lane, or for the machine where the test needs it."""
+        return Lane(self.order, pair, whole or self.needs_machine is True)
+
+    def move(self, driver: Driver) -> Steps[Held]:
+        """Wait for a lane, and have a driver's workers run there, where they have been measured on one."""
+        held: Held = yield self.lane()
+        try:
+            if held.cpu is not None:
+                yield from self.ask(driver, wire.MoveAll(held.cpu))
+        except BaseException:
+            held.release()
+            raise
+        return held
 
     @property
     def has_machine(self) -> bool:
@@ -137,6 +153,8 @@ class OnTest:
             reports=reports,
         )
         called: list[wire.Called] = yield from self.ask(driver, order, self.settings.setup_time_s)
+        if self.lanes.pair_bytes is None:
+            self.lanes.fit(driver.memory_bytes(), free_bytes())
         if reports:
             self.called = called[-1]
         return called

@@ -159,6 +159,7 @@ class OneTest:
         test, coverage = self.test, self.run.coverage
         if test.observed is None:
             test.observed = found = yield from observe(test, test.of(drivers))
+            test.needs_machine = found.is_many
             if not drivers.is_same_code and drivers.sides.changed is not None:
                 coverage.add(test.key, (*drivers.change.functions, *drivers.change.bodies), found.reached)
                 coverage.untouched |= {test.key} if found.untouched else set()

@@ -14,15 +14,22 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
+_TURN_MOST_S = 5.0  # a turn that took longer, or in which this process was stopped, shows no silence of others
+PAIRS_MOST = 4  # of one test at once: more are begun in vain where the first of them decide
+_AT_ONCE = 1000  # messages of one process: a connection holds fewer
 
 
 class Endpoint(Protocol):
-    """A process that is waited for."""
+    """A process that is waited for, and that says something every ``silence_s`` at the latest."""
 
     connection: Connection
+    silence_s: float
 
     def read(self) -> object:
         """Read a message that has begun to come; return it where it ends the waiting, else None, or raise an error."""
+
+    def ended(self) -> Exception:
+        """Return the error of a process that was ended while a job waited for it."""
 
     def overdue(self, limit_s: float) -> Exception:
         """End the process, which has not answered within ``limit_s``, and return the error."""
@@ -71,7 +78,7 @@ class Job(Generic[T]):
         self._lanes = lanes
         self.wants: Request | None = None
         self.is_done = False
-        self.due_s = 0.0
+        self.due_s = self.silent_s = 0.0
         self._result: T | None = None
         self._error: BaseException | None = None
 
@@ -108,9 +115,20 @@ class Held:
         self._lanes = lanes
         self._width = width
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole machine."""
+        return self._width == self._lanes.count
+
+    def narrow(self) -> None:
+        """Keep no more than one lane."""
+        self._lanes.give_back([], self._width - 1)
+        self._width = 1
+
     def release(self) -> None:
         """Give it back, once."""
-        self._lanes.give_back(self.cpu, self._width)
+        if self._width:
+            self._lanes.give_back([self.cpu], self._width)
         self._width = 0
 
     def __enter__(self) -> Held:
@@ -125,10 +143,15 @@ class Lanes:
 
     Earlier tests come first, and of one test the earlier pairs. ``cpus`` are those to choose from, none where the
     kernel places all work. Where there are more of them than lanes, they take turns: one may be slower for a while.
+    A test begins ``pairs_most`` at once. There is ``room`` for as many pairs in memory, of which each takes
+    ``pair_bytes``: for no more than one test's until that is known.
     """
 
-    def __init__(self, count: int, cpus: Collection[int]) -> None:
+    def __init__(self, count: int, cpus: Collection[int], pairs_most: int = PAIRS_MOST) -> None:
         self.count = count
+        self.pairs_most = min(count, pairs_most)
+        self.room = self.pairs_most
+        self.pair_bytes: int | None = None
         self.has_cpus = len(cpus) >= count
         self._cpus: list[int | None] = list(cpus) if self.has_cpus else [None] * count
         self._used = 0
@@ -138,7 +161,12 @@ class Lanes:
     @property
     def free(self) -> int:
         """How many lanes nobody has or waits for."""
-        return 0 if self._queue else self.count - self._used
+        return 0 if self._queue else max(0, self.room - self._used)
+
+    def fit(self, pair_bytes: int, free_bytes: int) -> None:
+        """Learn what a pair takes of memory, of which so much is free beside the first one."""
+        self.pair_bytes = pair_bytes
+        self.room = min(self.count, 1 + free_bytes // max(1, pair_bytes))
 
     def want(self, request: Lane) -> None:
         """Put a request into the queue."""
@@ -149,8 +177,8 @@ class Lanes:
         if not self._queue:
             return None
         first = min(self._queue)
-        width = self.count if first[3].whole else 1
-        if self._used + width > self.count:
+        width, most = (self.count, self.count) if first[3].whole else (1, self.room)
+        if self._used + width > most:
             return None
         self._queue.remove(first)
         self._used += width
@@ -160,11 +188,10 @@ class Lanes:
         """Take a request out of the queue, whose job was broken off."""
         self._queue = [entry for entry in self._queue if entry[3] is not request]
 
-    def give_back(self, cpu: int | None, width: int) -> None:
-        """Have what was held again; nothing where ``width`` is 0."""
-        if width:
-            self._used -= width
-            self._cpus.append(cpu)
+    def give_back(self, cpus: Sequence[int | None], width: int) -> None:
+        """Have again what was held."""
+        self._used -= width
+        self._cpus += cpus
 
 
 class Schedule:
@@ -182,6 +209,7 @@ class Schedule:
         self._tick = tick
         self._clock = clock
         self._jobs: list[Job[Any]] = []
+        self._listened_s = clock()
 
     def run(self, steps: Steps[T]) -> T:
         """Run a job, and all those that it begins, until it is done; the others are broken off."""
@@ -208,7 +236,7 @@ class Schedule:
         if isinstance(job.wants, Lane):
             self.lanes.want(job.wants)
         elif isinstance(job.wants, Reply):
-            job.due_s = self._clock() + job.wants.limit_s
+            job.due_s, job.silent_s = self._clock() + job.wants.limit_s, 0.0
 
     def _turn(self) -> None:
         """Resume the jobs that can go on; where none can, wait for a process."""
@@ -239,17 +267,49 @@ class Schedule:
         waiting = {id(job.wants.process): job for job in self._jobs if isinstance(job.wants, Reply)}
         processes = {process.connection: process for process in self._awaited()}
         left_s = [job.due_s - self._clock() for job in waiting.values()]
+        turn_s = min(self._clock() - self._listened_s, _TURN_MOST_S)
+        self._listened_s = self._clock()
+        for each in waiting.values():
+            each.silent_s += turn_s
         ready = wait(list(processes), max(0.0, min([_REFRESH_S, *left_s])))
         for connection in ready:
             process = processes[connection]  # type: ignore[index]
             job = waiting.get(id(process))
-            try:
-                reply, error = process.read(), None
-            except Exception as raised:
-                reply, error = None, raised
-            if job is not None and not job.is_done and (reply is not None or error is not None):
+            reply, error = _said_by(process)
+            if job is None or job.is_done:
+                continue
+            job.silent_s = 0.0
+            if reply is not None or error is not None:
                 del waiting[id(process)]
                 self._resume(job, reply, error)
-        for job in waiting.values():
-            if not job.is_done and isinstance(job.wants, Reply) and job.due_s <= self._clock():
-                self._resume(job, error=job.wants.process.overdue(job.wants.limit_s))
+        for each in waiting.values():
+            if (
+                not each.is_done
+                and isinstance(each.wants, Reply)
+                and (fault := self._fault(each, each.wants)) is not None
+            ):
+                self._resume(each, error=fault)
+
+    def _fault(self, job: Job[Any], wants: Reply) -> Exception | None:
+        """Return why a process that a job waits for will not answer; None where it may."""
+        process = wants.process
+        if process.connection.closed:
+            return process.ended()
+        if job.due_s <= self._clock():
+            return process.overdue(wants.limit_s)
+        return process.overdue(process.silence_s) if job.silent_s >= process.silence_s else None
+
+
+def _said_by(process: Endpoint) -> tuple[object, Exception | None]:
+    """Read what a process has said by now, up to its reply or its error: a reply that has come saves the process.
+
+    One that says more and more is read again later, once others have had their turn.
+    """
+    for _ in range(_AT_ONCE):
+        try:
+            reply = process.read()
+        except Exception as raised:
+            return None, raised
+        if reply is not None or process.connection.closed or not process.connection.poll():
+            return reply, None
+    return None, None

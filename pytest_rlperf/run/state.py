@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
@@ -152,6 +153,11 @@ class RunState:
             pairs=settings.pairs,
         )
 
+    @cached_property
+    def providers(self) -> Mapping[str, Sequence[str]]:
+        """Which installed distributions provide a module, by modules: to read that takes most of a second."""
+        return packages_distributions()
+
     def provenance(self) -> Provenance:
         """Return where the figures come from, read when this is first called: at the end of the run."""
         if self._provenance is None:
@@ -159,7 +165,7 @@ class RunState:
                 after = self._read_tree()
             except SideError:
                 after = _UNKNOWN
-            self._provenance = make_provenance(self._tree, after, self.outcomes.modules)
+            self._provenance = make_provenance(self._tree, after, self.outcomes.modules, self.providers)
         return self._provenance
 
     def shard_of(self, number: int, count: int, keys: Iterable[str]) -> Shard:

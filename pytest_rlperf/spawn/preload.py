@@ -131,10 +131,12 @@ def settings() -> list[object]:
 
 
 def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterable[str]) -> dict[str, Any]:
-    """Import modules, and return what came of it: after a ``dirty`` one this process is of no use.
+    """Import modules, and return what came of it: where any is ``dirty`` this process is of no use.
 
-    That is one that wants what :class:`Refusal` refuses, or sets what only the side's own process should have set.
+    Such a module wants what :class:`Refusal` refuses, or sets what only the side's own process should have set. All of
+    them are found, so that the next process can do without.
     """
+    dirty: list[str] = []
     refusal = Refusal(packages, top, apart)
     sys.meta_path.insert(0, refusal)
     before = dict(os.environ)
@@ -145,9 +147,12 @@ def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterabl
                 with contextlib.suppress(Exception, SystemExit):  # of modules that this process has no need of
                     importlib.import_module(name)
                 if refusal.wanted or settings() != found:
-                    return {"dirty": name}
+                    dirty.append(name)
+                    refusal.wanted.clear()
     finally:
         sys.meta_path.remove(refusal)
+    if dirty:
+        return {"dirty": dirty}
     after = dict(os.environ)
     changes = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
     for stream in (sys.stdout, sys.stderr):  # or each copy would write it, too
@@ -155,7 +160,7 @@ def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterabl
             stream.flush()
     sys.path_importer_cache.clear()  # each copy would, and would copy the memory that this gives back
     gc.freeze()
-    return {"dirty": None, "changes": changes}
+    return {"dirty": [], "changes": changes}
 
 
 def import_more(names: Iterable[str]) -> str | None:

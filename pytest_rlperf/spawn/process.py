@@ -27,6 +27,8 @@ _LAST_LINES = 30  # of a lost process's output
 _LAST_BYTES = 1 << 20
 _FORK_LIMIT_S = 30.0  # from the order for a copy to its first message, which takes milliseconds
 _FORK_HINT = "a package that it has loaded may hang where its process is forked"
+SILENCE_MOST_S = 40.0  # of a process that tells its master that it waits; a message to a worker may take less
+_TELL_S = 5.0
 CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
 
 
@@ -68,6 +70,7 @@ class Process:
         self.started = started
         self.quit_s: float | None = None  # when it was told to end
         self.master = master
+        self._told_s = time.monotonic()  # when the master was told last that this process is waited for
         self._has_ended = False
         if started is not None:
             self.is_known_as(started.pid)
@@ -147,6 +150,7 @@ class Process:
         """Wait for a message, or for the end of the process."""
         awaited = [self.connection] if self.master is None else [self.connection, self.master]
         while True:
+            self._tell_master()
             left_s = due_s - time.monotonic()
             try:
                 ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
@@ -158,6 +162,15 @@ class Process:
                 return
             if left_s <= 0:
                 raise self.lost(self.abort("did not answer", limit_s, hint))
+
+    def _tell_master(self) -> None:
+        """Let the master know from time to time that whoever waits here goes on."""
+        if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
+            self._told_s = time.monotonic()
+            try:
+                wire.send(self.master, wire.Waiting())
+            except OSError:
+                raise InterruptedWaitError from None
 
     def unreadable(self, error: wire.UnreadableError) -> ProcessLostError:
         """End a process whose messages cannot be read, and return the error."""
@@ -178,13 +191,28 @@ class Process:
     def cpu_s(self) -> float:
         """Return the CPU seconds that the process and its children have used."""
         total_s = 0.0
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            for member in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    times = member.cpu_times()
-                    total_s += times.user + times.system
+        for member in self._members():
+            with contextlib.suppress(psutil.Error):
+                times = member.cpu_times()
+                total_s += times.user + times.system
         return total_s
+
+    def memory_bytes(self) -> int:
+        """Return the memory that the process and its children hold, of what they share with others their part."""
+        total = 0
+        for member in self._members():
+            with contextlib.suppress(psutil.Error):
+                held = member.memory_full_info()
+                total += getattr(held, "pss", held.uss)
+        return total
+
+    def _members(self) -> list[psutil.Process]:
+        """Return the process and its children, as far as the system shows them."""
+        try:
+            process = psutil.Process(self.pid)
+            return [process, *process.children(recursive=True)]
+        except psutil.Error:
+            return []
 
     def interrupt_call(self, limit_s: float) -> None:
         """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""

@@ -35,7 +35,7 @@ from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.worker.counting import count
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
-from pytest_rlperf.worker.resources import children_seen, place, waits
+from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, waits
 from pytest_rlperf.worker.room import with_room
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
@@ -161,7 +161,7 @@ class Engine:
             case wire.WarmUp(shape, limit_s, long, kernels, calls, exactly):
                 return meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls, exactly=exactly)
             case wire.Observe():
-                return self._observed(order, meter.workload)
+                return self._observed(order, meter.workload, is_accelerated=meter.device is not None)
             case wire.Slow():
                 return meter.slow_down(order.share, order.steps)
             case wire.Place():
@@ -180,16 +180,17 @@ class Engine:
                 return meter.trace(order.title)
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
-    def _observed(self, order: wire.Observe, workload: Workload) -> Footprint:
+    def _observed(self, order: wire.Observe, workload: Workload, *, is_accelerated: bool) -> Footprint:
         """Return what the process has run and read after calls of the component."""
         __tracebackhide__ = True
         assert self._observer is not None
         assert self._recorder is not None
-        names = frozenset(order.names)
+        watch, names = ActivityWatch(), frozenset(order.names)
         _call_until_settled(workload, order.limit_s, names, self._observer, self._recorder)
+        many = workload.whole_machine or is_accelerated or watch.seen().is_many
         known = self._observer, self._recorder, self._loaded_files, self._alike
         found = _footprint_now(*known, searches=order.searches)
-        return replace(found, children=found.children or _had_children(self._ended))
+        return replace(found, children=found.children or _had_children(self._ended), many=many)
 
     def get_copied(self) -> None:
         """Note which modules are loaded before this process is copied: what copies import later could be there, too."""

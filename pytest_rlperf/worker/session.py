@@ -154,7 +154,8 @@ class Session:
                 case wire.Fork(scratch):
                     self._fork(session, Path(scratch))
                 case wire.Import(modules):
-                    self._engine.send(wire.Imported(import_more(modules)))
+                    dirty = import_more(modules)
+                    self._engine.send(wire.Imported([] if dirty is None else [dirty]))
                     self._engine.get_copied()
                 case wire.Run() as order:
                     self._run(session, order)
