@@ -24,7 +24,7 @@ from builders import ALONE, ONE_CALL, environment, git, write
 
 from pytest_rlperf.model.judged import Shard
 from pytest_rlperf.run.ray_cluster import Answer, connected, measure_shard, read_answer
-from pytest_rlperf.sides.cache import own_directory
+from pytest_rlperf.sides.private import own_directory
 
 OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4
 LIBRARY = "def same():\n    return sum(range(2000))\n\ndef slower():\n    return sum(range(1000 * {times}))\n"

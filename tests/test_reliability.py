@@ -197,7 +197,7 @@ def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) ->
     example.pytest(*FIRST_CALLS, "--rlperf-lanes=1", "-o", f"rlperf_workers={workers}", code=OK)
     assert not list(example.tmp.iterdir())
     _, second, third = (example.root / "counts").read_text().split()
-    assert third == second
+    assert int(third) <= int(second)
 
 
 def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:

@@ -786,7 +786,7 @@ def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path
     names = ("mylib/__init__.py", "mylib/gone.py", "mylib/new.py", "tests/test_x.py")
     assert list(files_of(base, *names).values()) == ["other", "other", "today"]
     assert sides.changed == ("mylib/__init__.py", "mylib/gone.py", "mylib/new.py")
-    assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ())
+    assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ("both sides have today's tests/test_x.py",))
 
 
 @pytest.mark.parametrize("spec", ["dir:missing", "dir:.", "dir:../plain"])

@@ -32,8 +32,8 @@ from pytest_rlperf.errors import SideError, TimerFileError, shown
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.stored import Baseline, LoggedCommit
 from pytest_rlperf.model.timing import TimerTree
-from pytest_rlperf.sides.cache import own_directory
 from pytest_rlperf.sides.git import DEEPEN, Repository, find_repository, git_user, short
+from pytest_rlperf.sides.private import own_directory
 from pytest_rlperf.writing import OutputError, latest_run, write_file
 
 if TYPE_CHECKING:

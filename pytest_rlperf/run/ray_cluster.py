@@ -33,7 +33,7 @@ from pytest_rlperf.options import usage_error
 from pytest_rlperf.report.run_json import MergeError, RunFile, check_shard, decoded, merge_shards, read_document
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.sides.cache import own_directory
+from pytest_rlperf.sides.private import own_directory
 
 OPTION = "--rlperf-ray"
 _SHARDS_A_NODE = 2  # a node that is done early takes another one, and a lost node loses half of its tests

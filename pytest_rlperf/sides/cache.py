@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +25,7 @@ from typing import NamedTuple
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
+from pytest_rlperf.sides.private import check_own, make, own_directory, root, unusable
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 KEPT_DAYS = 30  # since the last use of an entry
@@ -72,86 +72,18 @@ class Cache:
 
 def open_cache(top: Path) -> Cache:
     """Return the cache of the tree at ``top``, which never lies within that tree."""
-    tree, root = top.resolve(), _root()
-    if root.is_relative_to(tree) or os.pathsep in str(root):
+    tree, place = top.resolve(), root()
+    if place.is_relative_to(tree) or os.pathsep in str(place):
         raise SideError(
-            f"cannot keep sides in {root}, which lies within the tree {tree} or has {os.pathsep!r} in its name, where "
+            f"cannot keep sides in {place}, which lies within the tree {tree} or has {os.pathsep!r} in its name, where "
             "no virtual environment works: set XDG_CACHE_HOME to another directory"
         )
     directory = own_directory() / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
     try:
-        _make(directory)
+        make(directory)
     except OSError as error:
-        raise _unusable(directory, error) from None
+        raise unusable(directory, error) from None
     return Cache(directory)
-
-
-def own_directory() -> Path:
-    """Return this package's directory for files that only this user may write; SideError where there can be none."""
-    root = _root()
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_own(root)
-        _check_above(root)
-    except OSError as error:
-        raise _unusable(root, error) from None
-    return root
-
-
-def _unusable(directory: Path, error: OSError) -> SideError:
-    return SideError(f"cannot keep files in {directory}: {error}. Set XDG_CACHE_HOME to another directory")
-
-
-# ------------------------------------------------------------------ where it is, and whose
-
-
-def _root() -> Path:
-    """Return the directory of all caches; SideError where there can be none."""
-    # The specification of the variable demands to ignore a relative path.
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        return ((named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf").resolve()
-    except RuntimeError:  # no home directory
-        raise SideError("there is no home directory to keep files in: set XDG_CACHE_HOME to a directory") from None
-
-
-def check_private(directory: Path) -> None:
-    """Raise SideError where other users can write to a directory for temporary files, or put another in its place."""
-    real = directory.resolve()
-    _check_own(real)
-    _check_above(real)
-
-
-def _check_above(root: Path) -> None:
-    """Raise SideError where other users can put another directory in the place of ``root``, which has no links.
-
-    Groups are not looked at: many systems give every user one of their own.
-    """
-    for found in (parent.stat() for parent in root.parents):
-        open_to_others = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-        if open_to_others or found.st_uid not in {0, os.getuid()}:
-            raise _open_to_others(root)
-
-
-def _check_own(directory: Path) -> None:
-    """Raise SideError unless a directory, which is no link, belongs to this user, who alone can write to it."""
-    found = directory.lstat()
-    is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if is_open or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-        raise _open_to_others(directory)
-
-
-def _open_to_others(directory: Path) -> SideError:
-    return SideError(
-        f"other users can write to {directory}, so its files cannot be trusted: remove it, or set XDG_CACHE_HOME or "
-        "TMPDIR, whichever it lies in, to a directory of your own"
-    )
-
-
-def _make(directory: Path) -> None:
-    """Make a directory for this user alone; SideError where there is one that others can write to, or a link."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    _check_own(directory)
 
 
 # ------------------------------------------------------------------ entries
@@ -168,7 +100,7 @@ def _slug(text: str, length: int) -> str:
 
 def _lock(place: Path, kind: int, on_step: OnStep) -> int:
     """Return a descriptor with a lock of a directory, once no other run has one against it; make a missing one."""
-    _make(place)
+    make(place)
     descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -224,7 +156,7 @@ def _complete_attempt(place: Path) -> Path | None:
         return None
     attempt = place / mark.attempt
     try:
-        _check_own(attempt)
+        check_own(attempt)
     except FileNotFoundError:
         return None
     return attempt if _content(attempt) == (mark.digest, mark.size) else None

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
-from pytest_rlperf.sides.cache import check_private, open_cache
+from pytest_rlperf.sides.cache import open_cache
 from pytest_rlperf.sides.environment import (
     installed_versions,
     make_environment,
@@ -39,6 +39,7 @@ from pytest_rlperf.sides.installs import (
     normalized,
     project_above,
 )
+from pytest_rlperf.sides.private import check_private
 from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip, toolchain
 from pytest_rlperf.sides.trees import (
     Relocation,
