@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wording import Wording
 
 from pytest_rlperf.judge.live import judge_records
-from pytest_rlperf.judge.mean_call import pairs_with_mean_calls, rare_calls, with_mean_calls
+from pytest_rlperf.judge.mean_call import are_few, pairs_with_mean_calls, rare_calls, with_mean_calls
 from pytest_rlperf.model.judged import Outcome, Policy, Status
 from pytest_rlperf.model.live import Live, PairRecord, RareCalls, are_unrepeated, log_ratios
 from pytest_rlperf.model.measured import Rounds
@@ -139,6 +139,18 @@ def test_dear_calls_that_come_evenly_show_how_much_more_often() -> None:
     change = math.log((1 + 19 / 10) / (1 + 19 / 12))
     assert statistics.fmean(log_ratios(pairs)) == pytest.approx(change, rel=0.1)
     assert pairs[0].moved_error < change / 3
+
+
+@pytest.mark.parametrize(("period", "few"), [(1, False), (20, False), (500, True), (5000, False)])
+def test_few_rare_calls_are_told_from_many_and_none(period: int, few: bool) -> None:
+    """Of 1,600 calls three or none are rare, or more than it takes."""
+    rounds = [
+        [process(2 * pair, steady, each(1, 1.0)), process(2 * pair + 1, steady, each(period, 20.0))]
+        for pair in range(3)
+    ]
+    assert are_few(rounds) == few
+    assert not are_few([[None, None]])
+    assert not are_few([])
 
 
 def test_processes_that_made_other_calls_show_no_mean_call() -> None:

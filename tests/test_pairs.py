@@ -489,6 +489,17 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
         assert record.seconds - warm_s > 1.1
 
 
+@pytest.mark.parametrize(("period", "longer"), [(8, False), (40, True)])
+def test_pairs_go_on_for_longer_where_rare_calls_are_few(period: int, longer: bool) -> None:
+    """Once those before show that a rare call's period may be about as long as they are."""
+    world = World(wanted=5)
+    world.tolerance = 0.1
+    for worker in (*world.bases, *world.heads):
+        worker.rare = lambda call: 1.0 if call % period else 20.0
+    blocks = [record.blocks for record in world.measure(least=5).pairs]
+    assert (blocks[-1] > 2 * blocks[0]) == longer
+
+
 def test_pairs_that_begin_at_the_same_time_have_time_each() -> None:
     """They share what is left; where that is little, fewer begin, and in the end none."""
     world, times = World(), PairTimes(least=1, max_time_s=12.0)

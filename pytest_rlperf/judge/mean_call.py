@@ -26,6 +26,7 @@ _HALF = 0.5  # of what the dearest rounds add: rounds beside them may take a lit
 _NEAR_ROUNDS = 31  # the usual round is that of so many around it, between which the machine's pace changes little
 
 _LEAST = 3  # processes that have made a round
+_FEW, _MATTERS = 5, 1.02  # rounds of a pair; times the usual round, of the mean one: what noise adds is less
 _STRETCHES = 10  # of a pair, whose dear calls show how evenly they come
 
 _Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
@@ -94,6 +95,26 @@ def _moved_error(rounds: Sequence[Sequence[Rounds | None]]) -> float:
         )
     ]
     return math.sqrt(sum(variances)) / (count + max(float(each.sum()) for each in added))
+
+
+def are_few(rounds: Sequence[Sequence[Rounds | None]]) -> bool:
+    """Whether rare calls were so few in a pair that another one should go on for longer: their period may be as long.
+
+    The median pair counts, of the side that has more of them.
+    """
+    if any(None in each for each in rounds):
+        return False
+    found = [_find(_of_side(rounds, place)) for place in (0, 1)]
+    counts = [
+        statistics.median(
+            each.share * len(own.rounds_ns) * (each.mean > _MATTERS)
+            for each, own in zip(side, _of_side(rounds, place), strict=True)
+            if each is not None and own is not None
+        )
+        for place, side in enumerate(found)
+        if any(side)
+    ]
+    return 0 < max(counts, default=0.0) < _FEW
 
 
 def rare_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds | None]]) -> RareCalls | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_rlperf.judge.mean_call import pairs_with_mean_calls, rare_calls
+from pytest_rlperf.judge.mean_call import are_few, pairs_with_mean_calls, rare_calls
 from pytest_rlperf.model.live import PairRecord, RareCalls
 from pytest_rlperf.model.measured import Rounds
 from pytest_rlperf.model.phases import Block
@@ -102,6 +102,8 @@ class PairTimes:
         if self._tolerance and len(ratios) >= _SPREAD_LEAST:
             of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
             self.enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
+        if are_few([each.rounds for each in taken]):
+            self.enough_error = 0.0  # none is: the pair goes on for as long as pairs do
 
     def records(self) -> list[PairRecord]:
         """Return the figures of every pair, from the first one on without a gap."""
