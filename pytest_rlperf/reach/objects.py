@@ -49,6 +49,8 @@ def _kept_by(holder: object, functions: Mapping[int, FunctionType]) -> Iterable[
     """Return the functions that an object keeps which is no module, no class, and nothing that runs them itself."""
     if isinstance(holder, _TRANSPARENT):
         return ()
+    if type(holder) is tuple and [id(each) for each in holder] == [*functions]:
+        return ()  # the arguments of the question itself, from Python 3.13 on
     if type(holder) is dict:
         if _is_namespace(holder):
             return ()
