@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wording import Wording
 
 from pytest_rlperf.judge.live import judge_records
-from pytest_rlperf.judge.mean_call import are_few, pairs_with_mean_calls, rare_calls, with_mean_calls
+from pytest_rlperf.judge.mean_call import MeanCalls, with_mean_calls
 from pytest_rlperf.model.judged import Outcome, Policy, Status
 from pytest_rlperf.model.live import Live, PairRecord, RareCalls, are_unrepeated, log_ratios
 from pytest_rlperf.model.measured import Rounds
@@ -52,7 +52,7 @@ def compared(
 ) -> list[PairRecord]:
     """Return pairs whose typical calls take as long on both sides."""
     rounds = [[process(2 * pair, noise, base), process(2 * pair + 1, noise, head)] for pair in range(pairs)]
-    return pairs_with_mean_calls([builders.pair(0.0)] * pairs, rounds)
+    return MeanCalls(rounds).added_to([builders.pair(0.0)] * pairs)
 
 
 def each(period: int, dear: float) -> Callable[[int], float]:
@@ -94,7 +94,7 @@ def test_the_machine_alone_changes_nothing() -> None:
         rounds = [
             [process(10_000 * seed + 2 * pair + side, shared, each(1, 1.0)) for side in (0, 1)] for pair in range(3)
         ]
-        errors += log_ratios(pairs_with_mean_calls([builders.pair(0.0)] * 3, rounds))
+        errors += log_ratios(MeanCalls(rounds).added_to([builders.pair(0.0)] * 3))
     assert np.std(errors) < 0.01
     assert abs(np.mean(errors)) < 0.002
 
@@ -148,9 +148,9 @@ def test_few_rare_calls_are_told_from_many_and_none(period: int, few: bool) -> N
         [process(2 * pair, steady, each(1, 1.0)), process(2 * pair + 1, steady, each(period, 20.0))]
         for pair in range(3)
     ]
-    assert are_few(rounds) == few
-    assert not are_few([[None, None]])
-    assert not are_few([])
+    assert MeanCalls(rounds).are_few == few
+    assert not MeanCalls([[None, None]]).are_few
+    assert not MeanCalls([]).are_few
 
 
 def test_processes_that_made_other_calls_show_no_mean_call() -> None:
@@ -194,7 +194,7 @@ def test_rare_calls_are_described(iterations: int) -> None:
         ]
         for pair in range(3)
     ]
-    found = rare_calls([builders.pair(0.0)] * 3, rounds)
+    found = MeanCalls(rounds).rare_calls([builders.pair(0.0)] * 3)
     call_s = builders.pair(0.0).base.wall.call_s
     assert found is not None
     assert found.one_of == pytest.approx(320)
@@ -205,7 +205,7 @@ def test_rare_calls_are_described(iterations: int) -> None:
 def test_no_rare_calls() -> None:
     """Where no call is dearer than others in most processes, there is nothing to describe."""
     rounds = [[process(2 * pair + side, shared, each(1, 1.0)) for side in (0, 1)] for pair in range(3)]
-    assert rare_calls([builders.pair(0.0)] * 3, rounds) is None
+    assert MeanCalls(rounds).rare_calls([builders.pair(0.0)] * 3) is None
 
 
 def test_total_time_decides_where_calls_do_not_repeat() -> None:

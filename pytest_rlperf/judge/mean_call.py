@@ -29,6 +29,7 @@ _LEAST = 3  # processes that have made a round
 _FEW, _MATTERS = 5, 1.02  # rounds of a pair; times the usual round, of the mean one: what noise adds is less
 _STRETCHES = 10  # of a pair, whose dear calls show how evenly they come
 
+_SIDES = ("base", "head")
 _Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
 
 
@@ -43,12 +44,43 @@ class _Found(NamedTuple):
     dearest: float = 1.0
 
 
+class _Side(NamedTuple):
+    """The processes of one side beside each other: their rounds, the least that these took, and what each one shows.
+
+    It is None for a process of which no other has made the same calls.
+    """
+
+    rounds: Sequence[Rounds]
+    least: _Slices
+    found: Sequence[_Found | None]
+
+    @classmethod
+    def of(cls, rounds: Sequence[Rounds | None]) -> _Side | None:
+        """Return what the rounds of one side's processes show; None where one has none, on a device."""
+        known = [each for each in rounds if each is not None]
+        if len(known) < len(rounds):
+            return None
+        processes = [_relative(each) for each in known]
+        least = _least(processes)
+        return cls(known, least, [_mean(slices, least) for slices in processes])
+
+    def rare_rounds(self) -> float:
+        """Return how many of the dearest rounds the median process has, where they matter."""
+        found = zip(self.found, self.rounds, strict=True)
+        counts = [each.share * len(own.rounds_ns) * (each.mean > _MATTERS) for each, own in found if each is not None]
+        return statistics.median(counts) if counts else 0.0
+
+
 def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | None]) -> list[WorkerRecord]:
     """Return the workers of one side, each with its mean call as a multiple of its typical one; None where unknown.
 
     One that has no call in common with any other has what the others show.
     """
-    found = [] if None in rounds else _find(rounds)
+    return _with_mean_calls(workers, _Side.of(rounds))
+
+
+def _with_mean_calls(workers: Sequence[WorkerRecord], side: _Side | None) -> list[WorkerRecord]:
+    found = () if side is None else side.found
     known = [each.mean for each in found if each is not None]
     if not known:
         return list(workers)
@@ -59,26 +91,56 @@ def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | N
     ]
 
 
-def pairs_with_mean_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds | None]]) -> list[PairRecord]:
-    """Return the pairs with the mean calls of both sides, and how far these err where dear calls have moved."""
-    base, head = (
-        with_mean_calls([getattr(record, side) for record in records], _of_side(rounds, place))
-        for place, side in enumerate(("base", "head"))
-    )
-    error = 0.0 if any(None in each for each in rounds) else _moved_error(rounds)
-    return [
-        replace(record, base=ours, head=theirs, moved_error=error)
-        for record, ours, theirs in zip(records, base, head, strict=True)
-    ]
+class MeanCalls:
+    """What the rounds of all pairs, base's and head's of each, show of mean calls; nothing on a device."""
+
+    def __init__(self, rounds: Sequence[Sequence[Rounds | None]]) -> None:
+        self._base, self._head = (_Side.of([each[place] for each in rounds]) for place in (0, 1))
+
+    def added_to(self, records: Sequence[PairRecord]) -> list[PairRecord]:
+        """Return the pairs with the mean calls of both sides, and how far these err where dear calls have moved."""
+        base = _with_mean_calls([record.base for record in records], self._base)
+        head = _with_mean_calls([record.head for record in records], self._head)
+        error = 0.0 if self._base is None or self._head is None else _moved_error(self._base.least, self._head.least)
+        return [
+            replace(record, base=ours, head=theirs, moved_error=error)
+            for record, ours, theirs in zip(records, base, head, strict=True)
+        ]
+
+    @property
+    def are_few(self) -> bool:
+        """Whether rare calls are so few in a pair that another should go on for longer: their period may be as long.
+
+        The side that has more of them counts.
+        """
+        if self._base is None or self._head is None:
+            return False
+        return 0 < max(self._base.rare_rounds(), self._head.rare_rounds()) < _FEW
+
+    def rare_calls(self, records: Sequence[PairRecord]) -> RareCalls | None:
+        """Return how long the rare calls take of the side whose mean call they lengthen the most; None without any."""
+        if self._base is None or self._head is None:
+            return None
+        sides = self._base, self._head
+        found = [[each or _Found() for each in side.found] for side in sides]
+        means, shares, dearest = (
+            [statistics.median(each[field] for each in side) for side in found] for field in range(len(_Found._fields))
+        )
+        most = int(means[1] >= means[0])
+        if not shares[most]:
+            return None
+        calls_s = [statistics.median(getattr(record, side).wall.call_s for record in records) for side in _SIDES]
+        iterations = sides[most].rounds[0].iterations
+        takes_s = [call_s * (1 + iterations * (dear - 1)) for call_s, dear in zip(calls_s, dearest, strict=True)]
+        return RareCalls(iterations / shares[most], *takes_s)
 
 
-def _moved_error(rounds: Sequence[Sequence[Rounds | None]]) -> float:
+def _moved_error(base: _Slices, head: _Slices) -> float:
     """Return the standard error of how often dear calls come that come at other calls on either side, as a logarithm.
 
     An environment with another seed has its resets at other steps, and by chance more or fewer of them in a pair; all
     pairs look at the same ones. Calls that are dear on one side alone are new or gone: these have no such error.
     """
-    base, head = (_least([_relative(each) for each in _of_side(rounds, place) if each is not None]) for place in (0, 1))
     starts = sorted(base.keys() & head.keys())
     if not starts:
         return 0.0
@@ -95,54 +157,6 @@ def _moved_error(rounds: Sequence[Sequence[Rounds | None]]) -> float:
         )
     ]
     return math.sqrt(sum(variances)) / (count + max(float(each.sum()) for each in added))
-
-
-def are_few(rounds: Sequence[Sequence[Rounds | None]]) -> bool:
-    """Whether rare calls were so few in a pair that another one should go on for longer: their period may be as long.
-
-    The median pair counts, of the side that has more of them.
-    """
-    if any(None in each for each in rounds):
-        return False
-    found = [_find(_of_side(rounds, place)) for place in (0, 1)]
-    counts = [
-        statistics.median(
-            each.share * len(own.rounds_ns) * (each.mean > _MATTERS)
-            for each, own in zip(side, _of_side(rounds, place), strict=True)
-            if each is not None and own is not None
-        )
-        for place, side in enumerate(found)
-        if any(side)
-    ]
-    return 0 < max(counts, default=0.0) < _FEW
-
-
-def rare_calls(records: Sequence[PairRecord], rounds: Sequence[Sequence[Rounds | None]]) -> RareCalls | None:
-    """Return how long the rare calls take of the side whose mean call they lengthen the most; None without any."""
-    if any(None in each for each in rounds):
-        return None
-    found = [[each or _Found() for each in _find(_of_side(rounds, place))] for place in (0, 1)]
-    means, shares, dearest = (
-        [statistics.median(each[field] for each in side) for side in found] for field in range(len(_Found._fields))
-    )
-    most = int(means[1] >= means[0])
-    if not shares[most]:
-        return None
-    calls_s = [statistics.median(getattr(record, side).wall.call_s for record in records) for side in ("base", "head")]
-    iterations = next(each.iterations for each in _of_side(rounds, most) if each is not None)
-    takes_s = [call_s * (1 + iterations * (dear - 1)) for call_s, dear in zip(calls_s, dearest, strict=True)]
-    return RareCalls(iterations / shares[most], *takes_s)
-
-
-def _of_side(rounds: Sequence[Sequence[Rounds | None]], place: int) -> list[Rounds | None]:
-    return [each[place] for each in rounds]
-
-
-def _find(rounds: Sequence[Rounds | None]) -> list[_Found | None]:
-    """Return what each process of one side shows beside the others; None where no other has made the same calls."""
-    processes: list[_Slices] = [{} if each is None else _relative(each) for each in rounds]
-    least = _least(processes)
-    return [_mean(slices, least) for slices in processes]
 
 
 def _least(processes: Sequence[_Slices]) -> _Slices:

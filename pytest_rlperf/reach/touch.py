@@ -64,10 +64,10 @@ class Change:
         names = {_called_as(part.name) for part in self.functions}
         sources = [source_of(path) for name in {part.file for part in self.functions} for path in self._in_trees(name)]
         functions = [part for source in sources if source is not None for part in source.functions]
+        words = [(_called_as(part.name), {*_WORD.findall(part.text)}) for part in functions]
         while names:
             found |= names
-            names = {_called_as(each.name) for each in functions if not names.isdisjoint(_WORD.findall(each.text))}
-            names -= found
+            names = {name for name, used in words if not names.isdisjoint(used)} - found
         return sorted(found)
 
     @cached_property

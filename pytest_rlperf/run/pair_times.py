@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_rlperf.judge.mean_call import are_few, pairs_with_mean_calls, rare_calls
+from pytest_rlperf.judge.mean_call import MeanCalls
 from pytest_rlperf.model.live import PairRecord, RareCalls
 from pytest_rlperf.model.measured import Rounds
 from pytest_rlperf.model.phases import Block
@@ -46,6 +46,7 @@ class PairTimes:
         self._begun = 0
         self._beginning = 0  # of the pairs that begin at once, how many have not begun yet
         self._taken: dict[int, _Taken] = {}
+        self._mean_calls = MeanCalls([])
         self._records: list[PairRecord] = []  # from the first one on without a gap, made once for each pair added
 
     @property
@@ -97,12 +98,13 @@ class PairTimes:
         self._left_s += share_s - record.seconds
         self._taken[index] = _Taken(record, traced, rounds)
         taken = self._in_order()
-        self._records = pairs_with_mean_calls([each.record for each in taken], [each.rounds for each in taken])
+        self._mean_calls = MeanCalls([each.rounds for each in taken])
+        self._records = self._mean_calls.added_to([each.record for each in taken])
         ratios = [taken.record.wall_log_ratio for taken in self._taken.values()]
         if self._tolerance and len(ratios) >= _SPREAD_LEAST:
             of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
             self.enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
-        if are_few([each.rounds for each in taken]):
+        if self._mean_calls.are_few:
             self.enough_error = 0.0  # none is: the pair goes on for as long as pairs do
 
     def records(self) -> list[PairRecord]:
@@ -111,8 +113,7 @@ class PairTimes:
 
     def rare_calls(self) -> RareCalls | None:
         """Return how dear the rare calls are; None where no call is dearer than others."""
-        taken = self._in_order()
-        return rare_calls([each.record for each in taken], [each.rounds for each in taken])
+        return self._mean_calls.rare_calls(self._records)
 
     def _in_order(self) -> list[_Taken]:
         return [self._taken[index] for index in range(self.count)]
