@@ -63,7 +63,6 @@ _OF_BUILDS = {"CMakeLists.txt", "Makefile", "meson.build", "pyproject.toml", "se
 _RUN_UNNAMED = {"hatch_build.py", "setup.py"}  # by builds
 _OF_SERVICES = {".circleci", ".github", ".gitattributes", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"}
 _LIBRARY = re.compile(r"(^|/)lib[^/]*\.so(\.\d+)*$")
-_TODAYS_SHOWN = 3  # files of tests that differ
 
 _CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a build that failed, in what pip shows of it
 
@@ -83,8 +82,12 @@ class _Version:
 
 def _todays_notes(names: Sequence[str]) -> tuple[str, ...]:
     """Return a note on the files of tests that differ and are today's on both sides, where there are any."""
-    more = f" and {len(names) - _TODAYS_SHOWN} more" if len(names) > _TODAYS_SHOWN else ""
-    return (f"both sides have today's {', '.join(names[:_TODAYS_SHOWN])}{more}",) if names else ()
+    return (f"both sides have today's {_first_of(names, 3)}",) if names else ()
+
+
+def _first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
@@ -265,9 +268,8 @@ class Preparation:
         places = self.today.left_out
         if not places:
             return []
-        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
         return [
-            f"git ignores {', '.join(places[:2])}{more}, too large to be copied unasked: neither side has it; "
+            f"git ignores {_first_of(places, 2)}, too large to be copied unasked: neither side has it; "
             f"rlperf_also = {places[0]}* in pytest's settings copies it"
         ]
 
@@ -398,9 +400,8 @@ class Preparation:
             )
         changed = self._uncommitted()
         if changed:
-            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             raise SideError(
-                f"the working tree has uncommitted changes ({', '.join(changed[:3])}{more}), which are in no commit of "
+                f"the working tree has uncommitted changes ({_first_of(changed, 3)}), which are in no commit of "
                 "the search: commit them, or git stash -u"
             )
         found = [(first.sha, ""), *((sha, f"{day} {author}: {subject}") for sha, author, day, subject in logged)]
