@@ -66,13 +66,15 @@ LOCKS = {"Lock", "RLock", "Condition", "Event", "Semaphore", "Barrier", "ThreadP
 LONGEST_FUNCTION = 40  # lines
 # Entry and exit of a scope stand in one function: by calls of methods an entry takes twice as long.
 LONGER_FUNCTIONS = {"_bracket"}
-# What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts.
+# What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts, programs.
 PLACES = {
     "msgspec": ("baseline", "wire", "report", "timers.files", "cli.first_tests.messages"),
     "pytest": (*HOSTS, "suite"),
     "_pytest": (*HOSTS, "suite"),
     "scipy": ("judge.stats",),
     f"{PACKAGE}.judge": ("judge", "run", "cli", "plugin"),
+    # What waits for git, pip and builds, before the loop of a run begins.
+    f"{PACKAGE}.sides.prepare": ("sides", "run.loop", "run.bisect", "run.base_sides", "report.terminal"),
 }
 TORCH_PLACES = ("components", "probes", "devices", "counters", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)

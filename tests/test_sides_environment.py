@@ -443,11 +443,25 @@ def test_build_lands_in_the_environment(
     monkeypatch.setenv("PIP_TARGET", str(tmp_path / "astray"))
     monkeypatch.setenv("PIP_USER", "1")
     steps: list[str] = []
-    programs.build_into(thin, [source], steps.append, isolated=False)
+    programs.build_into(thin, [source], "v1.2", steps.append, isolated=False)
     assert ask(thin, "from built_thing import SIDE, generated; print(SIDE, generated.MADE)") == "built True"
     assert importlib.util.find_spec("built_thing") is None
     assert not (tmp_path / "astray").exists()
-    assert steps == [f"building {source}"]
+    assert steps[0] == "building v1.2"
+
+
+def test_a_long_build_says_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a build sees that it goes on: here it ends once that is said."""
+    monkeypatch.setattr(programs, "_SAID_EVERY_S", 0.05)
+    said = tmp_path / "said"
+    wait = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\nprint('built')"
+
+    def say(seconds: float) -> None:
+        said.write_text(str(seconds))
+
+    done = programs.run([sys.executable, "-c", wait, said], cwd=tmp_path, limit_s=60, on_wait=say)
+    assert (done.code, done.out) == (0, "built\n")
+    assert float(said.read_text()) > 0
 
 
 def test_a_build_depends_on_the_compiler_and_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +485,7 @@ def test_a_build_needs_pip(thin: str, wording: Wording, source: Path, monkeypatc
     """Without pip the error shows the command that installs it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with wording.raises(SideError):
-        programs.build_into(thin, [source], lambda _: None, isolated=False)
+        programs.build_into(thin, [source], "v1.2", lambda _: None, isolated=False)
 
 
 def make_wheel(directory: Path, name: str, version: str, requires: str = "") -> None:
@@ -526,7 +540,7 @@ def test_other_version_is_installed_beside_todays(
     assert ask(sides.base.python, code) == "0.9 0.5"
     assert ask(sides.head.python, code) == "1.0 1.0"
     assert (parent / "envlib-1.0.dist-info").exists()
-    assert len(steps) == 1
+    assert steps[0] == "installing envlib==0.9 for this comparison alone"
     again, steps = pip_sides(tree, tmp_path / "cache", "envlib==0.9")
     assert (again.base.homes, again.notes, steps) == (sides.base.homes, sides.notes, [])
 

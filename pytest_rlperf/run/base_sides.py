@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.run.drivers import PAIR_NAMES, Drivers, Processes
 from pytest_rlperf.sides.prepare import Preparation
 
 
-@dataclass
 class BaseSides:
-    """The base sides of a run, each prepared once."""
+    """The base sides of a run, all prepared before its loop begins: git, environments and builds would block that."""
 
-    preparation: Preparation
-    processes: Processes
-    _known: dict[str, Drivers | SideError] = field(default_factory=dict)
-
-    def of_commit(self, sha: str, show: Callable[[str], None]) -> Drivers:
-        """Return the drivers of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
-        if sha not in self._known:
+    def __init__(self, preparation: Preparation, processes: Processes, commits: Iterable[str]) -> None:
+        self._known: dict[str, Drivers | SideError] = {}
+        for sha in dict.fromkeys(commits):
             try:
-                with self.processes.guardian.guarding_commands():
-                    show("preparing the baseline's commit")
-                    sides = self.preparation.commit(sha)
-                self._known[sha] = self.processes.drivers(sides, *PAIR_NAMES)
+                self._known[sha] = processes.drivers(preparation.commit(sha), *PAIR_NAMES)
             except SideError as error:
                 self._known[sha] = error
+
+    def of_commit(self, sha: str) -> Drivers:
+        """Return the drivers of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
         found = self._known[sha]
         if isinstance(found, SideError):
             raise found

@@ -16,6 +16,7 @@ import pytest
 from pytest_rlperf import wire
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import (
     ComparedWithAnchor,
@@ -92,6 +93,7 @@ class TestLoop:
             with processes.guardian.guarding_commands():
                 sides = self._prepare_sides(preparation)
                 alone = sides or preparation.alone()
+                base_sides = BaseSides(preparation, processes, self._commits(session.items) if sides is None else ())
             self.run_state.note(*map(TextNote, alone.notes))
             observe: Observe | None = None
             if self.run_state.settings.selfcheck:
@@ -99,7 +101,7 @@ class TestLoop:
             else:
                 solo = processes.drivers(alone, "worker")
                 against = None if sides is None else processes.drivers(sides, *PAIR_NAMES)
-                known = solo, BaseSides(preparation, processes), against
+                known = solo, base_sides, against
                 measure, observe = partial(self._compare, *known), partial(self._observe, *known)
             self._run_tests(session, measure, observe, processes)
             self.run_state.note(*map(NotForked, processes.not_forked()))
@@ -139,6 +141,14 @@ class TestLoop:
             return None
         self.progress.begin(spec)
         return self._anchored(preparation) if spec == ANCHOR else preparation.against(spec)
+
+    def _commits(self, items: Sequence[pytest.Item]) -> list[str]:
+        """Return the commits that the tests' stored figures are of."""
+        if self.run_state.settings.selfcheck:
+            return []
+        self.progress.begin(f"baseline {self.run_state.settings.baseline}")
+        found = (self.run_state.baselines.commit_of(result_key(item)) for item in items)
+        return [commit for commit in found if commit is not None]
 
     def _anchored(self, preparation: Preparation) -> Sides:
         """Return the sides of a comparison with the baseline's anchor; SideError where its code cannot be had."""

@@ -195,7 +195,7 @@ class OneTest:
     def _find(self, commit: str) -> Steps[tuple[Drivers | None, str]]:
         """Return the drivers of a commit and today's code, or why its code cannot be had."""
         try:
-            drivers = self.base_sides.of_commit(commit, self.test.show)
+            drivers = self.base_sides.of_commit(commit)
             if not drivers.is_same_code:
                 yield from drivers.check_collected([self.test.key])
         except SideError as error:

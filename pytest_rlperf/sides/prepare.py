@@ -339,7 +339,8 @@ class Preparation:
                 if _is_artefact(name):
                     (original / name).unlink(missing_ok=True)
             python = make_environment(directory / "environment", replace(place, tree=original), without=pths)
-            build_into(python, [original / path for path in below], self._on_step, isolated=isolated)
+            projects = [original / path for path in below]
+            build_into(python, projects, version.label, self._on_step, isolated=isolated)
 
         state = parent_state(), toolchain()
         key = ["built", version.label, _digest(version.tree), *state, *map(str, below), str(isolated)]

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ else:
 
 
 _LONGEST = 120  # characters of a command in a message
+_SAID_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,14 @@ def run(
     cwd: Path,
     env: Mapping[str, str] | None = None,
     limit_s: float,
+    on_wait: Callable[[float], None] = lambda _: None,
 ) -> Completed:
     """Run a program without a terminal, and return how it ended.
 
     SideError where it cannot start, takes too long or was killed, and so has no answer.
 
-    Whatever ends the wait early, a Ctrl-C too, ends the program and every process that it has started.
+    While the program runs, ``on_wait`` receives the seconds since its start. Whatever ends the wait early, a Ctrl-C
+    too, ends the program and every process that it has started.
     """
     words = [str(word) for word in argv]
     try:
@@ -67,7 +71,7 @@ def run(
         raise SideError(f"cannot run {words[0]}: {error}") from None
     with process:
         try:
-            out, err = process.communicate(timeout=limit_s)
+            out, err = _output(process, limit_s, on_wait)
         except subprocess.TimeoutExpired:
             raise SideError(f"`{_abridged(words)}` did not end within {limit_s:.0f} s and was ended") from None
         finally:
@@ -75,6 +79,19 @@ def run(
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     return _answered(words, Completed(process.returncode, out, err))
+
+
+def _output(process: subprocess.Popen[str], limit_s: float, on_wait: Callable[[float], None]) -> tuple[str, str]:
+    """Return what a program writes until it ends; TimeoutExpired where it runs on after ``limit_s``."""
+    began_s = time.monotonic()
+    while True:
+        passed_s = time.monotonic() - began_s
+        try:
+            return process.communicate(timeout=max(0.0, min(_SAID_EVERY_S, limit_s - passed_s)))
+        except subprocess.TimeoutExpired:
+            if passed_s >= limit_s:
+                raise
+            on_wait(time.monotonic() - began_s)
 
 
 def _answered(words: Sequence[str], done: Completed) -> Completed:
@@ -116,19 +133,22 @@ _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT",
 def build_into(
     python: str,
     project_dirs: Sequence[Path],
+    label: str,
     on_step: OnStep,
     *,
     isolated: bool,
 ) -> None:
     """Build each project and install it into the environment of ``python``, without its dependencies.
 
-    Projects are copies that are built in place. Both sides of a comparison must be built alike: pass on what
-    :func:`needs_isolation` returns for the projects of both.
+    ``on_step`` receives that the version with this ``label`` is built, and for how long by now. Projects are copies
+    that are built in place. Both sides of a comparison must be built alike: pass on what :func:`needs_isolation`
+    returns for the projects of both.
     """
     for project_dir in project_dirs:
         options = ["--no-deps", "--ignore-installed", *([] if isolated else ["--no-build-isolation"])]
-        on_step(f"building {project_dir}" + (" in isolation" if isolated else ""))
-        completed = run_pip(python, ["install", *options, str(project_dir)], f"build {project_dir}")
+        step = f"building {label}" + (" in isolation" if isolated else "")
+        arguments = ["install", *options, str(project_dir)]
+        completed = run_pip(python, arguments, f"build {project_dir}", on_step, step)
         if completed.code:
             raise SideError(
                 f"building {project_dir} with pip failed (exit code {completed.code}):\n{last_lines(completed)}"
@@ -147,8 +167,14 @@ def _is_buildable(python: str, project_dir: Path) -> bool:
     return not run_pip(python, ["install", *options, str(project_dir)], f"build {project_dir}").code
 
 
-def run_pip(python: str, arguments: list[str], purpose: str) -> Completed:
-    """Run this environment's pip in the thin environment of ``python``, which sees it; SideError without pip."""
+def run_pip(
+    python: str, arguments: list[str], purpose: str, on_step: OnStep = lambda _: None, step: str = ""
+) -> Completed:
+    """Run this environment's pip in the thin environment of ``python``, which sees it; SideError without pip.
+
+    ``on_step`` receives the ``step``, and from then on how long it takes.
+    """
+    on_step(step)
     if importlib.util.find_spec("pip") is None:
         raise SideError(f"pip is needed to {purpose}, and {sys.executable} has none; python -m ensurepip installs it")
     options = ["--no-input", "--disable-pip-version-check", "--no-color"]
@@ -160,6 +186,7 @@ def run_pip(python: str, arguments: list[str], purpose: str) -> Completed:
         cwd=Path(python).parent,  # it is on pip's sys.path, so it is one without modules
         env=changed_environment(variables),
         limit_s=BUILD_LIMIT_S,
+        on_wait=lambda seconds: on_step(f"{step}, {seconds:.0f} s"),
     )
 
 

@@ -53,9 +53,9 @@ def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache
     listed = ", ".join(requirements)
 
     def install(directory: Path) -> None:
-        on_step(f"installing {listed}, for this comparison alone")
         python = make_environment(directory / "environment")
-        completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}")
+        step = f"installing {listed} for this comparison alone"
+        completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}", on_step, step)
         if completed.code:
             raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
 
