@@ -80,7 +80,8 @@ def modules_alike(
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
     used = needed if uses_torch and not belongs_to("torch", left_out) else ()
     steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
-    return [*names, *steps, *own, *used]
+    arrays = [] if belongs_to("numpy", left_out) else ["numpy"]  # which the run may have loaded before the tests do
+    return [*names, *arrays, *steps, *own, *used]
 
 
 def _components(fixtures: Iterable[str]) -> list[str]:
