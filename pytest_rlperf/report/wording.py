@@ -62,10 +62,6 @@ _KEPT_BACK = {
     notes.KeptBack.SLOWER_AND_NEW: "slower than before, or maybe; there are none of this machine, "
     '--rlperf-accept="why" stores them',
 }
-_COLLISIONS = {
-    "EADDRINUSE": "bind to port 0, for which the system gives each process a port of its own",
-    "EEXIST": "create files below pytest's tmp_path, which is another directory in each process",
-}
 
 
 # ----------------------------------------------------------------------- a verdict
@@ -771,10 +767,12 @@ def anchor_text(anchor: Anchor) -> str:
     return f"{anchor.commit[:12]} of {anchor.created.partition('T')[0]} ({anchor.reason})"
 
 
-def collision_text(collision: str) -> str:
-    """Return why a port or a file was taken, by the name of the error's number, and the edit that helps."""
-    advice = f"{_COLLISIONS[collision]}{see('writing-tests.md#which-tests')}"
-    return f"several processes have a test open at the same time, those of base and head too: {advice}"
+def collision_text() -> str:
+    """Return why a port or a file may be taken, and the edits that help."""
+    return (
+        "several processes have a test open at the same time, those of base and head too: bind to port 0, and create "
+        f"files below pytest's tmp_path{see('writing-tests.md#which-tests')}"
+    )
 
 
 def obstacle_text(obstacle: notes.Obstacle) -> str:
