@@ -23,7 +23,6 @@ from pytest_rlperf.sides.environment import (
     installed_versions,
     make_environment,
     make_side,
-    parent_sites,
     parent_state,
     site_packages,
 )
@@ -306,7 +305,7 @@ class Preparation:
         """
         top = self.today.top
         known = installs_from(top)
-        installs = [*known, *copies_of(self._project.rootdir, top, parent_sites(), known)]
+        installs = [*known, *copies_of(self._project.rootdir, top, known)]
         for install in installs:
             if install.how == "hook":
                 reason = f"the import hook of its build tool loads {install.name} from that tool's build"
