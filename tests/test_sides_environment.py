@@ -21,12 +21,12 @@ from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.observe.observer import LoadedFiles
+from pytest_rlperf.reach.reads import ElsewhereError, Reads, check_loaded, compare_reads
 from pytest_rlperf.sides import environment, programs, versions
 from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
 from pytest_rlperf.sides.installs import copies_of, installs_from, loaded_from_checkouts, modules_of, not_installed
-from pytest_rlperf.sides.observer import LoadedFiles
 from pytest_rlperf.sides.prepare import Preparation
-from pytest_rlperf.sides.reads import ElsewhereError, Reads, check_loaded, compare_reads
 from pytest_rlperf.sides.trees import Relocation
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")

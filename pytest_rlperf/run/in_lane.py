@@ -15,12 +15,12 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome, Selfcheck
 from pytest_rlperf.model.notes import Note, UnderWay
 from pytest_rlperf.options import Config
+from pytest_rlperf.reach.reads import ElsewhereError, StrayError
 from pytest_rlperf.run.conclusion import essence
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Lanes, Steps
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import BrokenError, LeftError, LostError, RetryFreshError, StoppedError
-from pytest_rlperf.sides.reads import ElsewhereError, StrayError
 
 
 class Judged(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.sides.observer import files_of
+from pytest_rlperf.observe.observer import files_of
 from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.sides.trees import is_environment
 

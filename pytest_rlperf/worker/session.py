@@ -36,19 +36,14 @@ from pytest_rlperf import wire
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.observe.observer import Observer
+from pytest_rlperf.observe.recorder import FunctionRecorder
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import Observer
+from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
-from pytest_rlperf.spawn.preload import (
-    fault_of_forks,
-    fork,
-    import_more,
-    library_variables,
-    receive_descriptor,
-    vary_heap,
-)
+from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
 from pytest_rlperf.spawn.untouched import untouched
+from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
 from pytest_rlperf.worker.missing import lacks_name
 
