@@ -340,8 +340,13 @@ def _block(imports: Collection[str]) -> str:
             names.setdefault(module, []).append(name)
         elif line.removesuffix(_UNUSED) == line or line.removesuffix(_UNUSED) not in imports:
             names[line] = []
-    lines = [f"from {module} import {', '.join(several)}" if several else module for module, several in names.items()]
+    lines = [_names_of(module, several) if several else module for module, several in names.items()]
     return "\n".join(sorted(lines, key=lambda line: line.startswith("from ")))
+
+
+def _names_of(module: str, names: Sequence[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    return line if len(line) <= _LONG else f"from {module} import (\n    {f',{chr(10)}    '.join(names)},\n)"
 
 
 def _divided(source: str) -> tuple[list[str], str]:
