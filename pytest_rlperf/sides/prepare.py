@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import sys
@@ -17,7 +15,7 @@ from packaging.version import Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
-from pytest_rlperf.sides.cache import open_cache
+from pytest_rlperf.sides.cache import content_of, open_cache
 from pytest_rlperf.sides.environment import (
     installed_versions,
     make_environment,
@@ -341,7 +339,7 @@ class Preparation:
             build_into(python, [original / path for path in below], self._on_step, isolated=isolated)
 
         state = parent_state(), toolchain()
-        key = ["built", version.label, _digest(version.tree), *state, *map(str, below), str(isolated)]
+        key = ["built", version.label, content_of(version.tree)[0], *state, *map(str, below), str(isolated)]
         environment = open_cache(top).entry("\0".join(key), fill, self._on_step) / "environment"
         home = site_packages(environment)
         hidden = [name for install in build.installs for name in install.names if not is_installed(name, home)]
@@ -483,14 +481,3 @@ def _is_artefact(name: str) -> bool:
     """Whether an ignored file is an earlier build's: a new build would take a stale one for its own."""
     parts = PurePosixPath(name).parts
     return name.endswith(_COMPILED) or "build" in parts[:-1] or any(part.endswith(".egg-info") for part in parts)
-
-
-def _digest(tree: Path) -> str:
-    """Return a digest of the names, contents and modes of a tree's files."""
-    total = hashlib.sha256()
-    for name in sorted(files_in(tree)):
-        path = tree / name
-        content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
-        mode = 0 if path.is_symlink() else path.stat().st_mode & 0o111
-        total.update(os.fsencode(name) + b"\0" + f"{mode:o} {hashlib.sha256(content).hexdigest()}\0".encode())
-    return total.hexdigest()
