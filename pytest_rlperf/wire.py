@@ -25,7 +25,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from json import dumps, loads  # which tests may replace
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -194,25 +194,20 @@ class Called(Message, frozen=True):
     shared_setup_s: float = 0.0
 
 
-Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
-"""The name of the error number of a port or a file that is in use."""
-
-
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
     ``name_missing``: a name that tests ask for does not exist: a module, an attribute, or the test itself.
     ``is_certain``: every process would end it in the same way.
-    ``collision`` is the name of the error number with which the test ended, where another process that runs it at the
-    same time may be the cause.
+    ``is_taken``: it failed for a port or a file that another process has, which may be one that runs it, too.
     """
 
     outcome: str
     text: str
     modules: list[str]
     name_missing: bool
-    collision: Collision | None = None
     is_certain: bool = False
+    is_taken: bool = False
 
 
 FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called | Answer | Done

@@ -26,7 +26,7 @@ from pytest_rlperf.run.endpoints import Driver, Endpoint, PreloadServer
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Begin, Ended, Job, Lanes, Schedule, Steps
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.variables import library_variables
 
 T = TypeVar("T")
 CALLED = wire.Called("gae", "transition", 1.0)

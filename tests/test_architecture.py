@@ -32,6 +32,7 @@ ROOMS = (
     "options",
     # the verdict
     "judge",
+    "observe",
     "sides",
     "reach",
     "baseline",
@@ -216,6 +217,18 @@ def model_and_units_stand_alone(modules: list[Module]) -> list[str]:
     ]
 
 
+def what_is_watched_loads_little(modules: list[Module]) -> list[str]:
+    """Observe: every process of a side imports it, and so it imports the standard library and `model` only."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module in modules
+        if module.within("observe")
+        for found in module.imports
+        if found.library not in sys.stdlib_module_names
+        and (found.inside or "").partition(".")[0] not in {"model", "observe"}
+    ]
+
+
 def libraries_stay_in_their_places(modules: list[Module]) -> list[str]:
     """Rules 1 and 3: some libraries, and the verdict's own room, are imported in few places."""
     return [
@@ -335,6 +348,7 @@ def functions_are_short(modules: list[Module]) -> list[str]:
 
 RULES: tuple[Rule, ...] = (
     model_and_units_stand_alone,
+    what_is_watched_loads_little,
     every_module_has_a_room,
     rooms_stand_on_lower_ones,
     a_path_says_in_which_process_a_line_runs,

@@ -25,7 +25,8 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Side
 from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
-from pytest_rlperf.sides.prepare import Candidate, Preparation
+from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.sides.specs import Candidate
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 LAST = "last, with 'quotes', a\\0, a\x0b and a \u2028"

@@ -22,7 +22,7 @@ from pytest_rlperf.run.drivers import KEPT_MOST, PAIR_NAMES, Drivers, Processes
 from pytest_rlperf.run.endpoints import ask
 from pytest_rlperf.run.schedule import Begin, Job, Steps
 from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
-from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.variables import library_variables
 
 PROJECT = builders.project(Path("/t"))
 HEAD = PROJECT.side("HEAD", sys.executable, (), (Path("/head"),))

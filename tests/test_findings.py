@@ -27,11 +27,13 @@ from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, sc
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
+from pytest_rlperf.model.facts import OtherBits
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.report.wording import finding_line, left_behind_text
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.spawn.connections import connected
 
@@ -68,17 +70,18 @@ def growing(head: dict[str, float], base: dict[str, float] | None = None, pairs:
 
 def lines(live: Live, **levels: str) -> list[str]:
     findings = find_all(live, Policy(findings={**FINDINGS, **levels}))
-    return [f"{finding.kind}{'!' if finding.gates else ''}: {finding.line}" for finding in findings]
+    return [f"{finding.kind}{'!' if finding.gates else ''}: {finding_line(finding.line)}" for finding in findings]
 
 
 def test_growth_without_a_base_is_a_note() -> None:
     """It needs several workers that agree, and growth that goes on."""
     growing_usages = [[usage(calls, objects=2.0) for calls in CALLS]] * 3
     filling = [[replace(NOTHING, calls=calls, objects=100_000 + min(calls, 150) * 2) for calls in CALLS]] * 3
-    (note,) = growth.notes(growing_usages)
-    assert "leaves 2 blocks of Python memory" in note
+    grown = growth.of_one_side(growing_usages)
+    assert grown is not None
+    assert "leaves 2 blocks of Python memory" in left_behind_text(grown)
     for usages in ([], growing_usages[:1], filling, [[usage(calls) for calls in CALLS]] * 3):
-        assert growth.notes(usages) == ()
+        assert growth.of_one_side(usages) is None
 
 
 @pytest.mark.parametrize(
@@ -254,12 +257,12 @@ def test_a_scan_is_linear_beside_work_that_does_not_grow() -> None:
         ]
         found = scale.find(points, Policy())
         assert found is not None
-        assert found.line.count(", what is added ∝ size^1.0") == len(found.figures) == 2
+        assert finding_line(found.line).count(", what is added ∝ size^1.0") == len(found.figures) == 2
     quadratic = [replace_ratio(each, 1 + 1e-9 * each.size**2) for each in points]
     found = scale.find(quadratic, Policy())
     assert found is not None
     assert "time" in found.figures
-    assert "what is added ∝ size^2.0; ops" in found.line
+    assert "what is added ∝ size^2.0; ops" in finding_line(found.line)
 
 
 def replace_ratio(point: scale.Point, ratio: float) -> scale.Point:
@@ -297,7 +300,7 @@ def test_large_counts_are_written_without_exponents() -> None:
 def test_a_law_grows_faster(points: list[scale.Point], expected: str | None) -> None:
     """A larger exponent of time or of an exact count, by the two largest of three sizes or more, is found."""
     found = scale.find(points, Policy())
-    assert (found.line.partition(": ")[2] if found else None) == expected
+    assert (finding_line(found.line).partition(": ")[2] if found else None) == expected
 
 
 def test_the_last_test_of_a_series_has_its_law() -> None:
@@ -318,7 +321,7 @@ def test_the_last_test_of_a_series_has_its_law() -> None:
         found.append(series.add(builders.result(keys[name]), live, Policy()))
     assert found[:2] == [None, None]
     assert found[2] is not None
-    assert found[2].line == "from 100,000 to 1,000,000: time ×3.5 (base ×1)"
+    assert finding_line(found[2].line) == "from 100,000 to 1,000,000: time ×3.5 (base ×1)"
     assert series.add(builders.result("test_it.py::test_other"), live, Policy()) is None
 
 
@@ -463,7 +466,7 @@ def test_outputs_that_vary_are_not_compared() -> None:
 )
 def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: Status) -> None:
     """A finding that gates makes a test SLOWER whatever its time; one that is shown stands beside the verdict."""
-    live = replace(live_of([]), output=OutputComparison(outputs, "output", "differs"))
+    live = replace(live_of([]), output=OutputComparison(outputs, "output", OtherBits()))
     faster: Verdict = builders.verdict(Status.FASTER, 0.8)
     policy = Policy(findings={**FINDINGS, "outputs": level})
     found = with_findings(faster, find_all(live, policy), policy)
@@ -475,7 +478,7 @@ def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: 
 def test_a_time_that_is_only_shown_fails_nothing_by_itself(level: str, fails: bool) -> None:
     """Another kind that gates still fails the test, and says so."""
     policy = Policy(findings={**FINDINGS, "time": "show", "outputs": level})
-    live = replace(live_of([]), output=OutputComparison(Outputs.DIFFERENT, "output", "differs"))
+    live = replace(live_of([]), output=OutputComparison(Outputs.DIFFERENT, "output", OtherBits()))
     slower = verdict(policy, Status.SLOWER, WrittenReason("live", "slower"))
     found = with_findings(slower, find_all(live, policy), policy)
     assert found.status is Status.SLOWER

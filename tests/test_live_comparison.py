@@ -39,7 +39,7 @@ from pytest_rlperf.run.live import LiveComparison, UnpairedError
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Held, Lanes, Steps
 from pytest_rlperf.run.stopped import DriverLostError, RetryFreshError
-from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.variables import library_variables
 
 HEAD = builders.project(Path("/t")).side("HEAD", sys.executable, (), (Path("/head"),))
 SIDES = Sides(replace(HEAD, label="commit 1", homes=(Path("/base"),)), HEAD, (), ("a.py",), ())

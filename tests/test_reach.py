@@ -21,10 +21,10 @@ from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.reach.coverage import Coverage
+from pytest_rlperf.reach.reads import compare_reads
 from pytest_rlperf.reach.touch import Change, Reached
 from pytest_rlperf.report.html import difference
 from pytest_rlperf.report.wording import note_lines, touched_lines
-from pytest_rlperf.sides.reads import compare_reads
 
 LIB = """
 import copy

@@ -30,9 +30,9 @@ from example import Example
 
 from pytest_rlperf.model.reach import ChangedPart, Footprint, Kind
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.reach.reads import compare_reads
 from pytest_rlperf.reach.source import Source, changed_parts
 from pytest_rlperf.reach.touch import Change, Reached
-from pytest_rlperf.sides.reads import compare_reads
 
 SAMPLES = Path(__file__).with_name("samples") / "reach"
 PACKAGE = Path(__file__).parents[1] / "pytest_rlperf"

@@ -20,8 +20,9 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import trees
 from pytest_rlperf.sides.git import Commit, NoRepositoryError, Repository, find_repository, read_allowances
-from pytest_rlperf.sides.prepare import Preparation, parse_spec
+from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.sides.programs import run
+from pytest_rlperf.sides.specs import parse_spec
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote
 
+from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.live import Live, PairRecord
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
@@ -87,11 +88,11 @@ def pattern_of(key: str) -> str:
 class Finding:
     """What a kind of look at a test found worse on head: a line for people, its figures, and whether it fails the test.
 
-    ``figures`` are by name, each a call's unless the name says otherwise.
+    ``line`` has the facts of that line; ``figures`` are by name, each a call's unless the name says otherwise.
     """
 
     kind: str
-    line: str
+    line: Fact
     figures: dict[str, float]
     gates: bool
 

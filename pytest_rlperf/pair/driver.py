@@ -113,7 +113,7 @@ class Driver:
             process.name,
             str(lost),
             is_base=(process.template if isinstance(process, Worker) else process).settings.is_base,
-            is_doubtful=process.is_forked and not process.is_blocked,
+            is_doubtful=process.is_forked,
             is_reporter=process is self._reporter,
         )
 
@@ -204,8 +204,7 @@ class Driver:
             if reporter is not None and reporter.alive:
                 done = reporter.leave(leave)
         except ProcessLostError as lost:
-            is_doubtful = lost.process.is_forked and not lost.process.is_blocked
-            left = wire.LeftAll(None, str(lost), is_doubtful, is_reporter=lost.process is reporter)
+            left = wire.LeftAll(None, str(lost), lost.process.is_forked, is_reporter=lost.process is reporter)
         else:
             left = wire.LeftAll(done)
         staying = [] if not left.lost or left.is_reporter or reporter is None else [reporter]

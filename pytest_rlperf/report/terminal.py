@@ -53,7 +53,7 @@ from pytest_rlperf.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from pytest_rlperf.sides.prepare import Candidate  # which Windows, where files are only shown, cannot import
+    from pytest_rlperf.sides.specs import Candidate  # which Windows, where files are only shown, cannot import
 
 _LOGGED_S = 15.0  # without another line, until a log has one on what is being measured
 _LOG_WIDTH = 80  # of lines with verdicts, whose names are never cut

@@ -22,7 +22,8 @@ from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.in_lane import TestInLane
 from pytest_rlperf.run.lanes import make_lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_project
-from pytest_rlperf.sides.prepare import Candidate, Preparation
+from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.sides.specs import Candidate
 from pytest_rlperf.spawn.guardian import Guardian
 
 GOOD, BAD, SKIP = "good", "bad", "skip"

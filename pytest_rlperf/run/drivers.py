@@ -13,18 +13,18 @@ from pathlib import Path
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError, see
 from pytest_rlperf.model.sides import Side, Sides
+from pytest_rlperf.observe.observer import belongs_to
 from pytest_rlperf.probes.torch import arm_ranges
+from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
 from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, ask
 from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
 from pytest_rlperf.run.stopped import LostError
 from pytest_rlperf.sides.installs import not_installed
-from pytest_rlperf.sides.observer import belongs_to
-from pytest_rlperf.sides.reads import check_own
-from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.modules import NEVER, apart_from, modules_alike, sites_of
+from pytest_rlperf.spawn.variables import LIBRARY_VARIABLES, differing_variables, library_variables
 from pytest_rlperf.timers import VARIABLE
 
 PAIR_NAMES = ("base worker", "head worker")
@@ -429,11 +429,9 @@ class Drivers:
         sides = (self.sides.base, self.sides.head) if self._has_base else (self.sides.head,) * len(collected)
         names = self._names if self._has_base else (self._names[0],) * len(collected)
         for ready, side, name in zip(collected, sides, names, strict=False):
-            own = {key: value for key, value in side.environment.items() if key.startswith(preload.LIBRARY_VARIABLES)}
-            expected = {
-                key: value for key, value in {**preload.library_variables(), **own}.items() if value is not None
-            }
-            differing = preload.differing_variables(expected, ready.variables)
+            own = {key: value for key, value in side.environment.items() if key.startswith(LIBRARY_VARIABLES)}
+            expected = {key: value for key, value in {**library_variables(), **own}.items() if value is not None}
+            differing = differing_variables(expected, ready.variables)
             if differing:
                 return f"{differing[0]} is set while tests are collected in {name} 0, after libraries have read it"
         return ""
@@ -496,7 +494,7 @@ class Drivers:
             wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
             dirty = yield from server.load(wanted, self._differing, str(self._top), self._apart)
             found = {**environment, **server.changes}
-            own = {name: value for name, value in preload.library_variables().items() if found.get(name) != value}
+            own = {name: value for name, value in library_variables().items() if found.get(name) != value}
             if dirty:
                 self._left_out.update(dirty)
             elif not own:

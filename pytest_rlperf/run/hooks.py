@@ -24,6 +24,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import test_name
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
+from pytest_rlperf.observe.import_watch import ImportWatch
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.summary import compares_nothing
@@ -38,7 +39,6 @@ from pytest_rlperf.run.loop import Beginning, TestLoop
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.sides.git import tree_top
-from pytest_rlperf.sides.import_watch import ImportWatch
 from pytest_rlperf.spawn.surroundings import check_surroundings
 from pytest_rlperf.spawn.untouched import standard_and_own
 from pytest_rlperf.writing import OutputError

@@ -15,13 +15,12 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome, Selfcheck
 from pytest_rlperf.model.notes import Note, UnderWay
 from pytest_rlperf.options import Config
-from pytest_rlperf.report.wording import collision_text
+from pytest_rlperf.reach.reads import ElsewhereError, StrayError
 from pytest_rlperf.run.conclusion import essence
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Lanes, Steps
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import BrokenError, LeftError, LostError, RetryFreshError, StoppedError
-from pytest_rlperf.sides.reads import ElsewhereError, StrayError
 
 
 class Judged(NamedTuple):
@@ -209,5 +208,4 @@ def _how_it_left(early: LeftError, reporter: str) -> str:
             "must do the same in every process, whatever it finds there"
         )
     outcome = "was not collected" if done.outcome == "missing" else done.outcome
-    way_out = f"{collision_text(done.collision)}\n" if done.collision else ""
-    return f"in {name} the test {outcome} where it went on in {reporter}.\n{way_out}{done.text}"
+    return f"in {name} the test {outcome} where it went on in {reporter}.\n{done.text}"

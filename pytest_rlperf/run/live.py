@@ -19,6 +19,7 @@ from pytest_rlperf.model.live import Live, StartUp
 from pytest_rlperf.model.measured import FunctionCounts, Result, work_text
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
+from pytest_rlperf.reach.reads import check_loaded
 from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
@@ -27,8 +28,7 @@ from pytest_rlperf.run.on_test import OTHER_SEED, SEED, OnTest
 from pytest_rlperf.run.results import PairsMeasured, at_pace, contributions_of, make_result
 from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.stopped import RetryFreshError
-from pytest_rlperf.sides.reads import check_loaded
-from pytest_rlperf.spawn.preload import differing_variables
+from pytest_rlperf.spawn.variables import differing_variables
 
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth

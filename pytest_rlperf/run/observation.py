@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.reach import Footprint, Kind
+from pytest_rlperf.reach.reads import Reads, check_loaded, compare_reads
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver
@@ -12,7 +13,6 @@ from pytest_rlperf.run.live import UnpairedError
 from pytest_rlperf.run.on_test import OTHER_SEED, SEED, Observation, OnTest
 from pytest_rlperf.run.schedule import Held, Lane, Steps
 from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
-from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 
 ROUNDS = 2  # of processes at most
 _LONGEST_S, _BRIEF_S = 2.0, 0.1  # of one side's calls; the second where the test has to be measured anyway

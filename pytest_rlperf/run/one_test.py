@@ -14,6 +14,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import MeasuredInDoubt, Note, NotWatched, TextNote
+from pytest_rlperf.reach.reads import ElsewhereError, MisreadError, NothingLoadedError, digests
 from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.conclusion import Measured, conclude, essence
@@ -28,7 +29,6 @@ from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stopped import LeftError, LostError, StoppedError
 from pytest_rlperf.sides.installs import not_installed
-from pytest_rlperf.sides.reads import ElsewhereError, MisreadError, NothingLoadedError, digests
 from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_file
 
 _ANSWER_S = 1e-5  # no worker answers an order sooner

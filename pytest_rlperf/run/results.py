@@ -14,6 +14,7 @@ from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import Contribution, PairRecord
 from pytest_rlperf.model.measured import Phase, Result, Usage, WorkerRecord
 from pytest_rlperf.model.phases import Block, slices_of, typical_shares, untraced
+from pytest_rlperf.report.wording import left_behind_text
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,13 @@ def make_result(key: str, called: wire.Called, measured: SideMeasurement) -> Res
         workers=measured.workers,
         phases=measured.phases,
         traced_call_s=measured.traced_call_s,
-        notes=(*measured.notes, *growth.notes(measured.usages), *_device_notes(measured.workers)),
+        notes=(*measured.notes, *_growth_notes(measured.usages), *_device_notes(measured.workers)),
     )
+
+
+def _growth_notes(usages: Sequence[Sequence[Usage]]) -> list[str]:
+    grown = growth.of_one_side(usages)
+    return [] if grown is None else [left_behind_text(grown)]
 
 
 def at_pace(result: Result) -> Result:

@@ -60,9 +60,7 @@ class LeftError(StoppedError):
     @property
     def is_due_to_base(self) -> bool:
         """Whether base's code cannot run a test; a port that is in use is nobody's fault, a missing name is base's."""
-        if self.done.collision or self.done.name_missing:
-            return self.is_base and not self.done.collision
-        return super().is_due_to_base
+        return not self.done.is_taken and self.is_base and (self.done.name_missing or not self.is_doubtful)
 
 
 class BrokenError(Exception):

@@ -127,7 +127,8 @@ def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -
             error = failed
         if is_last:
             raise error
-        _empty(tree)
+        for path in list(tree.iterdir()):
+            remove(tree, path.name)
         time.sleep(_PAUSE_S)
     raise AssertionError  # the last attempt has returned or raised
 
@@ -221,14 +222,6 @@ def _tree_files(repository: Repository) -> list[str]:
         return apart[directory]
 
     return [name for name in repository.files() if name not in new or not is_apart((repository.top / name).parent)]
-
-
-def _empty(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
 
 # --------------------------------------------------------------------------- what git ignores

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from pkgutil import iter_modules
 
-from pytest_rlperf.sides.observer import LoadedFiles, belongs_to
+from pytest_rlperf.observe.observer import LoadedFiles, belongs_to
 
 NEVER = frozenset(
     {

@@ -4,8 +4,6 @@ For each pair it forks a driver, which stirs its heap and forks the pair's two t
 their memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a
 device that had begun to work would not survive the forks.
 
-A template, which imports this file, finds out with :func:`fault_of_forks` whether copies of it can work.
-
 This file's text is run by ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
 import; it imports the standard library only, and is of neither side.
 """
@@ -21,12 +19,10 @@ import json
 import logging
 import os
 import random
-import signal
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from socket import recv_fds, socket, socketpair
 from typing import Any
@@ -37,19 +33,8 @@ _SESSION, _DRIVER = "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver"
 GUARDIAN = "PYTEST_RLPERF_GUARDIAN"  # holds the number of the descriptor on which the run's guardian listens
 _pipe: int  # to the guardian
 _connection: Connection  # with the run
-_CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 _usual_threshold: tuple[int, int, int]  # of the garbage collector
 _terminal: tuple[int, int]  # the descriptors of the run's own output, for the template that writes there
-LIBRARY_VARIABLES = (
-    "BLIS_", "CUDA_", "GOTO_", "JAX_", "KMP_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_", "NUMEXPR_", "OMP_",
-    "OPENBLAS_", "PYTORCH_", "TF_", "TORCH_", "VECLIB_", "XLA_",
-)  # fmt: skip
-"""The beginnings of variables that libraries read when they are loaded, and whose calls they change.
-
-What SDL reads when a display or a sound card is opened, and what the C library reads when a process starts, have the
-same effect in a copy as in a new interpreter.
-"""
-_OF_LOGS = ("KMP_WARNINGS", "MPLCONFIGDIR", "NCCL_DEBUG", "TF_CPP_", "TORCH_CPP_LOG", "TORCH_LOGS")
 
 # CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
 _SMALL_MOST, _POOL = 512, 16384
@@ -72,20 +57,6 @@ def vary_heap() -> list[object]:
         kept += [make() for _ in range(draw(_POOL // size))]
     large = [bytes(draw(_SMALL_MOST, _LARGE_MOST)) for _ in range(_LARGE)]
     return [*kept, *large[::2]]
-
-
-def library_variables() -> dict[str, str]:
-    """Return the variables of this process that change what libraries do, and that they read when they are loaded."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(LIBRARY_VARIABLES) and not name.startswith(_OF_LOGS)
-    }
-
-
-def differing_variables(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the names of variables that have been set, changed or removed."""
-    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
 
 
 class Refusal:
@@ -161,24 +132,6 @@ def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterabl
     sys.path_importer_cache.clear()  # each copy would, and would copy the memory that this gives back
     gc.freeze()
     return {"dirty": [], "changes": changes}
-
-
-def import_more(names: Iterable[str]) -> str | None:
-    """Import modules that copies of this process have imported; return the first that leaves more behind than itself.
-
-    That is a thread, a handler of the log or a variable of native libraries, of which copies are not to be made.
-    """
-    for name in names:
-        if name in sys.modules:
-            continue
-        found = settings(), library_variables()
-        with warnings.catch_warnings(), contextlib.suppress(Exception, SystemExit):
-            warnings.simplefilter("ignore")  # a test that imports it has seen them
-            importlib.import_module(name)
-        if (settings(), library_variables()) != found:
-            return name
-    gc.freeze()
-    return None
 
 
 def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
@@ -309,71 +262,6 @@ def serve() -> None:
         else:
             answer = load(order["modules"], order["packages"], order["top"], order["apart"])
             _connection.send_bytes(json.dumps({"type": "Imported", **answer}).encode())
-
-
-# --------------------------------------------------------------------------- of a process that has collected
-
-
-def fault_of_forks(limit_s: float = 10.0) -> str:
-    """Return why a copy of this process does not work, by one that tries; empty where it does.
-
-    It multiplies matrices, and with PyTorch runs a parallel operation and a backward pass, in a thread beside. JAX is
-    asked, for a copy of it could not be ended where it hangs within XLA.
-    """
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is not None and bridge.backends_are_initialized():
-        return "JAX has begun to compute before the tests run, and a copy of its process would hang"
-    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if threads:
-        return f"the thread {threads[0]} runs before the tests do, and a copy of its process would lack it"
-    if _uses_cuda():
-        return "CUDA is in use before the tests run, and a copy of its process could not use it"
-    pid = fork()
-    if not pid:
-        code = 1
-        try:
-            _try()
-            code = 0
-        finally:
-            os._exit(code)
-    copy, deadline_s = "a copy of the process that collected tests", time.monotonic() + limit_s
-    try:
-        while time.monotonic() < deadline_s:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                code = os.waitstatus_to_exitcode(status)
-                return f"{copy} failed with exit code {code} at a tensor" if code else ""
-            time.sleep(0.002)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        return "a handler of SIGCHLD keeps the process that collected tests from seeing how its copies end"
-    return f"{copy} hung for {limit_s:g} s at a tensor operation"
-
-
-def _uses_cuda() -> bool:
-    """Whether this process has initialised CUDA, by whichever library: its driver's library knows."""
-    with open("/proc/self/maps", errors="replace") as maps:  # noqa: PTH123
-        if "libcuda.so" not in maps.read():
-            return False
-    import ctypes
-
-    driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED)
-
-
-def _try() -> None:
-    """Have every library work that has threads of its own."""
-    thread = threading.Thread(target=int)
-    thread.start()
-    thread.join()
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        matrix = numpy.ones((128, 128))
-        matrix @ matrix
-    if torch is not None:
-        values = torch.ones(100_000, requires_grad=True)
-        (values * 2).sum().backward()
 
 
 if __name__ == "__main__":

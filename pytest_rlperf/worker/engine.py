@@ -25,13 +25,13 @@ from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.reach import Footprint
-from pytest_rlperf.reach.footprint import footprint
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.footprint import footprint
+from pytest_rlperf.observe.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.recorder import FunctionRecorder
 from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.spawn.guardian import LEAVE
-from pytest_rlperf.spawn.preload import library_variables
 from pytest_rlperf.spawn.untouched import untouched
+from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.counting import count
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter

@@ -29,25 +29,21 @@ from typing import IO, Any
 
 import pytest
 from _pytest import capture
+from _pytest._code.code import ExceptionRepr
 from _pytest.config import ConftestImportFailure, _prepareconfig
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.observe.observer import Observer
+from pytest_rlperf.observe.recorder import FunctionRecorder
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import Observer
+from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
-from pytest_rlperf.spawn.preload import (
-    fault_of_forks,
-    fork,
-    import_more,
-    library_variables,
-    receive_descriptor,
-    vary_heap,
-)
+from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
 from pytest_rlperf.spawn.untouched import untouched
+from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
 from pytest_rlperf.worker.missing import lacks_name
 
@@ -64,7 +60,6 @@ _DROPPED = {
 }
 # What tests replace is for what they measure.
 _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
-_COLLISIONS: dict[int | None, wire.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 
 
 class Session:
@@ -80,7 +75,7 @@ class Session:
         self._reporting = False
         self._last: pytest.TestReport | None = None
         self._nameless: set[str] = set()
-        self._is_certain = False
+        self._is_certain = self._is_taken = False
         self._is_copy = False
 
     @pytest.hookimpl(trylast=True)
@@ -200,7 +195,7 @@ class Session:
             self._done("missing", text, name_missing=self._nameless.issuperset(self._errors))
             return
         self._nameless.discard(item.nodeid)
-        self._is_certain = False
+        self._is_certain = self._is_taken = False
         # The test that follows the last one here may be another than in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
@@ -212,8 +207,7 @@ class Session:
 
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
-        collision = getattr(self._last, "rlperf_collision", None)
-        self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, collision, self._is_certain))
+        self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, self._is_certain, self._is_taken))
 
     def _text(self, text: str) -> str:
         return self._engine.shown(_encodable(text))
@@ -242,10 +236,14 @@ class Session:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Mark the report of a test that may have failed for another process that runs it at the same time."""
+        """Say what helps a test that may have failed for another process that runs it at the same time."""
         report = yield
-        if call.excinfo is not None:
-            vars(report)["rlperf_collision"] = _collision(call.excinfo.value)
+        if call.excinfo is not None and _is_of_taken(call.excinfo.value):
+            self._is_taken = True
+            if isinstance(report.longrepr, ExceptionRepr):
+                from pytest_rlperf.report.wording import collision_text  # for a test that fails alone
+
+                report.longrepr.addsection("rlperf", collision_text())
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -339,12 +337,10 @@ def _end_process(code: int) -> None:
     _exit(code)
 
 
-def _collision(error: BaseException) -> wire.Collision | None:
-    """Return the name of an error's number, or of its cause's, where it is that of a port or a file in use."""
-    for each in (error, error.__cause__, error.__context__):
-        if isinstance(each, OSError) and each.errno in _COLLISIONS:
-            return _COLLISIONS[each.errno]
-    return None
+def _is_of_taken(error: BaseException) -> bool:
+    """Whether an error, or its cause, is that of a port or a file that is taken."""
+    causes = (error, error.__cause__, error.__context__)
+    return any(isinstance(each, OSError) and each.errno in (errno.EADDRINUSE, errno.EEXIST) for each in causes)
 
 
 def _in_texts(value: Any, change: Callable[[str], str]) -> Any:

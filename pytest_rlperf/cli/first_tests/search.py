@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from pytest_rlperf.cli.first_tests.drafts import Draft
-from pytest_rlperf.cli.first_tests.messages import Listener, Orders, Report, Source, written
+from pytest_rlperf.cli.first_tests.messages import Orders, Report, Source, told, written
 from pytest_rlperf.errors import see
 from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.trees import is_environment
@@ -102,7 +102,7 @@ def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
 
 def _look(orders: Orders, result: Search) -> str:
     """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
-    listener = Listener(
+    found = told(
         Report,
         "from pytest_rlperf.cli.first_tests.look import main; main()",
         env=_environment(),
@@ -112,7 +112,7 @@ def _look(orders: Orders, result: Search) -> str:
     begun = ""
     is_done = False
     kept = len(result.drafts), len(result.skipped)
-    for report in listener:
+    for report in found.facts:
         begun = report.begins or begun
         if report.draft is not None:
             result.drafts.append(report.draft)
@@ -126,8 +126,8 @@ def _look(orders: Orders, result: Search) -> str:
         return ""
     del result.drafts[kept[0] :], result.skipped[kept[1] :]
     what = os.path.relpath(begun, orders.root) if begun.startswith(os.sep) else begun
-    last = "".join(listener.output.strip().splitlines()[-1:])[-_SAID_MOST:]
-    result.skipped.append((what, f"looking at it {listener.ended}{last and ': '}{last}"))
+    last = "".join(found.output.strip().splitlines()[-1:])[-_SAID_MOST:]
+    result.skipped.append((what, f"looking at it {found.ended}{last and ': '}{last}"))
     return begun or "nothing"
 
 

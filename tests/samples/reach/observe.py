@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pytest_rlperf.reach.footprint import footprint
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.footprint import footprint
+from pytest_rlperf.observe.recorder import FunctionRecorder
+from pytest_rlperf.observe.observer import LoadedFiles, Observer
 from pytest_rlperf.worker.resources import children_seen
 
 CALLS = 50
