@@ -8,7 +8,7 @@ A *run* has *drivers*, and a driver has the *workers* of one test. An order is a
 | from → to | messages |
 |---|---|
 | run → preload server | ``Load`` → ``Imported``; ``ForkDriver``, and the driver's connection |
-| run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Lost``, ``Left`` or ``Broken``; ``End`` |
+| run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Stopped`` or ``Broken``; ``End`` |
 | driver → run | ``Collected`` once; reports of the test between answers, ``Step``, and ``Waiting`` |
 | driver → template | ``Import``; ``Fork``, and the worker's connection; ``Reap``; ``Quit`` |
 | driver → worker | ``Run``, orders each → ``Answer``, ``Leave``, ``Quit`` |
@@ -599,22 +599,13 @@ class Relay(Order, frozen=True):
         return self.order.answer
 
 
-class LeftAll(msgspec.Struct, frozen=True):
-    """All workers have left the test; how it ended in the one that reports it, or why one could not leave.
+class LeaveAll(Order, frozen=True):
+    """Let every worker leave the test, the one that reports it last, with its result or failure; return how it ended.
 
-    Then the one that reports it is still at its call, unless it ``is_reporter`` that could not.
+    Where another worker is lost, the one that reports the test stays at its call.
     """
 
-    done: Done | None
-    lost: str = ""
-    is_doubtful: bool = False
-    is_reporter: bool = False
-
-
-class LeaveAll(Order, frozen=True):
-    """Let every worker leave the test, the one that reports it last, with its result or failure."""
-
-    answer: ClassVar[Any] = LeftAll
+    answer: ClassVar[Any] = Done | None
     leave: Leave = Leave()
 
 
@@ -661,29 +652,26 @@ class Waiting(Message, frozen=True):
     """The driver goes on: it waits for one of its workers, and says so from time to time."""
 
 
-class Lost(Message, frozen=True):
-    """A worker or template is lost, so that the order of this number cannot be carried out.
+class Stop(msgspec.Struct, frozen=True):
+    """Why a process cannot go on with a test: it is lost, or the test has ended there, as ``done`` says.
 
-    A new interpreter may do better where this is ``is_doubtful``. ``is_reporter`` where it reported the test.
+    New interpreters may do better where this is ``is_doubtful``. ``is_base`` where base's process stopped;
+    ``is_reporter`` where it was the one that reports the test.
     """
 
-    order: int
     name: str
     text: str
-    is_base: bool
-    is_doubtful: bool
-    is_reporter: bool
+    is_base: bool = False
+    is_doubtful: bool = False
+    is_reporter: bool = False
+    done: Done | None = None
 
 
-class Left(Message, frozen=True):
-    """The test has ended in a worker before the order of this number was carried out; the fields are as in ``Lost``."""
+class Stopped(Message, frozen=True):
+    """A worker or template has stopped, so that the order of this number cannot be carried out."""
 
     order: int
-    name: str
-    done: Done
-    is_base: bool
-    is_doubtful: bool
-    is_reporter: bool
+    stop: Stop
 
 
 class Broken(Message, frozen=True):
@@ -693,7 +681,7 @@ class Broken(Message, frozen=True):
     text: str
 
 
-FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Lost | Left | Broken
+FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Stopped | Broken
 ToLoader: TypeAlias = Load | ForkDriver
 
 

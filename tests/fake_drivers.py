@@ -66,7 +66,7 @@ def usual(driver: FakeDriver, order: wire.Order) -> object:
         case wire.MoveAll():
             return None
         case wire.LeaveAll():
-            return wire.LeftAll(None)
+            return None
     raise AssertionError(order)
 
 
@@ -83,7 +83,7 @@ class FakeGuardian(Guardian):
         self.scratch = scratch
         self.drivers: list[FakeDriver] = []
         self.servers: list[FakeServer] = []
-        self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Lost | None] = collected
+        self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Stopped | None] = collected
         self.answer: Callable[[FakeDriver, wire.Order], object] = usual
         self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported()
         self.lost_at: type[wire.Message] | None = None
@@ -108,7 +108,7 @@ class FakeDriver(Driver):
         guardian.drivers.append(self)
         in_order = sorted(settings.templates, key=lambda each: (not each.is_base, each.number))
         found = [guardian.collected(each) for each in in_order]
-        lost = next((each for each in found if isinstance(each, wire.Lost)), None)
+        lost = next((each for each in found if isinstance(each, wire.Stopped)), None)
         if None not in found:
             self.say(lost or wire.Collected([each for each in found if isinstance(each, wire.Ready)]))
 

@@ -19,9 +19,8 @@ from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Sides
 from pytest_rlperf.run.drivers import KEPT_MOST, PAIR_NAMES, Drivers, Processes
-from pytest_rlperf.run.endpoints import ask
+from pytest_rlperf.run.endpoints import BrokenError, DriverLostError, StoppedError, ask
 from pytest_rlperf.run.schedule import Begin, Job, Steps
-from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
 from pytest_rlperf.spawn.preload import library_variables
 
 PROJECT = builders.project(Path("/t"))
@@ -365,15 +364,15 @@ def test_what_python_runs_at_its_start_takes_new_interpreters(pool: Pool, tmp_pa
 # --------------------------------------------------------------------------- what they say
 
 
-def lost(order: int, *, is_doubtful: bool) -> wire.Lost:
-    return wire.Lost(order, "base worker 0", "it died", is_base=True, is_doubtful=is_doubtful, is_reporter=False)
+def stopped(order: int, *, is_doubtful: bool, done: wire.Done | None = None) -> wire.Stopped:
+    return wire.Stopped(order, wire.Stop("base worker 0", "it died", True, is_doubtful, done=done))
 
 
 @pytest.mark.parametrize("is_fresh", [False, True])
 def test_a_driver_that_cannot_collect_ends(pool: Pool, is_fresh: bool) -> None:
     """Its test has the error, and nothing of it is left that would never be used."""
-    pool.known.collected = lambda settings: lost(0, is_doubtful=False)
-    with pytest.raises(LostError, match="it died") as caught:
+    pool.known.collected = lambda settings: stopped(0, is_doubtful=False)
+    with pytest.raises(StoppedError, match="it died") as caught:
         pool.lease(of=pool.drivers.new_interpreters() if is_fresh else pool.drivers)
     assert caught.value.is_due_to_base
     (driver,) = pool.known.drivers
@@ -410,8 +409,8 @@ def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "is_worn"),
     [
-        (lambda number: lost(number, is_doubtful=True), LostError, True),
-        (lambda number: wire.Left(number, "base worker 0", DONE, True, True, False), LeftError, False),
+        (lambda number: stopped(number, is_doubtful=True), StoppedError, True),
+        (lambda number: stopped(number, is_doubtful=True, done=DONE), StoppedError, False),
         (lambda number: wire.Broken(number, "ValueError: why"), BrokenError, False),
         (lambda number: b"no message", DriverLostError, True),
     ],
@@ -444,8 +443,7 @@ def test_a_driver_that_is_gone_is_lost(pool: Pool) -> None:
             driver.die()
         with pytest.raises(DriverLostError) as caught:
             pool.run(ask(driver, wire.EndIdle()))
-        assert caught.value.is_doubtful
-        assert not caught.value.is_reporter
+        assert caught.value.stop == wire.Stop(driver.name, str(caught.value), is_doubtful=True)
         pool.drivers.give_back(driver)
         assert pool.lease() is not driver
 

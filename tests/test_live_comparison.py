@@ -35,10 +35,10 @@ from pytest_rlperf.model.live import Live, OtherWork
 from pytest_rlperf.model.measured import Count, Result, Tally
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run.drivers import PAIR_NAMES
+from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError
 from pytest_rlperf.run.live import LiveComparison, UnpairedError
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Held, Lanes, Steps
-from pytest_rlperf.run.stopped import DriverLostError, RetryFreshError
 from pytest_rlperf.spawn.preload import library_variables
 
 HEAD = builders.project(Path("/t")).side("HEAD", sys.executable, (), (Path("/head"),))

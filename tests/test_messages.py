@@ -22,7 +22,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pair import processes
-from pytest_rlperf.pair.processes import StoppedError, Template
+from pytest_rlperf.pair.processes import StoppedErrors, Template
 from pytest_rlperf.spawn import connections, process
 from pytest_rlperf.spawn.connections import connected, popen
 from pytest_rlperf.spawn.guardian import Guardian
@@ -75,7 +75,7 @@ def hearing(*messages: wire.FromWorker | bytes, rest: bytes = b"") -> wire.Done:
 @given(st.integers(0, 7), st.lists(PARTS | st.text(), max_size=4), st.binary(max_size=12))
 def test_any_speech_ends_in_an_answer_or_an_error_of_the_test(begun: int, parts: list[str], rest: bytes) -> None:
     """Any messages at any point, any bytes after them and the end of what is sent: no other error."""
-    with suppress(*StoppedError):
+    with suppress(*StoppedErrors):
         assert hearing(*IN_ORDER[:begun], *(part.encode() for part in parts), rest=rest) == DONE
         assert begun == 7 or json.dumps(wire.as_json(DONE)) in parts
 

@@ -21,14 +21,13 @@ from pytest_rlperf.model.notes import Doubt
 from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run.drivers import PAIR_NAMES
+from pytest_rlperf.run.endpoints import RetryFreshError
 from pytest_rlperf.run.live import UnpairedError
 from pytest_rlperf.run.observation import ROUNDS, observe
 from pytest_rlperf.run.on_test import Observation
 from pytest_rlperf.run.schedule import Lanes
-from pytest_rlperf.run.stopped import RetryFreshError
 
 REPORTED = wire.Reported({})
-LEAVING = wire.LeftAll(None, "lost as it leaves", is_doubtful=True)
 
 
 CODE = """
@@ -80,9 +79,8 @@ class Observed:
         number = len(self.opened) - 1
         side, kind, when = self.lost
         if kind is not None and isinstance(order, kind) and number == when:
-            if kind is wire.LeaveAll:
-                return msgspec.structs.replace(LEAVING, is_reporter=side == "head")
-            return wire.Lost(order.number, side, "lost", side == "base", True, is_reporter=side == "head")
+            stop = wire.Stop(side, "lost", side == "base", is_doubtful=True, is_reporter=side == "head")
+            return wire.Stopped(order.number, stop)
         match order:
             case wire.CheckAll():
                 return self.checked

@@ -24,10 +24,10 @@ from pytest_rlperf.model.judged import Policy, Verdict
 from pytest_rlperf.model.live import PairRecord
 from pytest_rlperf.run import live_pairs, schedule
 from pytest_rlperf.run.drivers import PAIR_NAMES, Drivers
+from pytest_rlperf.run.endpoints import RetryFreshError, StoppedError
 from pytest_rlperf.run.live import LiveComparison
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lane, Lanes, Schedule, Steps
-from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
 
 _TURNS_MOST = 20_000
 _LANES = (1, 2, 16, 64)

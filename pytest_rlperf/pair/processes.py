@@ -34,11 +34,11 @@ class LeftEarlyError(Exception):
 
     def __init__(self, worker: Worker, done: wire.Done) -> None:
         super().__init__(done.text)
-        self.worker = worker
+        self.process = worker
         self.done = done
 
 
-StoppedError = (ProcessLostError, LeftEarlyError)
+StoppedErrors = (ProcessLostError, LeftEarlyError)
 """What keeps a worker from going on with its test: its process was lost, or the test ended there."""
 
 
@@ -56,6 +56,7 @@ class Template(Process):
     ) -> None:
         self.settings = settings
         self.forks = settings.forks
+        self.is_base = settings.is_base
         self.collected = wire.Ready(PROTOCOL)
         self.kept: Worker | None = None  # the copy that has set up what tests share, at length
         self._limit_s = limit_s
@@ -144,7 +145,7 @@ class Worker(Process):
         started = None if template.forks else template.started
         super().__init__(template.name, connection, scratch, template.guardian, started, template.master)
         self.template = template
-        self.is_base = template.settings.is_base
+        self.is_base = template.is_base
         self.places = template.places
         self.seed = 0
         self.running = False
@@ -333,7 +334,7 @@ def wait_all(workers: Sequence[Each], wait: Callable[[Each], Answer]) -> list[An
     for worker in workers:  # all of them: an unread answer would be taken for the answer to the next message
         try:
             answers.append(wait(worker))
-        except StoppedError as error:
+        except StoppedErrors as error:
             failure = failure or error
     if failure is not None:
         raise failure

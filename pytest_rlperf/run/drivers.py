@@ -15,9 +15,8 @@ from pytest_rlperf.errors import SideError, see
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.touch import Change
-from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, ask
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, StoppedError, ask
 from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
-from pytest_rlperf.run.stopped import LostError
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.sides.observer import belongs_to
 from pytest_rlperf.sides.reads import check_own
@@ -187,7 +186,7 @@ class Drivers:
 
         It is of the preload server of that number, and has ``width`` templates of one side. Its templates have imported
         what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
-        LostError where it cannot be had.
+        StoppedError where it cannot be had.
         """
         while True:
             driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
@@ -203,7 +202,7 @@ class Drivers:
             while under_way := [each for each in self._leases if not each.is_done]:
                 yield Ended(under_way)
         except GeneratorExit:
-            with contextlib.suppress(LostError):
+            with contextlib.suppress(StoppedError):
                 if job.is_done:
                     self.give_back(job.outcome())
             job.close()
@@ -228,7 +227,7 @@ class Drivers:
             known.update(names)
         try:
             dirty: list[str] = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
-        except LostError:
+        except StoppedError:
             dirty = [name for names in more for name in names]
         except GeneratorExit:
             driver.is_worn = True  # nobody learns whether it should have imported them
@@ -305,11 +304,11 @@ class Drivers:
         return driver
 
     def _collect(self, driver: Driver) -> Steps[None]:
-        """Wait until a driver's templates have collected; LostError where one cannot, which ends the driver."""
+        """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
         with self._giving_back(driver):
             try:
                 yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
-            except LostError:
+            except StoppedError:
                 if driver.alive:
                     driver.start_ending(0)
                 raise
@@ -336,8 +335,8 @@ class Drivers:
             collected = [] if driver is None else driver.collected
             fault = next((each.fault for each in collected if each.fault), "")
             fault = fault or self._unequal(collected) or self._strange(collected)
-        except LostError as lost:
-            if not lost.is_doubtful:  # as a new interpreter would be
+        except StoppedError as lost:
+            if not lost.stop.is_doubtful:  # as a new interpreter would be
                 raise
             fault = str(lost).partition("\n")[0].rstrip(".")
         if fault:
@@ -478,7 +477,7 @@ class Drivers:
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
     def _loaded(self) -> Steps[PreloadServer]:
-        """Start a server, again without what each side must import for itself; LostError where it cannot be had.
+        """Start a server, again without what each side must import for itself; StoppedError where it cannot be had.
 
         Variables of native libraries that the tests' own code sets while it is collected are there before it imports
         any; those that the imported modules set themselves are among its changes.

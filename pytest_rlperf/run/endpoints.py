@@ -15,7 +15,6 @@ from typing import Any
 
 from pytest_rlperf import wire
 from pytest_rlperf.run.schedule import Reply, Steps
-from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
 from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_flags, popen, sender_of
 from pytest_rlperf.spawn.guardian import Guardian
@@ -35,6 +34,34 @@ exec(text)
 """
 
 
+class StoppedError(Exception):
+    """A test cannot go on in the processes that have it: one is lost, or the test has ended there too early."""
+
+    def __init__(self, stop: wire.Stop) -> None:
+        super().__init__(stop.text)
+        self.stop = stop
+
+    @property
+    def is_due_to_base(self) -> bool:
+        """Whether base's code cannot run a test; a port that is in use is nobody's fault, a missing name is base's."""
+        done = self.stop.done
+        if done is not None and (done.collision or done.name_missing):
+            return self.stop.is_base and not done.collision
+        return self.stop.is_base and not self.stop.is_doubtful
+
+
+class DriverLostError(StoppedError):
+    """A driver itself is lost, or a preload server: another one may do what it was to do."""
+
+
+class BrokenError(Exception):
+    """A driver failed to carry out an order, by a fault of its own."""
+
+
+class RetryFreshError(Exception):
+    """A forked worker may not be as a new process is: new interpreters are to measure the test."""
+
+
 class Endpoint(Process):
     """A process that the run's loop waits for."""
 
@@ -48,7 +75,7 @@ class Endpoint(Process):
 
     def gone(self, lost: ProcessLostError) -> DriverLostError:
         """Return the error of this process as a job gets it."""
-        return DriverLostError(str(lost), self.name, is_base=False, is_doubtful=True, is_reporter=False)
+        return DriverLostError(wire.Stop(self.name, str(lost), is_doubtful=True))
 
     def send(self, message: wire.Message, *ends: Connection) -> None:
         """Send a message; DriverLostError where the process is gone."""
@@ -184,7 +211,7 @@ class Driver(Endpoint):
                 self.show(text)
             case wire.Reported() | wire.Warned() if self.forward is not None:
                 self.forward(message)
-            case wire.Answer(order) | wire.Lost(order) | wire.Left(order) | wire.Broken(order):
+            case wire.Answer(order) | wire.Stopped(order) | wire.Broken(order):
                 if order == self._orders:
                     self.is_awaited = False
                     return self._reply(message)
@@ -198,13 +225,11 @@ class Driver(Endpoint):
             self.is_awaited = False
             self.end(FORCE_S)
 
-    def _reply(self, message: wire.Answer | wire.Lost | wire.Left | wire.Broken) -> object:
+    def _reply(self, message: wire.Answer | wire.Stopped | wire.Broken) -> object:
         match message:
-            case wire.Lost():
-                self.is_worn = True
-                raise LostError.of(message)
-            case wire.Left():
-                raise LeftError(message)
+            case wire.Stopped(_, stop):
+                self.is_worn |= stop.done is None
+                raise StoppedError(stop)
             case wire.Broken(_, text):
                 raise BrokenError(text)
             case wire.Answer():

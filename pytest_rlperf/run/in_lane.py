@@ -17,10 +17,10 @@ from pytest_rlperf.model.notes import Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run.conclusion import essence
+from pytest_rlperf.run.endpoints import BrokenError, RetryFreshError, StoppedError
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Lanes, Steps
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.run.stopped import BrokenError, LeftError, LostError, RetryFreshError, StoppedError
 from pytest_rlperf.sides.reads import ElsewhereError, StrayError
 
 
@@ -177,17 +177,17 @@ class TestInLane:
 def _doubt_of(error: Exception) -> str:
     """Return why new interpreters are to measure a test again; empty where they need not."""
     if isinstance(error, StoppedError):
-        failing = "in a forked process it failed: " if isinstance(error, LeftError) else ""
-        return f"{failing}{essence(str(error))}" if error.is_doubtful else ""
+        failing = "" if error.stop.done is None else "in a forked process it failed: "
+        return f"{failing}{essence(str(error))}" if error.stop.is_doubtful else ""
     is_doubtful = isinstance(error, RetryFreshError | SideError) and not isinstance(error, ElsewhereError)
     return essence(str(error)) if is_doubtful else ""
 
 
 def _failure_text(error: Exception, reporter: str) -> str:
     """Return why a test cannot be measured; SideError where no other can be, either."""
-    if isinstance(error, LeftError):
-        return _how_it_left(error, reporter)
-    if isinstance(error, LostError | MeasurementError):  # the second where a worker could not even be started
+    if isinstance(error, StoppedError) and error.stop.done is not None:
+        return _how_it_left(error.stop.name, error.stop.done, reporter)
+    if isinstance(error, StoppedError | MeasurementError):  # the second where a worker could not even be started
         return str(error)
     if isinstance(error, StrayError) and not error.concerns_all:
         return str(error)
@@ -200,9 +200,8 @@ def _failure_text(error: Exception, reporter: str) -> str:
     return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
 
 
-def _how_it_left(early: LeftError, reporter: str) -> str:
+def _how_it_left(name: str, done: wire.Done, reporter: str) -> str:
     """Return how a test ended in one worker while it went on in the one that reports it."""
-    name, done = early.name, early.done
     if done.outcome == "passed":
         return (
             f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter}; it "

@@ -21,12 +21,11 @@ from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.endpoints import Driver, RetryFreshError
 from pytest_rlperf.run.live_pairs import LivePairs, OpenPair
 from pytest_rlperf.run.on_test import OTHER_SEED, SEED, OnTest
 from pytest_rlperf.run.results import PairsMeasured, at_pace, contributions_of, make_result
 from pytest_rlperf.run.schedule import Held, Steps
-from pytest_rlperf.run.stopped import RetryFreshError
 from pytest_rlperf.sides.reads import check_loaded
 from pytest_rlperf.spawn.preload import differing_variables
 

@@ -20,12 +20,11 @@ from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import RareCalls, log_ratios
 from pytest_rlperf.model.measured import Shape
 from pytest_rlperf.model.stored import PairSpread
-from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.endpoints import Driver, DriverLostError
 from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.pair_times import PairTimes
 from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Steps
-from pytest_rlperf.run.stopped import DriverLostError
 
 _LOST_MOST = 3  # drivers of one pair, by no fault of the test
 

@@ -36,6 +36,7 @@ from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.cache import SECONDS, cache_of
 from pytest_rlperf.run.conclusion import failure_of
 from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, QUIT_LIMIT_S, Drivers, Processes
+from pytest_rlperf.run.endpoints import StoppedError
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.in_lane import Judged, Measure, Observe, TestInLane
 from pytest_rlperf.run.on_test import OnTest
@@ -44,7 +45,6 @@ from pytest_rlperf.run.schedule import Begin, Ended, Job, Lanes, Schedule, Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.run.stopped import LostError
 from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.prepare import Preparation
 
@@ -106,7 +106,7 @@ class TestLoop:
             if self.lanes.pair_bytes is not None and self.lanes.room < self.lanes.count:
                 self.run_state.note(ShortOfMemory(self.lanes.room, self.lanes.count, self.lanes.pair_bytes))
             self.run_state.note_reach()
-        except (SideError, BaselineError, LostError) as error:
+        except (SideError, BaselineError, StoppedError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
             raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:

@@ -7,11 +7,10 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.reach import Footprint, Kind
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.endpoints import Driver, RetryFreshError, StoppedError
 from pytest_rlperf.run.live import UnpairedError
 from pytest_rlperf.run.on_test import OTHER_SEED, SEED, Observation, OnTest
 from pytest_rlperf.run.schedule import Held, Lane, Steps
-from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
 from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 
 ROUNDS = 2  # of processes at most

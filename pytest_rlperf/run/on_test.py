@@ -13,9 +13,8 @@ from pytest_rlperf.model.notes import Doubt
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver, ask
+from pytest_rlperf.run.endpoints import Driver, DriverLostError, StoppedError, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps
-from pytest_rlperf.run.stopped import DriverLostError, LostError, StoppedError
 from pytest_rlperf.spawn.memory import free_bytes
 
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
@@ -164,9 +163,8 @@ class OnTest:
         try:
             answer = yield from ask(driver, order, 2 * (self.patience_s if limit_s is None else limit_s))
         except StoppedError as stopped:
-            lost = isinstance(stopped, LostError) and stopped.is_reporter
-            if driver is self.reporter and (lost or isinstance(stopped, DriverLostError)):
-                self.is_reporter_lost = True
+            is_lost = isinstance(stopped, DriverLostError) or (stopped.stop.is_reporter and stopped.stop.done is None)
+            self.is_reporter_lost |= is_lost and driver is self.reporter
             raise
         if isinstance(order, wire.CheckAll | wire.MeasureAlone):
             self.measures = self.measures or driver
@@ -174,10 +172,8 @@ class OnTest:
 
     def leave(self, driver: Driver) -> Steps[None]:
         """Let a driver's workers leave the test, in which they have done their part."""
-        left: wire.LeftAll = yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_time_s)
+        yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_time_s)
         self._give_back(driver)
-        if left.lost:
-            raise LostError(left.lost, driver.name, is_base=False, is_doubtful=left.is_doubtful, is_reporter=False)
 
     def forget_reporter(self) -> None:
         """Have the next driver that opens the test report it."""
@@ -188,12 +184,9 @@ class OnTest:
         """Let every worker leave the test, the reporter last and with its result."""
         self.abandon(but_reporter=True)
         assert self.reporter is not None
-        left: wire.LeftAll = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_time_s)
-        if left.lost:
-            self.is_reporter_lost = left.is_reporter
-            raise LostError(left.lost, "", is_base=False, is_doubtful=left.is_doubtful, is_reporter=left.is_reporter)
+        done: wire.Done | None = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_time_s)
         self._give_back(self.reporter)
-        return left.done
+        return done
 
     def abandon(self, *, but_reporter: bool = False) -> None:
         """Have drivers leave the test without waiting for them."""

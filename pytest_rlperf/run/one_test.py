@@ -19,14 +19,13 @@ from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.conclusion import Measured, conclude, essence
 from pytest_rlperf.run.counting import count_order, learn
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.endpoints import Driver, StoppedError
 from pytest_rlperf.run.live import LiveComparison, UnpairedError
 from pytest_rlperf.run.observation import observe
 from pytest_rlperf.run.on_test import SEED, Observation, OnTest
 from pytest_rlperf.run.results import SideMeasurement, make_result
 from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.run.stopped import LeftError, LostError, StoppedError
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.sides.reads import ElsewhereError, MisreadError, NothingLoadedError, digests
 from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_file
@@ -99,11 +98,12 @@ class OneTest:
         """Measure for a comparison with the side that the user named."""
         try:
             return (yield from self._measure_live(drivers))
-        except LeftError as left:
-            if not left.is_due_to_base:
+        except StoppedError as stopped:
+            if stopped.stop.done is None or not stopped.is_due_to_base:
                 raise
+            unpaired = _not_on_base(drivers.sides.base.label, stopped.stop.done)
             result = yield from self._measure_by_itself()
-            return Measured(result, Evidence(result, unpaired=_not_on_base(drivers.sides.base.label, left.done)))
+            return Measured(result, Evidence(result, unpaired=unpaired))
 
     def _settle(self, commit: str) -> Steps[Measured]:
         """Have live pairs with the baseline's commit decide; where that does not run, the stored numbers do."""
@@ -200,7 +200,7 @@ class OneTest:
                 yield from drivers.check_collected([self.test.key])
         except SideError as error:
             return None, str(error)
-        except LostError as lost:
+        except StoppedError as lost:
             return None, essence(str(lost))
         return drivers, ""
 
