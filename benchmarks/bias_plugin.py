@@ -37,7 +37,7 @@ def shorten_pairs(patch: pytest.MonkeyPatch, seconds: float) -> None:
     ask = OnTest.ask
     warm_s: dict[Driver, float] = {}
 
-    def asked(test: OnTest, driver: Driver, order: wire.Order, limit_s: float | None = None) -> Steps[Any]:
+    def asked(test: OnTest, driver: Driver, order: wire.Order[Any], limit_s: float | None = None) -> Steps[Any]:
         if isinstance(order, wire.TakePair):
             order = msgspec.structs.replace(order, share_s=min(order.share_s, warm_s[driver] + seconds))
         answer = yield from ask(test, driver, order, limit_s)

@@ -45,7 +45,7 @@ def checked(**changes: Any) -> wire.Checked:
     return msgspec.structs.replace(found, **changes)
 
 
-def usual(driver: FakeDriver, order: wire.Order) -> object:
+def usual(driver: FakeDriver, order: wire.Order[Any]) -> object:
     """Answer as processes do of which nothing is to be told."""
     match order:
         case wire.Open():
@@ -84,7 +84,7 @@ class FakeGuardian(Guardian):
         self.drivers: list[FakeDriver] = []
         self.servers: list[FakeServer] = []
         self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Stopped | None] = collected
-        self.answer: Callable[[FakeDriver, wire.Order], object] = usual
+        self.answer: Callable[[FakeDriver, wire.Order[Any]], object] = usual
         self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported()
         self.lost_at: type[wire.Message] | None = None
 
@@ -103,7 +103,7 @@ class FakeDriver(Driver):
         here, self.there = Pipe()
         super().__init__(settings, guardian, number, here, preloaded)
         self.settings = settings
-        self.orders: list[wire.Order] = []
+        self.orders: list[wire.Order[Any]] = []
         self._known = guardian
         guardian.drivers.append(self)
         in_order = sorted(settings.templates, key=lambda each: (not each.is_base, each.number))

@@ -379,10 +379,10 @@ def test_a_driver_that_cannot_collect_ends(pool: Pool, is_fresh: bool) -> None:
     assert driver.is_ended or not driver.alive
 
 
-def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver, wire.Order], object]:
+def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver, wire.Order[Any]], object]:
     """Return what says these messages for an order, the last one as the answer."""
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         *before, last = [make(order.number) for make in messages]
         for message in before:
             driver.say(message)
@@ -435,7 +435,7 @@ def test_a_driver_that_is_gone_is_lost(pool: Pool) -> None:
     for die_before in (False, True):
         driver = pool.lease()
 
-        def die(driver: FakeDriver, order: wire.Order) -> None:
+        def die(driver: FakeDriver, order: wire.Order[Any]) -> None:
             driver.die()
 
         pool.known.answer = die

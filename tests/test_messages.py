@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,7 +33,7 @@ RECORD = SliceRecord(SliceKind.PLAIN, 1e-6, 0.01, 10_000, 10_000.0, 0.01, 0.01, 
 WARM = Warm(Shape(10, 10, long=False), 1e-6, 0.1, 1, single=True)
 CHECKED = wire.Checked(0.001, 1.0, {}, children=False)
 OPEN = wire.Open("test", None, [0], last_first=False, setup_s=30, patience_s=30, reports=True)
-ORDERS = [wire.Check(), wire.WarmUp(None, 1.0, None, kernels=True), wire.Take(SliceKind.PLAIN)]
+ORDERS: list[wire.Order[Any]] = [wire.Check(), wire.WarmUp(1.0), wire.Take(SliceKind.PLAIN)]
 ANSWERS = [wire.Answer(number, value) for number, value in enumerate((CHECKED, WARM, RECORD), 1)]
 NAN = b'{"type": "Answer", "order": 3, "value": NaN}'
 REPORT, DONE = wire.Reported({}), wire.Done("passed", "", [], name_missing=False)

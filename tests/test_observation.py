@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import builders
 import msgspec
@@ -63,15 +63,15 @@ class Observed:
         self.processes, self.known = fake_processes(top, patch)
         self.known.answer = self._answer
         self.rounds: Sequence[Round | None] = ()
-        self.lost: tuple[str, type[wire.Order] | None, int] = ("", None, 0)
+        self.lost: tuple[str, type[wire.Order[Any]] | None, int] = ("", None, 0)
         self.checked: list[wire.Checked] = [checked(), checked()]
         self.lanes = Lanes(1, ())
         self.reported: list[object] = []
         self.test = on_test(self.lanes, self.reported.append)
         self.test.fresh = fresh
-        self.orders: list[wire.Order] = []
+        self.orders: list[wire.Order[Any]] = []
 
-    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _answer(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         assert self.lanes.free < self.lanes.count, "observing takes a CPU"
         self.orders.append(order)
         if isinstance(order, wire.Open) and order.reports:
@@ -306,7 +306,7 @@ def test_a_copy_that_has_observed_a_spared_test_reports_it(observed: Observed) -
 @pytest.mark.parametrize("kind", [wire.Open, wire.CheckAll, wire.ObserveAll, wire.LeaveAll])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_test_whose_observer_is_lost_is_measured(
-    observed: Observed, side: str, kind: type[wire.Order], number: int
+    observed: Observed, side: str, kind: type[wire.Order[Any]], number: int
 ) -> None:
     """It fails again there, and is reported; an observer that is lost on its way out has shown all it could."""
     observed.rounds = UNEVEN["files"]

@@ -32,7 +32,7 @@ def failed(**changes: Any) -> wire.Done:
     return msgspec.structs.replace(DONE, outcome="failed", text="E  KeyError", **changes)
 
 
-def value(message: wire.Message, order: wire.Order | None = None) -> Any:
+def value(message: wire.Message, order: wire.Order[Any] | None = None) -> Any:
     """Return the value of an answer, to the order to leave if none is given."""
     assert isinstance(message, wire.Answer)
     return wire.answer_to(order or wire.LeaveAll(), message)
@@ -246,7 +246,7 @@ def test_workers_that_have_a_cpu_go_to_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: int | None, moved: list[int]
 ) -> None:
     """Others stay where the kernel places them."""
-    orders = [wire.WarmAll(1.0, number=2), wire.TakePair(cpu, 1.0, 0.0, reads=False, number=3)]
+    orders: list[wire.Message] = [wire.WarmAll(1.0, number=2), wire.TakePair(cpu, 1.0, 0.0, reads=False, number=3)]
     served = Served(tmp_path, OPEN, *orders, wire.MoveAll(7, number=4))
     pair = SimpleNamespace(warm_up=lambda order: None, take=lambda order: None)
     monkeypatch.setattr("pytest_rlperf.pair.driver.Pair", lambda *workers, **settings: pair)

@@ -133,7 +133,7 @@ class Machine:
 
     # ------------------------------------------------------------------ its processes
 
-    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _answer(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         """Do what the history has for an order; an answer that is late comes at a tick."""
         self._measuring.pop(driver, None)
         if isinstance(order, wire.Open):
@@ -156,7 +156,7 @@ class Machine:
         self._said(driver)
         return answer
 
-    def _value(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _value(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         match order:
             case wire.TakePair():
                 change = self.history.change * self.draw.choice([1.0, 1.0, 1.0, -1.0])

@@ -27,6 +27,7 @@ from pytest_rlperf.pair.processes import (
     StoppedErrors,
     Template,
     Worker,
+    ask_all,
     check,
     end_all,
     give_back,
@@ -146,7 +147,7 @@ class Driver:
                 return self._warmed.take(order)
             case wire.MoveAll(cpu):
                 for worker in self._workers if self._is_placed else ():
-                    worker.place([cpu])
+                    worker.ask(wire.Place([cpu]))
                 return None
             case wire.GoOn(seconds):
                 return self._warmed.go_on(seconds)
@@ -156,11 +157,10 @@ class Driver:
                 self._step("checking")
                 return measure_one_side(self._workers, order, self._step)
             case wire.ObserveAll(limit_s, searches, names):
-                for worker in self._workers:
-                    worker.start(wire.Observe(limit_s, searches, names))
-                return wait_all(self._workers, Worker.answer)
-            case wire.Relay(inner, to_base):
-                return (self._workers[0] if to_base else self._heads_first).ask(inner)
+                return ask_all(self._workers, wire.Observe(limit_s, searches, names))
+            case wire.Relay(to_base=to_base):
+                asked: wire.Order[Any] = order.order
+                return (self._workers[0] if to_base else self._heads_first).ask(asked)
             case wire.LeaveAll(leave):
                 return self._leave(leave)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pytest_rlperf import wire
 from pytest_rlperf.run.schedule import Reply, Steps
@@ -20,6 +20,7 @@ from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process, ProcessLostError
 
+T = TypeVar("T")
 FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
 PATIENCE_S = 120.0  # beyond all that a driver waits for itself
 _LOAD_S = 120.0
@@ -187,7 +188,7 @@ class Driver(Endpoint):
         """Return the file of each module that its templates have loaded, or their workers that were checked."""
         return [{**ready.loaded, **each.loaded} for ready, each in zip(self.collected, checked, strict=True)]
 
-    def give(self, order: wire.Order) -> None:
+    def give(self, order: wire.Order[Any]) -> None:
         """Give an order, whose reply is waited for; what was done for the one before is broken off."""
         self._orders += 1
         self.send(order.numbered(self._orders))
@@ -249,16 +250,16 @@ class Driver(Endpoint):
 
 
 @dataclass(frozen=True)
-class Answered:
+class Answered(Generic[T]):
     """The value that answers an order, which may be None."""
 
-    value: Any
+    value: T
 
 
-def ask(driver: Driver, order: wire.Order, limit_s: float = 0.0) -> Steps[Any]:
+def ask(driver: Driver, order: wire.Order[T], limit_s: float = 0.0) -> Steps[T]:
     """Give an order that a driver may take about ``limit_s`` for, and return the answer; StoppedError without any."""
     driver.give(order)
-    answered: Answered = yield Reply(driver, limit_s + PATIENCE_S)
+    answered: Answered[T] = yield Reply(driver, limit_s + PATIENCE_S)
     return answered.value
 
 

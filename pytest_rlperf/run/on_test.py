@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
@@ -17,6 +17,7 @@ from pytest_rlperf.run.endpoints import Driver, DriverLostError, StoppedError, a
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps
 from pytest_rlperf.spawn.memory import free_bytes
 
+T = TypeVar("T")
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 _PATIENCE_LEAST_S = 10.0
 SEED, OTHER_SEED = 1000, 1001  # of all pairs, so that their calls repeat; of what is not to depend on it
@@ -151,14 +152,14 @@ class OnTest:
             patience_s=self.patience_s,
             reports=reports,
         )
-        called: list[wire.Called] = yield from self.ask(driver, order, self.settings.setup_time_s)
+        called = yield from self.ask(driver, order, self.settings.setup_time_s)
         if self.lanes.pair_bytes is None:
             self.lanes.fit(driver.memory_bytes(), free_bytes())
         if reports:
             self.called = called[-1]
         return called
 
-    def ask(self, driver: Driver, order: wire.Order, limit_s: float | None = None) -> Steps[Any]:
+    def ask(self, driver: Driver, order: wire.Order[T], limit_s: float | None = None) -> Steps[T]:
         """Give an order to a driver that has the test open, and return the answer; StoppedError without any."""
         try:
             answer = yield from ask(driver, order, 2 * (self.patience_s if limit_s is None else limit_s))
@@ -184,7 +185,7 @@ class OnTest:
         """Let every worker leave the test, the reporter last and with its result."""
         self.abandon(but_reporter=True)
         assert self.reporter is not None
-        done: wire.Done | None = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_time_s)
+        done = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_time_s)
         self._give_back(self.reporter)
         return done
 
