@@ -23,8 +23,8 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.run import drivers as module
 from pytest_rlperf.run.drivers import Processes
 from pytest_rlperf.run.endpoints import Driver, Endpoint, PreloadServer
-from pytest_rlperf.run.on_test import OnTest
-from pytest_rlperf.run.schedule import Begin, Ended, Job, Lanes, Schedule, Steps
+from pytest_rlperf.run.schedule import AnyOf, Job, Lanes, Schedule, Spawn, Steps
+from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.preload import library_variables
 
@@ -177,21 +177,20 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
     return Processes(variables, (), (), (), forks, top, False, False, start_limit_s=1.0, guardian=guardian), guardian
 
 
-def on_test(lanes: Lanes | None = None, forward: Callable[[Any], None] | None = None, **settings: Any) -> OnTest:
-    """Return a test on its way; ``settings`` are those that are not as usual."""
+def open_test(lanes: Lanes | None = None, **settings: Any) -> OpenTest:
+    """Return a test; ``settings`` are those that are not as usual."""
     usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_time_s": 1.0, "gating_counts": (), "spares": True}
     config: Any = SimpleNamespace(**{**usual_ones, "findings": Policy().findings, **settings})
-    lanes, ignore = lanes or Lanes(1, ()), lambda *_: None
-    return OnTest("test", None, config, Policy(), lanes, forward or ignore, show=ignore, begin=ignore)
+    return OpenTest("test", config, Policy(), lanes or Lanes(1, ()))
 
 
 def all_of(*steps: Steps[Any]) -> Steps[list[Any]]:
     """Run several jobs at once, and return what came of them."""
     jobs: list[Job[Any]] = []
     for each in steps:
-        jobs.append((yield Begin(each)))
+        jobs.append((yield Spawn(each)))
     while waited := [job for job in jobs if not job.is_done]:
-        yield Ended(waited)
+        yield AnyOf(waited)
     return [job.outcome() for job in jobs]
 
 

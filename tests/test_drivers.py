@@ -20,7 +20,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Sides
 from pytest_rlperf.run.drivers import KEPT_MOST, PAIR_NAMES, Drivers, Processes
 from pytest_rlperf.run.endpoints import BrokenError, DriverLostError, StoppedError, ask
-from pytest_rlperf.run.schedule import Begin, Job, Steps
+from pytest_rlperf.run.schedule import Job, Spawn, Steps
 from pytest_rlperf.spawn.preload import library_variables
 
 PROJECT = builders.project(Path("/t"))
@@ -132,7 +132,7 @@ def test_observers_are_apart(pool: Pool, is_fresh: bool) -> None:
 
 def break_off(job: Steps[Any]) -> Steps[None]:
     """Begin a job, and break it off where it waits first."""
-    begun: Job[Any] = yield Begin(job)
+    begun: Job[Any] = yield Spawn(job)
     begun.close()
 
 
@@ -167,7 +167,7 @@ def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
     def tests() -> Steps[None]:
         jobs: list[Job[Any]] = []
         for _ in range(2):
-            jobs.append((yield Begin(pool.drivers.lease_observers())))
+            jobs.append((yield Spawn(pool.drivers.lease_observers())))
         yield from pool.drivers.lease()
         yield from pool.drivers.lease()
         for job in jobs:
@@ -394,8 +394,8 @@ def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver,
 def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
     """Steps are shown, reports forwarded, and answers to earlier orders of no interest."""
     driver, reported = pool.lease(), wire.Reported({})
-    seen: list[object] = []
-    driver.show = driver.forward = seen.append
+    seen: list[Any] = []
+    driver.show, driver.reports = seen.append, seen
     before = [lambda _: wire.Step("checking"), lambda _: reported, lambda number: wire.Answer(number - 1, [5.0])]
     pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
     assert pool.run(ask(driver, wire.EndIdle())) == [[1.0, 2.0]]

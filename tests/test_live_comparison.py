@@ -22,7 +22,7 @@ from fake_drivers import (
     checked,
     collected,
     fake_processes,
-    on_test,
+    open_test,
     usual,
 )
 
@@ -34,11 +34,11 @@ from pytest_rlperf.model.judged import Policy, Remedy, RemedyKind, Status, Verdi
 from pytest_rlperf.model.live import Live, OtherWork
 from pytest_rlperf.model.measured import Count, Result, Tally
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.run.compare import LiveComparison, UnpairedError
 from pytest_rlperf.run.drivers import PAIR_NAMES
 from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError
-from pytest_rlperf.run.live import LiveComparison, UnpairedError
-from pytest_rlperf.run.on_test import OnTest
 from pytest_rlperf.run.schedule import Held, Lanes, Steps
+from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.spawn.preload import library_variables
 
 HEAD = builders.project(Path("/t")).side("HEAD", sys.executable, (), (Path("/head"),))
@@ -58,8 +58,7 @@ class Compared:
         self.lanes = lanes or Lanes(1, ())
         self.find: Callable[[int], float] = lambda number: 0.0
         self.answer: Callable[[FakeDriver, wire.Order[Any]], object] = lambda driver, order: None
-        self.reported: list[object] = []
-        self.test: OnTest = on_test(self.lanes, self.reported.append)
+        self.test: OpenTest = open_test(self.lanes)
         self.pairs = self.processes.drivers(SIDES, *PAIR_NAMES)
         self._taken = 0
 
@@ -77,7 +76,8 @@ class Compared:
         return found
 
     def steps(self) -> Steps[tuple[Result, Live, Verdict]]:
-        return LiveComparison(self.test, self.pairs).compare()
+        found = yield from LiveComparison(self.test, self.pairs).compare()
+        return found.head, found.live, found.verdict
 
     @property
     def drivers(self) -> list[FakeDriver]:

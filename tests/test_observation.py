@@ -12,7 +12,7 @@ import builders
 import msgspec
 import pytest
 from example import Example
-from fake_drivers import FakeDriver, carried_out, checked, collected, fake_processes, on_test, usual
+from fake_drivers import FakeDriver, carried_out, checked, collected, fake_processes, open_test, usual
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
@@ -20,12 +20,12 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.notes import Doubt
 from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.run.compare import UnpairedError
 from pytest_rlperf.run.drivers import PAIR_NAMES
 from pytest_rlperf.run.endpoints import RetryFreshError
-from pytest_rlperf.run.live import UnpairedError
 from pytest_rlperf.run.observation import ROUNDS, observe
-from pytest_rlperf.run.on_test import Observation
 from pytest_rlperf.run.schedule import Lanes
+from pytest_rlperf.run.test import Observation
 
 REPORTED = wire.Reported({})
 
@@ -66,8 +66,7 @@ class Observed:
         self.lost: tuple[str, type[wire.Order[Any]] | None, int] = ("", None, 0)
         self.checked: list[wire.Checked] = [checked(), checked()]
         self.lanes = Lanes(1, ())
-        self.reported: list[object] = []
-        self.test = on_test(self.lanes, self.reported.append)
+        self.test = open_test(self.lanes)
         self.test.fresh = fresh
         self.orders: list[wire.Order[Any]] = []
 
@@ -132,7 +131,7 @@ class Observed:
         try:
             return self.decide().reason
         finally:
-            assert (self.test.reporter, self.test.called, self.reported) == (None, None, [])
+            assert (self.test.reporter, self.test.called, self.test.reports) == (None, None, [])
             assert not any(driver.is_taken for driver in self.known.drivers)
             assert not self.orders or isinstance(self.orders[-1], wire.LeaveAll)
 
@@ -203,7 +202,7 @@ def test_a_test_is_spared_where_nothing_that_differs_is_run_or_read(
 def test_what_another_test_may_have_opened_is_looked_at_alone(observed: Observed, again: Round) -> None:
     """Of tests that are observed side by side any may have been it. One that runs the change needs no other look."""
     observed.lanes = Lanes(2, ())
-    observed.test = on_test(observed.lanes, observed.reported.append)
+    observed.test = open_test(observed.lanes)
     observed.test.fresh = True
     observed.rounds = [Round(opened=["data.txt"]), again]
     known = observed.decide()
@@ -279,7 +278,7 @@ def test_an_uneven_test_that_runs_what_differs_needs_no_second_round(observed: O
 @pytest.mark.parametrize("found", [SAME, Round(WITH_CODE)])
 def test_what_spares_a_test_is_known_where_reach_is_off(observed: Observed, found: Round) -> None:
     """All of it is measured then but for what reads nothing that differs; it shows what the machine does."""
-    observed.test = on_test(observed.lanes, observed.reported.append, spares=False)
+    observed.test = open_test(observed.lanes, spares=False)
     observed.test.fresh = True
     observed.rounds = [found]
     known = observed.decide()
@@ -292,7 +291,7 @@ def test_a_copy_that_has_observed_a_spared_test_reports_it(observed: Observed) -
     observed.test.fresh = False
     observed.decide()
     (driver,) = observed.known.drivers
-    assert (observed.test.reporter, observed.reported) == (driver, [REPORTED])
+    assert (observed.test.reporter, observed.test.reports) == (driver, [REPORTED])
     assert isinstance(observed.orders[-1], wire.ObserveAll)
     assert driver.is_taken
     observed.lanes.want(observed.test.lane())

@@ -21,7 +21,7 @@ from pytest_rlperf.model.live import log_ratios
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.phases import Block
 from pytest_rlperf.pair.turns import LogRatios, Pair
-from pytest_rlperf.run.pair_times import PairTimes
+from pytest_rlperf.run.pairs import PairTimes
 from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.timers import FakeClock
 from pytest_rlperf.wire import Order, Place, Take, TakePair, WarmAll, WarmUp

@@ -12,7 +12,7 @@ from typing import Any
 
 import builders
 import pytest
-from fake_drivers import FakeDriver, carried_out, fake_processes, on_test, usual
+from fake_drivers import FakeDriver, carried_out, fake_processes, open_test, usual
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from wording import Wording
@@ -43,7 +43,7 @@ class Trials:
         self.slowed: list[tuple[int, wire.Slowdown]] = []
         self.lost_at = -1
         self._share = 0.0
-        self._test = on_test()
+        self._test = open_test()
 
     def _answer(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         if isinstance(order, wire.WarmAll):

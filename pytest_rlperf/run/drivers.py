@@ -16,7 +16,7 @@ from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.touch import Change
 from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, StoppedError, ask
-from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
+from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.sides.observer import belongs_to
 from pytest_rlperf.sides.reads import check_own
@@ -190,24 +190,26 @@ class Drivers:
         """
         while True:
             driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
-            with self._giving_back(driver):
+            with if_broken_off(self.give_back, driver):
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
 
     def lease_observers(self) -> Steps[Driver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
-        job: Job[Driver] = yield Begin(self.lease(observes=True))
+        job: Job[Driver] = yield Spawn(self.lease(observes=True))
         self._leases.append(job)
-        try:
+        with if_broken_off(self._drop, job):
             while under_way := [each for each in self._leases if not each.is_done]:
-                yield Ended(under_way)
-        except GeneratorExit:
-            with contextlib.suppress(StoppedError):
-                if job.is_done:
-                    self.give_back(job.outcome())
-            job.close()
-            raise
+                yield AnyOf(under_way)
         return job.outcome()
+
+    def _drop(self, job: Job[Driver]) -> None:
+        """Break off a lease; give back what it has got."""
+        if not job.is_done:
+            job.close()
+            return
+        with contextlib.suppress(StoppedError):
+            self.give_back(job.outcome())
 
     def learn(self, *checked: wire.Checked) -> None:
         """Learn what workers of each side have imported for themselves."""
@@ -225,13 +227,12 @@ class Drivers:
             return True
         for known, names in zip(driver.imported, more, strict=True):
             known.update(names)
+        driver.is_worn = True  # until it is known whether it should have imported them
         try:
-            dirty: list[str] = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
+            dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
         except StoppedError:
             dirty = [name for names in more for name in names]
-        except GeneratorExit:
-            driver.is_worn = True  # nobody learns whether it should have imported them
-            raise
+        driver.is_worn = bool(dirty)
         if not dirty:
             return True
         self._left_out.update(dirty)
@@ -244,29 +245,19 @@ class Drivers:
     ) -> Steps[Driver]:
         self._retire()
         width = width or len(self._names)
-        name = self._name(observes=observes)
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
             if new or not driver.is_free or driver in avoid:
                 continue
             of_server = driver.preloaded == (None if self.fresh else server)
-            if driver.name.startswith(name) and driver.width >= width and of_server:
+            if driver.observes == observes and driver.width >= width and of_server:
                 driver.is_taken = True
                 return driver
         return (yield from self._started(server, width, observes=observes))
 
-    @contextlib.contextmanager
-    def _giving_back(self, driver: Driver) -> Iterator[None]:
-        """Give a driver back where it turns out to be of no use, or whoever waits for it is broken off."""
-        try:
-            yield
-        except BaseException:
-            self.give_back(driver)
-            raise
-
     def give_back(self, driver: Driver) -> None:
         """Let other tests use a driver, whose test is over or leaves it."""
         driver.is_taken = False
-        driver.forward = driver.show = None
+        driver.reports = driver.show = None
         self._retire()
 
     def retire(self, driver: Driver) -> None:
@@ -305,7 +296,7 @@ class Drivers:
 
     def _collect(self, driver: Driver) -> Steps[None]:
         """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
-        with self._giving_back(driver):
+        with if_broken_off(self.give_back, driver):
             try:
                 yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
             except StoppedError:
@@ -317,10 +308,7 @@ class Drivers:
         used = {
             driver.number
             for driver in self._drivers
-            if driver.alive
-            and not driver.is_worn
-            and driver.preloaded == server
-            and driver.name.startswith(self._name(observes=observes))
+            if driver.alive and not driver.is_worn and driver.preloaded == server and driver.observes == observes
         }
         return next(number for number in itertools.count() if number not in used)
 
@@ -471,9 +459,9 @@ class Drivers:
         if self.fresh:
             return None
         if number not in self._loading:
-            self._loading[number] = yield Begin(self._loaded())
+            self._loading[number] = yield Spawn(self._loaded())
         job = self._loading[number]
-        yield Ended((job,))
+        yield AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
     def _loaded(self) -> Steps[PreloadServer]:

@@ -162,6 +162,7 @@ class Driver(Endpoint):
         self.preloaded = preloaded
         self.width = len(settings.templates)
         self.has_base = any(each.is_base for each in settings.templates)
+        self.observes = any(each.observes for each in settings.templates)
         self.head_name = min(
             (each for each in settings.templates if not each.is_base), key=lambda each: each.number
         ).name
@@ -170,7 +171,7 @@ class Driver(Endpoint):
         self.is_taken = True
         self.is_worn = False  # a process of it is lost: it is of no use to another test
         self.is_awaited = True  # until it has collected
-        self.forward: Callable[[wire.Reported | wire.Warned], None] | None = None
+        self.reports: list[wire.Reported | wire.Warned] | None = None  # to which those of its test are added
         self.show: Callable[[str], None] | None = None
         self._orders = 0
 
@@ -210,8 +211,8 @@ class Driver(Endpoint):
                 return templates
             case wire.Step(text) if self.show is not None:
                 self.show(text)
-            case wire.Reported() | wire.Warned() if self.forward is not None:
-                self.forward(message)
+            case wire.Reported() | wire.Warned() if self.reports is not None:
+                self.reports.append(message)
             case wire.Answer(order) | wire.Stopped(order) | wire.Broken(order):
                 if order == self._orders:
                     self.is_awaited = False

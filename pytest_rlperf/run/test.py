@@ -1,20 +1,21 @@
-"""One test on its way through a run: what measures it, the processes that have it open, and how it leaves them."""
+"""One test of a run: its settings, its place, the processes that have it open, and how it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Policy
-from pytest_rlperf.model.notes import Doubt
+from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
+from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, DriverLostError, StoppedError, ask
-from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps
+from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps, if_broken_off
 from pytest_rlperf.spawn.memory import free_bytes
 
 T = TypeVar("T")
@@ -51,43 +52,62 @@ class Observation:
             return Doubt.CHILDREN
         return Doubt.UNSEEN if self.reached.may else Doubt.UNEVEN
 
-    @property
-    def weight(self) -> tuple[bool, int]:
-        """How soon the test is to be measured: the lowest first."""
-        parts = 0 if self.reached is None else len(self.reached.executes)
-        return self.reason is not None, -parts
+
+class Judged(NamedTuple):
+    """The results of a test, and how its call is to end."""
+
+    end: wire.Leave
+    outcome: Outcome | None = None
+    selfcheck: Selfcheck | None = None
+    notes: tuple[Note, ...] = ()
+
+
+class Failed(NamedTuple):
+    """Why a test cannot be measured, which no worker has reported where it ``is_unreported``.
+
+    It ``is_stray`` where the test loads or reads what is not its side's own.
+    """
+
+    text: str
+    is_unreported: bool
+    is_stray: bool
 
 
 @dataclass
-class OnTest:
-    """One test that is measured: its settings, the rules that judge it, its place in the run, and its processes.
+class OpenTest:
+    """One test of a run: its settings, the rules that judge it, its place, its processes, and what came of it.
 
-    The first driver that opens it has the worker that reports it, to ``forward``; ``measures`` has the first of head's
+    The first driver that opens it has the worker that reports it, to ``reports``; ``measures`` has the first of head's
     workers that has been checked. ``observed`` is what observers have shown, None before that.
-    ``fresh`` where all of its workers are to be new interpreters, ``is_short`` where the run has less time for it than
-    the test may take. It ``needs_machine`` where its work is not that of one thread alone, and None until that is
-    known. ``show`` and ``begin`` are for who shows progress, and so is ``ratio``, which its pairs show so
-    far.
+    It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew, with
+    that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where the run
+    has less time for it than the test may take. It ``needs_machine`` where its work is not that of one thread alone,
+    and None until that is known. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for who shows
+    progress.
     """
 
     key: str
-    next_key: str | None
     settings: Config
     policy: Policy
     lanes: Lanes
-    forward: Callable[[wire.Reported | wire.Warned], None]
-    show: Callable[[str], None]
-    begin: Callable[[str], None]
-    order: int = 0
+    title: str = ""
     fresh: bool = False
+    order: int = 0
+    next_key: str | None = None
     is_short: bool = False
+    step: str = ""
+    ratio: float | None = None
+    observed: Observation | None = None
+    needs_machine: bool | None = None
+    reports: list[wire.Reported | wire.Warned] = field(default_factory=list)
     reporter: Driver | None = None
     called: wire.Called | None = None
     is_reporter_lost: bool = False
     measures: Driver | None = None
-    observed: Observation | None = None
-    needs_machine: bool | None = None
-    ratio: float | None = None
+    doubt: str = ""
+    judged: Judged | None = None
+    done: wire.Done | None = None
+    failed: Failed | None = None
     _open: dict[int, tuple[Driver, Drivers]] = field(default_factory=dict)
     _held: list[Held] = field(default_factory=list)
 
@@ -96,9 +116,57 @@ class OnTest:
         """How long a worker may take for one answer."""
         return max(_PATIENCE_LEAST_S, _PATIENCE * self.settings.max_time_s)
 
-    def of(self, drivers: Drivers) -> Drivers:
-        """Return the drivers that its workers are to come from."""
-        return drivers.new_interpreters() if self.fresh else drivers
+    def show(self, step: str) -> None:
+        """Show what is done just now."""
+        self.step = step
+
+    # ------------------------------------------------------------------ what came of it
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the test has its results, which it has once its reporter has ended it, or never will."""
+        return self.done is not None or self.failed is not None
+
+    @property
+    def is_touched(self) -> bool | None:
+        """Whether the change may matter to the test; None where that was not observed."""
+        observed = self.observed
+        if observed is None or (observed.reason is None and observed.reached is None):
+            return None
+        return observed.reason is None and not observed.untouched
+
+    @property
+    def has_difference(self) -> bool:
+        """Whether the two sides may differ for the test, as far as they were observed."""
+        return self.observed is None or self.observed.reason is None
+
+    @property
+    def under_way(self) -> UnderWay:
+        """What the test is at."""
+        return UnderWay(self.title, self.step, self.ratio)
+
+    @property
+    def verdict(self) -> Outcome | None:
+        """The outcome of a test that is over and has ended as that outcome has it; None for any other."""
+        if self.judged is None or self.failed is not None or self.done is None:
+            return None
+        ended = "passed" if self.judged.end.failure is None else "failed"
+        return self.judged.outcome if self.done.outcome == ended else None
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """How soon the test is to be measured, the lowest first: that which runs the most of a change."""
+        if self.observed is None:
+            return self.is_over, 0
+        parts = () if self.observed.reached is None else self.observed.reached.executes
+        return self.observed.reason is not None, -len(parts)
+
+    def begin_anew(self) -> None:
+        """Forget what copies of processes have shown: new interpreters are to measure the test."""
+        self.reports.clear()
+        self.judged = self.observed = None
+        self.forget_reporter()
+        self.fresh = True
 
     # ------------------------------------------------------------------ the machine
 
@@ -106,27 +174,28 @@ class OnTest:
         """Return the request for a lane, or for the machine where the test needs it."""
         return Lane(self.order, pair, whole or self.needs_machine is True)
 
-    def move(self, driver: Driver) -> Steps[Held]:
-        """Wait for a lane, and have a driver's workers run there, where they have been measured on one."""
+    def in_lane(self, driver: Driver, steps: Steps[T]) -> Steps[T]:
+        """Take steps in a lane, unless the test has the machine; a driver's workers go there if they have been in one.
+
+        On the CPU on which they were measured another pair may measure by now.
+        """
+        if self._held:
+            return (yield from steps)
         held: Held = yield self.lane()
-        try:
+        with held:
             if held.cpu is not None:
                 yield from self.ask(driver, wire.MoveAll(held.cpu))
-        except BaseException:
-            held.release()
-            raise
-        return held
-
-    @property
-    def has_machine(self) -> bool:
-        """Whether the test has the machine to itself until it ends."""
-        return bool(self._held)
+            return (yield from steps)
 
     def keep(self, held: Held) -> None:
         """Keep the machine until the test ends."""
         self._held.append(held)
 
     # ------------------------------------------------------------------ its processes
+
+    def of(self, drivers: Drivers) -> Drivers:
+        """Return the drivers that its workers are to come from."""
+        return drivers.new_interpreters() if self.fresh else drivers
 
     def open(
         self,
@@ -135,14 +204,17 @@ class OnTest:
         seeds: Sequence[int],
         *,
         last_first: bool = False,
-        forward: Callable[[wire.Reported | wire.Warned], None] | None = None,
+        reports: list[wire.Reported | wire.Warned] | None = None,
     ) -> Steps[list[wire.Called]]:
-        """Have the test at its call in a driver's workers, and return what each was given."""
-        reports = self.reporter is None
+        """Bring the test to its call in a driver's workers, and return what each was given.
+
+        Reports of it are added to ``reports``, or to its own.
+        """
+        is_first = self.reporter is None
         self._open[id(driver)] = driver, drivers
         driver.is_taken, driver.show = True, self.show
-        if reports:
-            self.reporter, driver.forward = driver, forward or self.forward
+        if is_first:
+            self.reporter, driver.reports = driver, self.reports if reports is None else reports
         order = wire.Open(
             key=self.key,
             next_key=self.next_key,
@@ -150,12 +222,12 @@ class OnTest:
             last_first=last_first,
             setup_s=self.settings.setup_time_s,
             patience_s=self.patience_s,
-            reports=reports,
+            reports=is_first,
         )
         called = yield from self.ask(driver, order, self.settings.setup_time_s)
         if self.lanes.pair_bytes is None:
             self.lanes.fit(driver.memory_bytes(), free_bytes())
-        if reports:
+        if is_first:
             self.called = called[-1]
         return called
 
@@ -205,15 +277,19 @@ class OnTest:
                     driver.is_worn = True
             self._give_back(driver)
 
-    def close(self) -> None:
-        """Give back all that the test has."""
-        self.abandon()
-        for held in self._held:
-            held.release()
-        self._held.clear()
+    def having(self, driver: Driver) -> AbstractContextManager[None]:
+        """Return the context in which the test has a driver: broken off, it lets it go, unless that is the reporter."""
+        return if_broken_off(lambda: None if driver is self.reporter else self.let_go(driver))
 
     def _give_back(self, driver: Driver) -> None:
         self.measures = None if self.measures is driver else self.measures
         _, drivers = self._open.pop(id(driver), (None, None))
         if drivers is not None:
             drivers.give_back(driver)
+
+    def close(self) -> None:
+        """Give back all that the test has."""
+        self.abandon()
+        for held in self._held:
+            held.release()
+        self._held.clear()
