@@ -61,9 +61,9 @@ def test_a_driver_is_one_tests_until_it_is_given_back(pool: Pool) -> None:
     first, second = pool.lease(), pool.lease()
     assert (first.number, second.number) == (0, 1)
     for driver in (second, first):
-        pool.drivers.give_back(driver)
+        driver.give_back()
     assert pool.lease() is first
-    pool.drivers.give_back(first)
+    first.give_back()
     assert pool.lease(first) is second
     assert pool.lease(first, second).number == 2
     assert len(pool.known.drivers) == 3
@@ -75,9 +75,9 @@ def test_no_test_has_a_driver_that_was_told_to_end(pool: Pool, is_worn: bool) ->
     driver = pool.lease()
     if is_worn:
         driver.is_worn = True
-        pool.drivers.give_back(driver)
+        driver.give_back()
     else:
-        pool.drivers.retire(driver)
+        driver.start_ending(0.0)
     assert driver.is_ended
     again = pool.lease()
     assert again is not driver
@@ -88,10 +88,10 @@ def test_drivers_of_high_numbers_end_with_their_test(pool: Pool) -> None:
     """Few tests have so many pairs; those that a test still has go on."""
     drivers = [pool.lease() for _ in range(KEPT_MOST + 2)]
     for driver in drivers[:-1]:
-        pool.drivers.give_back(driver)
+        driver.give_back()
     pool.drivers.trim()
     assert [driver.number for driver in drivers if driver.is_ended] == [KEPT_MOST]
-    pool.drivers.give_back(drivers[-1])
+    drivers[-1].give_back()
     pool.drivers.trim()
     assert [driver.number for driver in drivers if driver.is_ended] == [KEPT_MOST, KEPT_MOST + 1]
 
@@ -99,7 +99,7 @@ def test_drivers_of_high_numbers_end_with_their_test(pool: Pool) -> None:
 def test_a_new_driver_is_none_that_ran_a_test(pool: Pool) -> None:
     """Though there is one that nobody has."""
     used = pool.lease()
-    pool.drivers.give_back(used)
+    used.give_back()
     assert pool.lease(new=True) is not used
 
 
@@ -111,9 +111,9 @@ def test_a_wide_driver_serves_narrow_tests(tmp_path: Path, monkeypatch: pytest.M
     assert [each.is_base for each in wide.settings.templates] == [False] * 3
     assert [each.reports for each in wide.settings.templates] == [True, False, False]
     assert wide.settings.apart
-    pool.drivers.give_back(wide)
+    wide.give_back()
     assert pool.lease(width=1) is wide
-    pool.drivers.give_back(wide)
+    wide.give_back()
     assert pool.lease(width=4).width == 4
 
 
@@ -125,7 +125,7 @@ def test_observers_are_apart(pool: Pool, is_fresh: bool) -> None:
     assert [each.observes for each in observers.settings.templates] == [True, True]
     assert {each.name for each in observers.settings.templates} == {"base observer", "head observer"}
     assert pool.lease(of=drivers, observes=True) is not observers
-    drivers.give_back(observers)
+    observers.give_back()
     assert pool.lease(of=drivers) is not observers
     assert pool.lease(of=drivers, observes=True) is observers
 
@@ -148,7 +148,7 @@ def test_a_driver_whose_test_is_broken_off_is_anothers(pool: Pool) -> None:
 def test_a_driver_ends_where_nobody_learns_what_it_imports(pool: Pool) -> None:
     """Whoever was to have it is broken off while its templates import; no test has it after that."""
     driver = pool.lease()
-    pool.drivers.give_back(driver)
+    driver.give_back()
     pool.drivers.learn(checked(imported=["scipy"]), checked())
     pool.known.answer = lambda driver, order: wire.Step("importing")
     pool.run(break_off(pool.drivers.lease()))
@@ -228,7 +228,7 @@ def test_pairs_that_confirm_are_of_a_second_server(pool: Pool) -> None:
     assert [len(server.forked) for server in pool.known.servers] == [1, 1]
     fresh = pool.drivers.new_interpreters()
     driver = pool.lease(of=fresh)
-    fresh.give_back(driver)
+    driver.give_back()
     assert pool.lease(of=fresh, server=1) is driver
     assert (driver.preloaded, driver.forks) == (None, False)
     assert len(pool.known.servers) == 2
@@ -300,7 +300,7 @@ def test_forked_drivers_at_work_end_with_their_test(pool: Pool) -> None:
     pool.known.collected = faulty
     assert not pool.lease().forks
     ended.append(at_work.is_ended)
-    pool.drivers.give_back(at_work)
+    at_work.give_back()
     assert [*ended, at_work.is_ended] == [False, True]
     assert not pool.lease().forks
 
@@ -315,7 +315,7 @@ def test_pairs_that_find_out_at_once_end_no_new_interpreters(pool: Pool, known: 
     assert not any(driver.is_ended or driver.forks for driver in drivers)
     assert len(pool.known.servers) == 1
     for driver in drivers:
-        pool.drivers.give_back(driver)
+        driver.give_back()
     assert pool.lease() in drivers
 
 
@@ -400,7 +400,7 @@ def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
     pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
     assert pool.run(ask(driver, wire.EndIdle())) == [[1.0, 2.0]]
     assert seen == ["checking", reported]
-    pool.drivers.give_back(driver)
+    driver.give_back()
     pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
     pool.run(ask(driver, wire.EndIdle()))
     assert seen == ["checking", reported]
@@ -425,7 +425,7 @@ def test_an_order_that_is_not_carried_out_is_an_error(
         pool.run(ask(driver, wire.EndIdle()))
     assert type(caught.value) is error
     pool.known.answer = usual
-    pool.drivers.give_back(driver)
+    driver.give_back()
     assert (driver.is_ended or not driver.alive) is is_worn
     assert (pool.lease() is driver) is not is_worn
 
@@ -444,14 +444,14 @@ def test_a_driver_that_is_gone_is_lost(pool: Pool) -> None:
         with pytest.raises(DriverLostError) as caught:
             pool.run(ask(driver, wire.EndIdle()))
         assert caught.value.stop == wire.Stop(driver.name, str(caught.value), is_doubtful=True)
-        pool.drivers.give_back(driver)
+        driver.give_back()
         assert pool.lease() is not driver
 
 
 def test_all_processes_end_with_the_run(pool: Pool) -> None:
     """Those that a test has, and the servers that they were forked from."""
     pool.lease()
-    pool.drivers.give_back(pool.lease())
+    pool.lease().give_back()
     pool.lease(of=pool.drivers.new_interpreters())
     assert [*pool.processes.awaited()] == []
     pool.processes.start_closing(0.0)
@@ -464,6 +464,6 @@ def test_all_processes_end_with_the_run(pool: Pool) -> None:
 def test_a_driver_that_has_ended_is_forgotten(pool: Pool) -> None:
     """While the run goes on: else a long one has too many files open."""
     driver = pool.lease()
-    pool.drivers.retire(driver)
+    driver.start_ending(0.0)
     pool.lease()
     assert driver.connection.closed

@@ -34,11 +34,11 @@ from pytest_rlperf.model.judged import Policy, Remedy, RemedyKind, Status, Verdi
 from pytest_rlperf.model.live import Live, OtherWork
 from pytest_rlperf.model.measured import Count, Result, Tally
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.run.compare import LiveComparison, UnpairedError
+from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.drivers import PAIR_NAMES
 from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError
 from pytest_rlperf.run.schedule import Held, Lanes, Steps
-from pytest_rlperf.run.test import OpenTest
+from pytest_rlperf.run.test import OpenTest, UnpairedError
 from pytest_rlperf.spawn.preload import library_variables
 
 HEAD = builders.project(Path("/t")).side("HEAD", sys.executable, (), (Path("/head"),))

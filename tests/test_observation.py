@@ -20,12 +20,11 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.notes import Doubt
 from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.run.compare import UnpairedError
 from pytest_rlperf.run.drivers import PAIR_NAMES
 from pytest_rlperf.run.endpoints import RetryFreshError
 from pytest_rlperf.run.observation import ROUNDS, observe
 from pytest_rlperf.run.schedule import Lanes
-from pytest_rlperf.run.test import Observation
+from pytest_rlperf.run.test import Observation, UnpairedError
 
 REPORTED = wire.Reported({})
 
@@ -120,7 +119,7 @@ class Observed:
 
     def decide(self) -> Observation:
         """Return what is known of the test."""
-        drivers = self.test.of(self.processes.drivers(self.sides, *PAIR_NAMES))
+        drivers = self.processes.drivers(self.sides, *PAIR_NAMES).of(fresh=self.test.fresh)
         try:
             return carried_out(self.processes, observe(self.test, drivers), self.lanes)
         finally:

@@ -26,21 +26,13 @@ from pytest_rlperf.run.endpoints import Driver, RetryFreshError
 from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
 from pytest_rlperf.run.results import at_pace, contributions_of, make_result
 from pytest_rlperf.run.schedule import Held, Steps
-from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest
+from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.sides.reads import check_loaded
 from pytest_rlperf.spawn.preload import differing_variables
 
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
-
-
-class UnpairedError(Exception):
-    """Pairs would compare nothing: a call is not the same work on both sides, or a side lacks a file of its own."""
-
-    def __init__(self, reason: reasons.Incomparable | reasons.NotCopied | reasons.NotBuilt) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Compared(NamedTuple):
@@ -57,7 +49,7 @@ class LiveComparison:
 
     def __init__(self, test: OpenTest, drivers: Drivers) -> None:
         self._test = test
-        self._drivers = test.of(drivers)
+        self._drivers = drivers.of(fresh=test.fresh)
         self._counting = CountingPairs(test.settings)
         self._used: list[Driver] = []
         self._outputs: dict[int, Seeded] = {}
@@ -91,7 +83,7 @@ class LiveComparison:
         head_first, order = not index % 2, self._counting.order()
         seed = OTHER_SEED if order is not None and index > 1 else SEED  # a count that depends on it is not exact
         with test.having(driver):
-            called = yield from test.open(driver, drivers, [seed] * 2, last_first=head_first)
+            called = yield from test.open(driver, [seed] * 2, last_first=head_first)
             checked = yield from self._checked(driver)
             self._refuse_other_work(*called)
             self._outputs[index] = seed, checked[0].output, checked[1].output
@@ -209,7 +201,7 @@ class LiveComparison:
         driver = yield from drivers.lease(new=True)
         driver.is_worn = True  # the next ones are new processes, too
         with test.having(driver):
-            yield from test.open(driver, drivers, [SEED] * 2, last_first=True)
+            yield from test.open(driver, [SEED] * 2, last_first=True)
             base, head = yield from self._checked(driver)
             yield from test.leave(driver)
         return StartUp((base.first_call_s, head.first_call_s), self._import_s(driver))

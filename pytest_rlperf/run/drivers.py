@@ -27,7 +27,6 @@ from pytest_rlperf.spawn.modules import NEVER, apart_from, modules_alike, sites_
 from pytest_rlperf.timers import VARIABLE
 
 PAIR_NAMES = ("base worker", "head worker")
-QUIT_LIMIT_S = 10.0
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
@@ -150,6 +149,10 @@ class Drivers:
         self._drivers = [driver for driver in self._drivers if driver.alive]
         return [*self._drivers, *self._servers]
 
+    def of(self, *, fresh: bool) -> Drivers:
+        """Return these drivers, or those of the same comparison that are new interpreters."""
+        return self.new_interpreters() if fresh else self
+
     def new_interpreters(self) -> Drivers:
         """Return the drivers of the same comparison that are new interpreters."""
         if self.fresh:
@@ -160,7 +163,7 @@ class Drivers:
     def check_collected(self, keys: Collection[str]) -> Steps[None]:
         """Raise SideError, with base's own message, where base has collected none of ``keys``."""
         driver = yield from self.lease(observes=self.compares)
-        self.give_back(driver)
+        driver.give_back()
         first = driver.collected[0]
         if {*keys}.isdisjoint(first.keys):
             lacks = ", ".join(not_installed(first.errors))
@@ -182,7 +185,7 @@ class Drivers:
         observes: bool = False,
         new: bool = False,
     ) -> Steps[Driver]:
-        """Return a driver for one test that has collected, until :meth:`give_back`: none of ``avoid``.
+        """Return a driver for one test that has collected, until it is given back: none of ``avoid``.
 
         It is of the preload server of that number, and has ``width`` templates of one side. Its templates have imported
         what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
@@ -190,7 +193,7 @@ class Drivers:
         """
         while True:
             driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
-            with if_broken_off(self.give_back, driver):
+            with if_broken_off(driver.give_back):
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
 
@@ -209,7 +212,7 @@ class Drivers:
             job.close()
             return
         with contextlib.suppress(StoppedError):
-            self.give_back(job.outcome())
+            job.outcome().give_back()
 
     def learn(self, *checked: wire.Checked) -> None:
         """Learn what workers of each side have imported for themselves."""
@@ -237,13 +240,12 @@ class Drivers:
             return True
         self._left_out.update(dirty)
         self._imported = [{name: None for name in side if name not in self._left_out} for side in self._imported]
-        self.retire(driver)
+        driver.give_back()
         return False
 
     def _leased(
         self, avoid: Collection[Driver], *, server: int, width: int, observes: bool, new: bool
     ) -> Steps[Driver]:
-        self._retire()
         width = width or len(self._names)
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
             if new or not driver.is_free or driver in avoid:
@@ -254,28 +256,11 @@ class Drivers:
                 return driver
         return (yield from self._started(server, width, observes=observes))
 
-    def give_back(self, driver: Driver) -> None:
-        """Let other tests use a driver, whose test is over or leaves it."""
-        driver.is_taken = False
-        driver.reports = driver.show = None
-        self._retire()
-
-    def retire(self, driver: Driver) -> None:
-        """End a driver that no test is to use again."""
-        driver.is_worn = True
-        self.give_back(driver)
-
     def trim(self) -> None:
         """End the drivers of high numbers, which few tests need: each takes its memory."""
         for driver in self._drivers:
             driver.is_worn |= driver.number >= KEPT_MOST and not driver.is_taken
-        self._retire()
-
-    def _retire(self) -> None:
-        """End drivers that no test has and none is to have; those at work go on."""
-        for driver in self._drivers:
-            if (driver.is_worn or (self.fresh and driver.forks)) and not (driver.is_taken or driver.is_awaited):
-                driver.start_ending(QUIT_LIMIT_S)
+            driver.end_if_useless()
 
     def _name(self, *, observes: bool) -> str:
         if self._has_base:
@@ -296,7 +281,7 @@ class Drivers:
 
     def _collect(self, driver: Driver) -> Steps[None]:
         """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
-        with if_broken_off(self.give_back, driver):
+        with if_broken_off(driver.give_back):
             try:
                 yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
             except StoppedError:
@@ -330,7 +315,7 @@ class Drivers:
         if fault:
             self._fall_back(fault)
         if self.fresh and driver is not None:
-            self.give_back(driver)
+            driver.give_back()
         return None if self.fresh else driver
 
     def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> Driver:
@@ -439,7 +424,9 @@ class Drivers:
         """Start new interpreters from now on, and say why; the first of several reasons counts."""
         if not self.fresh:
             self.fresh = reason
-            self._retire()
+            for driver in self._drivers:
+                driver.is_worn |= driver.forks
+                driver.end_if_useless()
             for server in self._servers:
                 server.end(0)
 

@@ -21,6 +21,7 @@ from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process, ProcessLostError
 
 T = TypeVar("T")
+QUIT_LIMIT_S = 10.0
 FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
 PATIENCE_S = 120.0  # beyond all that a driver waits for itself
 _LOAD_S = 120.0
@@ -169,7 +170,7 @@ class Driver(Endpoint):
         self.collected: list[wire.Ready] = []
         self.imported: list[set[str]] = [set() for _ in settings.templates]  # by each template, when it was told to
         self.is_taken = True
-        self.is_worn = False  # a process of it is lost: it is of no use to another test
+        self.is_worn = False  # it is of no use to another test, as where a process of it is lost
         self.is_awaited = True  # until it has collected
         self.reports: list[wire.Reported | wire.Warned] | None = None  # to which those of its test are added
         self.show: Callable[[str], None] | None = None
@@ -208,6 +209,7 @@ class Driver(Endpoint):
             case wire.Collected(templates):
                 self.is_awaited = self._orders > 0
                 self.collected = templates
+                self.end_if_useless()
                 return templates
             case wire.Step(text) if self.show is not None:
                 self.show(text)
@@ -216,6 +218,8 @@ class Driver(Endpoint):
             case wire.Answer(order) | wire.Stopped(order) | wire.Broken(order):
                 if order == self._orders:
                     self.is_awaited = False
+                    self.is_worn |= isinstance(message, wire.Stopped) and message.stop.done is None
+                    self.end_if_useless()
                     return self._reply(message)
         return None
 
@@ -230,7 +234,6 @@ class Driver(Endpoint):
     def _reply(self, message: wire.Answer | wire.Stopped | wire.Broken) -> object:
         match message:
             case wire.Stopped(_, stop):
-                self.is_worn |= stop.done is None
                 raise StoppedError(stop)
             case wire.Broken(_, text):
                 raise BrokenError(text)
@@ -239,6 +242,17 @@ class Driver(Endpoint):
                     return Answered(wire.answer_to(self._pending, message))
                 except wire.UnreadableError as error:
                     raise self.gone(self.unreadable(error)) from None
+
+    def give_back(self) -> None:
+        """Let other tests use it, as its test is over or leaves it."""
+        self.is_taken = False
+        self.reports = self.show = None
+        self.end_if_useless()
+
+    def end_if_useless(self) -> None:
+        """End it where no test has it and none is to have it; one at work goes on."""
+        if self.is_worn and not (self.is_taken or self.is_awaited):
+            self.start_ending(QUIT_LIMIT_S)
 
     def start_ending(self, limit_s: float) -> None:
         """Begin to end the process with all of its workers, which have ``limit_s`` for their teardowns."""

@@ -32,8 +32,8 @@ from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.cache import SECONDS, cache_of
 from pytest_rlperf.run.conclusion import failure_of
-from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, QUIT_LIMIT_S, Processes
-from pytest_rlperf.run.endpoints import StoppedError
+from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Processes
+from pytest_rlperf.run.endpoints import QUIT_LIMIT_S, StoppedError
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.measure import Measurement
 from pytest_rlperf.run.schedule import AnyOf, Job, Lanes, Schedule, Spawn, Steps

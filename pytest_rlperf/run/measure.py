@@ -19,7 +19,7 @@ from pytest_rlperf.model.notes import MeasuredInDoubt, NotWatched, ShortOfTime, 
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.baselines import WORKERS
-from pytest_rlperf.run.compare import LiveComparison, UnpairedError
+from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.conclusion import Measured, conclude, essence, failure_of
 from pytest_rlperf.run.counting import count_order, learn
 from pytest_rlperf.run.drivers import Drivers
@@ -29,7 +29,7 @@ from pytest_rlperf.run.results import SideMeasurement, make_result
 from pytest_rlperf.run.schedule import Held, Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.run.test import SEED, Failed, Judged, Observation, OpenTest
+from pytest_rlperf.run.test import SEED, Failed, Judged, Observation, OpenTest, UnpairedError
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.sides.reads import ElsewhereError, MisreadError, NothingLoadedError, StrayError, digests
 from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_file
@@ -195,7 +195,7 @@ class Measurement:
         """Return what observers show of the test, which do so once."""
         coverage = self.run.coverage
         if test.observed is None:
-            test.observed = found = yield from observe(test, test.of(drivers))
+            test.observed = found = yield from observe(test, drivers.of(fresh=test.fresh))
             test.needs_machine = found.is_many
             if not drivers.is_same_code and drivers.sides.changed is not None:
                 coverage.add(test.key, (*drivers.change.functions, *drivers.change.bodies), found.reached)
@@ -242,9 +242,8 @@ class Measurement:
 
     def _open_solo(self, test: OpenTest, width: int) -> Steps[tuple[Driver, wire.Called]]:
         """Return a driver of head's, with the test at its call in so many workers, and what it has called there."""
-        drivers = test.of(self.solo)
-        driver = yield from drivers.lease(width=width)
-        called = yield from test.open(driver, drivers, [SEED + number // 2 for number in range(width)])
+        driver = yield from self.solo.of(fresh=test.fresh).lease(width=width)
+        called = yield from test.open(driver, [SEED + number // 2 for number in range(width)])
         return driver, called[-1]
 
     def _find(self, test: OpenTest, commit: str) -> Steps[tuple[Drivers | None, str]]:
@@ -261,11 +260,11 @@ class Measurement:
 
     def _own_files(self, test: OpenTest) -> Steps[dict[str, str]]:
         """Return the digests of the files that the test's module loads of the user's own tree, where it runs there."""
-        drivers = test.of(self.against or self.solo)
+        drivers = (self.against or self.solo).of(fresh=test.fresh)
         if drivers.sides.head.tree is not None:
             return {}
         driver = yield from drivers.lease(width=0 if self.against else _width(test))
-        drivers.give_back(driver)
+        driver.give_back()
         return digests(driver.collected[-1].loaded.values())
 
     def _explained(self, test: OpenTest, outcome: Outcome) -> Steps[tuple[Outcome, list[TextNote]]]:

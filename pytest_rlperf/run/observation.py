@@ -6,11 +6,10 @@ from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.reach import Footprint, Kind
 from pytest_rlperf.reach.touch import Reached
-from pytest_rlperf.run.compare import UnpairedError
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, RetryFreshError, StoppedError
 from pytest_rlperf.run.schedule import Held, Lane, Steps, if_broken_off
-from pytest_rlperf.run.test import OTHER_SEED, SEED, Observation, OpenTest
+from pytest_rlperf.run.test import OTHER_SEED, SEED, Observation, OpenTest, UnpairedError
 from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
 
 ROUNDS = 2  # of processes at most
@@ -42,7 +41,7 @@ def _observed_in(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observat
         was_forked = not drivers.fresh
         driver = yield from drivers.lease_observers()
         if was_forked and drivers.fresh and not test.fresh:  # what was to be forked no longer is
-            drivers.give_back(driver)
+            driver.give_back()
             raise RetryFreshError(drivers.fresh)
         return (yield from _observed(test, drivers, driver))
 
@@ -85,7 +84,7 @@ class _Looks:
         self.reports.clear()
         seeds = [SEED, OTHER_SEED]
         try:
-            yield from test.open(driver, self._drivers, seeds[:: -1 if number else 1], reports=self.reports)
+            yield from test.open(driver, seeds[:: -1 if number else 1], reports=self.reports)
             checked = yield from test.ask(driver, wire.CheckAll())
             base, head = driver.loaded(checked)
             check_loaded(sides, base, head, driver.collected[-1].loaded)

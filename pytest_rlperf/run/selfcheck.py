@@ -22,7 +22,7 @@ def check_self(test: OpenTest, drivers: Drivers) -> Steps[Selfcheck]:
     Both sides run the same code, each in workers of its own. The trials of a test share their pairs: a difference
     between two processes shows in all trials alike.
     """
-    drivers = test.of(drivers)
+    drivers = drivers.of(fresh=test.fresh)
     opened: dict[tuple[int, int], OpenPair] = {}
 
     def open_pair(index: int, server: int) -> Steps[OpenPair]:
@@ -30,7 +30,7 @@ def check_self(test: OpenTest, drivers: Drivers) -> Steps[Selfcheck]:
         pair = opened.get((index, server))
         if pair is None or not pair.driver.alive:
             driver = yield from drivers.lease([each.driver for each in opened.values()], server=server)
-            yield from test.open(driver, drivers, [SEED] * 2, last_first=not index % 2)
+            yield from test.open(driver, [SEED] * 2, last_first=not index % 2)
             yield from test.ask(driver, wire.CheckAll())
             pair = opened[index, server] = OpenPair(driver, stays=True)
         return pair

@@ -13,7 +13,6 @@ from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
 from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
-from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, DriverLostError, StoppedError, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps, if_broken_off
 from pytest_rlperf.spawn.memory import free_bytes
@@ -22,6 +21,14 @@ T = TypeVar("T")
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 _PATIENCE_LEAST_S = 10.0
 SEED, OTHER_SEED = 1000, 1001  # of all pairs, so that their calls repeat; of what is not to depend on it
+
+
+class UnpairedError(Exception):
+    """Pairs would compare nothing: a call is not the same work on both sides, or a side lacks a file of its own."""
+
+    def __init__(self, reason: reasons.Incomparable | reasons.NotCopied | reasons.NotBuilt) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ class OpenTest:
     judged: Judged | None = None
     done: wire.Done | None = None
     failed: Failed | None = None
-    _open: dict[int, tuple[Driver, Drivers]] = field(default_factory=dict)
+    _open: list[Driver] = field(default_factory=list)
     _held: list[Held] = field(default_factory=list)
 
     @property
@@ -193,14 +200,9 @@ class OpenTest:
 
     # ------------------------------------------------------------------ its processes
 
-    def of(self, drivers: Drivers) -> Drivers:
-        """Return the drivers that its workers are to come from."""
-        return drivers.new_interpreters() if self.fresh else drivers
-
     def open(
         self,
         driver: Driver,
-        drivers: Drivers,
         seeds: Sequence[int],
         *,
         last_first: bool = False,
@@ -211,7 +213,7 @@ class OpenTest:
         Reports of it are added to ``reports``, or to its own.
         """
         is_first = self.reporter is None
-        self._open[id(driver)] = driver, drivers
+        self._open.append(driver)
         driver.is_taken, driver.show = True, self.show
         if is_first:
             self.reporter, driver.reports = driver, self.reports if reports is None else reports
@@ -263,13 +265,13 @@ class OpenTest:
 
     def abandon(self, *, but_reporter: bool = False) -> None:
         """Have drivers leave the test without waiting for them."""
-        for driver, _ in [*self._open.values()]:
+        for driver in [*self._open]:
             if not (but_reporter and driver is self.reporter):
                 self.let_go(driver)
 
     def let_go(self, driver: Driver) -> None:
         """Have a driver leave the test without waiting for it."""
-        if id(driver) in self._open:
+        if driver in self._open:
             if driver.alive:
                 try:
                     driver.give(wire.LeaveAll())
@@ -283,9 +285,8 @@ class OpenTest:
 
     def _give_back(self, driver: Driver) -> None:
         self.measures = None if self.measures is driver else self.measures
-        _, drivers = self._open.pop(id(driver), (None, None))
-        if drivers is not None:
-            drivers.give_back(driver)
+        self._open.remove(driver)
+        driver.give_back()
 
     def close(self) -> None:
         """Give back all that the test has."""
