@@ -19,6 +19,7 @@ from pytest_rlperf.pair.records import device_figures
 from pytest_rlperf.report.wording import disturbances_text
 from pytest_rlperf.spawn.connections import connected
 from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker import rounds
 from pytest_rlperf.worker.device import RETAKES
 from pytest_rlperf.worker.device_state import NVML_MISSING, ConditionReader
@@ -68,7 +69,7 @@ class Bench:
 
     def warm(self, limit_s: float = 0.1) -> Warm:
         self.meter.check()
-        return self.meter.warm_up(None, limit_s)
+        return self.meter.warm_up(WarmUp(limit_s))
 
 
 def told(record: SliceRecord) -> DeviceSlice:
@@ -109,7 +110,7 @@ def test_calls_with_a_setup_cannot_follow_each_other() -> None:
     meter = Meter(bench.workload, dict, Clocks(bench.gpu.clock, bench.gpu.clock, 76.0), bench.library)
     with driving(bench.gpu):
         meter.check()
-        assert meter.warm_up(None, 1.0).shape.iterations == 1
+        assert meter.warm_up(WarmUp(1.0)).shape.iterations == 1
         assert meter.take(SliceKind.PLAIN).call_s == pytest.approx(35e-6, abs=2e-9)
 
 

@@ -411,10 +411,10 @@ def test_workers_that_hang_together_take_one_limit(tmp_path: Path, clock: Iterat
     order = wire.Open("test", None, [0], last_first=False, setup_s=300, patience_s=300, reports=False)
     for worker in workers:
         worker.start_run(order)
-        worker.start_check()
+        worker.start(wire.Check())
     begun_s = next(clock)
     with pytest.raises(ProcessLostError):
-        wait_all(workers, lambda worker: worker.wait_checked())
+        wait_all(workers, lambda worker: worker.answer(wire.Check()))
     assert next(clock) - begun_s < 2 * 300
     assert not any(worker.alive for worker in workers)
     for _, there in ends:

@@ -234,9 +234,9 @@ PATIENCE = """
 
 def pytest_configure(config):
     if worker_of(config) is None:
-        from pytest_rlperf.run import on_test
+        from pytest_rlperf.run import test
 
-        on_test._PATIENCE_LEAST_S = 4.0  # of 10 s
+        test._PATIENCE_LEAST_S = 4.0  # of 10 s
 """
 
 

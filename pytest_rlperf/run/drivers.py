@@ -17,9 +17,8 @@ from pytest_rlperf.observe.observer import belongs_to
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
-from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, ask
-from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
-from pytest_rlperf.run.stopped import LostError
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, StoppedError, ask
+from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
@@ -28,7 +27,6 @@ from pytest_rlperf.spawn.variables import LIBRARY_VARIABLES, differing_variables
 from pytest_rlperf.timers import VARIABLE
 
 PAIR_NAMES = ("base worker", "head worker")
-QUIT_LIMIT_S = 10.0
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
@@ -151,6 +149,10 @@ class Drivers:
         self._drivers = [driver for driver in self._drivers if driver.alive]
         return [*self._drivers, *self._servers]
 
+    def of(self, *, fresh: bool) -> Drivers:
+        """Return these drivers, or those of the same comparison that are new interpreters."""
+        return self.new_interpreters() if fresh else self
+
     def new_interpreters(self) -> Drivers:
         """Return the drivers of the same comparison that are new interpreters."""
         if self.fresh:
@@ -161,7 +163,7 @@ class Drivers:
     def check_collected(self, keys: Collection[str]) -> Steps[None]:
         """Raise SideError, with base's own message, where base has collected none of ``keys``."""
         driver = yield from self.lease(observes=self.compares)
-        self.give_back(driver)
+        driver.give_back()
         first = driver.collected[0]
         if {*keys}.isdisjoint(first.keys):
             lacks = ", ".join(not_installed(first.errors))
@@ -183,32 +185,34 @@ class Drivers:
         observes: bool = False,
         new: bool = False,
     ) -> Steps[Driver]:
-        """Return a driver for one test that has collected, until :meth:`give_back`: none of ``avoid``.
+        """Return a driver for one test that has collected, until it is given back: none of ``avoid``.
 
         It is of the preload server of that number, and has ``width`` templates of one side. Its templates have imported
         what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
-        LostError where it cannot be had.
+        StoppedError where it cannot be had.
         """
         while True:
             driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
-            with self._giving_back(driver):
+            with if_broken_off(driver.give_back):
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
 
     def lease_observers(self) -> Steps[Driver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
-        job: Job[Driver] = yield Begin(self.lease(observes=True))
+        job: Job[Driver] = yield Spawn(self.lease(observes=True))
         self._leases.append(job)
-        try:
+        with if_broken_off(self._drop, job):
             while under_way := [each for each in self._leases if not each.is_done]:
-                yield Ended(under_way)
-        except GeneratorExit:
-            with contextlib.suppress(LostError):
-                if job.is_done:
-                    self.give_back(job.outcome())
-            job.close()
-            raise
+                yield AnyOf(under_way)
         return job.outcome()
+
+    def _drop(self, job: Job[Driver]) -> None:
+        """Break off a lease; give back what it has got."""
+        if not job.is_done:
+            job.close()
+            return
+        with contextlib.suppress(StoppedError):
+            job.outcome().give_back()
 
     def learn(self, *checked: wire.Checked) -> None:
         """Learn what workers of each side have imported for themselves."""
@@ -226,66 +230,37 @@ class Drivers:
             return True
         for known, names in zip(driver.imported, more, strict=True):
             known.update(names)
+        driver.is_worn = True  # until it is known whether it should have imported them
         try:
-            dirty: list[str] = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
-        except LostError:
+            dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
+        except StoppedError:
             dirty = [name for names in more for name in names]
-        except GeneratorExit:
-            driver.is_worn = True  # nobody learns whether it should have imported them
-            raise
+        driver.is_worn = bool(dirty)
         if not dirty:
             return True
         self._left_out.update(dirty)
         self._imported = [{name: None for name in side if name not in self._left_out} for side in self._imported]
-        self.retire(driver)
+        driver.give_back()
         return False
 
     def _leased(
         self, avoid: Collection[Driver], *, server: int, width: int, observes: bool, new: bool
     ) -> Steps[Driver]:
-        self._retire()
         width = width or len(self._names)
-        name = self._name(observes=observes)
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
             if new or not driver.is_free or driver in avoid:
                 continue
             of_server = driver.preloaded == (None if self.fresh else server)
-            if driver.name.startswith(name) and driver.width >= width and of_server:
+            if driver.observes == observes and driver.width >= width and of_server:
                 driver.is_taken = True
                 return driver
         return (yield from self._started(server, width, observes=observes))
-
-    @contextlib.contextmanager
-    def _giving_back(self, driver: Driver) -> Iterator[None]:
-        """Give a driver back where it turns out to be of no use, or whoever waits for it is broken off."""
-        try:
-            yield
-        except BaseException:
-            self.give_back(driver)
-            raise
-
-    def give_back(self, driver: Driver) -> None:
-        """Let other tests use a driver, whose test is over or leaves it."""
-        driver.is_taken = False
-        driver.forward = driver.show = None
-        self._retire()
-
-    def retire(self, driver: Driver) -> None:
-        """End a driver that no test is to use again."""
-        driver.is_worn = True
-        self.give_back(driver)
 
     def trim(self) -> None:
         """End the drivers of high numbers, which few tests need: each takes its memory."""
         for driver in self._drivers:
             driver.is_worn |= driver.number >= KEPT_MOST and not driver.is_taken
-        self._retire()
-
-    def _retire(self) -> None:
-        """End drivers that no test has and none is to have; those at work go on."""
-        for driver in self._drivers:
-            if (driver.is_worn or (self.fresh and driver.forks)) and not (driver.is_taken or driver.is_awaited):
-                driver.start_ending(QUIT_LIMIT_S)
+            driver.end_if_useless()
 
     def _name(self, *, observes: bool) -> str:
         if self._has_base:
@@ -305,11 +280,11 @@ class Drivers:
         return driver
 
     def _collect(self, driver: Driver) -> Steps[None]:
-        """Wait until a driver's templates have collected; LostError where one cannot, which ends the driver."""
-        with self._giving_back(driver):
+        """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
+        with if_broken_off(driver.give_back):
             try:
                 yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
-            except LostError:
+            except StoppedError:
                 if driver.alive:
                     driver.start_ending(0)
                 raise
@@ -318,10 +293,7 @@ class Drivers:
         used = {
             driver.number
             for driver in self._drivers
-            if driver.alive
-            and not driver.is_worn
-            and driver.preloaded == server
-            and driver.name.startswith(self._name(observes=observes))
+            if driver.alive and not driver.is_worn and driver.preloaded == server and driver.observes == observes
         }
         return next(number for number in itertools.count() if number not in used)
 
@@ -336,14 +308,14 @@ class Drivers:
             collected = [] if driver is None else driver.collected
             fault = next((each.fault for each in collected if each.fault), "")
             fault = fault or self._unequal(collected) or self._strange(collected)
-        except LostError as lost:
-            if not lost.is_doubtful:  # as a new interpreter would be
+        except StoppedError as lost:
+            if not lost.stop.is_doubtful:  # as a new interpreter would be
                 raise
             fault = str(lost).partition("\n")[0].rstrip(".")
         if fault:
             self._fall_back(fault)
         if self.fresh and driver is not None:
-            self.give_back(driver)
+            driver.give_back()
         return None if self.fresh else driver
 
     def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> Driver:
@@ -450,7 +422,9 @@ class Drivers:
         """Start new interpreters from now on, and say why; the first of several reasons counts."""
         if not self.fresh:
             self.fresh = reason
-            self._retire()
+            for driver in self._drivers:
+                driver.is_worn |= driver.forks
+                driver.end_if_useless()
             for server in self._servers:
                 server.end(0)
 
@@ -470,13 +444,13 @@ class Drivers:
         if self.fresh:
             return None
         if number not in self._loading:
-            self._loading[number] = yield Begin(self._loaded())
+            self._loading[number] = yield Spawn(self._loaded())
         job = self._loading[number]
-        yield Ended((job,))
+        yield AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
     def _loaded(self) -> Steps[PreloadServer]:
-        """Start a server, again without what each side must import for itself; LostError where it cannot be had.
+        """Start a server, again without what each side must import for itself; StoppedError where it cannot be had.
 
         Variables of native libraries that the tests' own code sets while it is collected are there before it imports
         any; those that the imported modules set themselves are among its changes.

@@ -6,9 +6,10 @@ for nothing.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -53,21 +54,31 @@ class Lane(NamedTuple):
     whole: bool = False
 
 
-class Begin(NamedTuple):
+class Spawn(NamedTuple):
     """Begin another job; resumed with it at once."""
 
     steps: Steps[Any]
 
 
-class Ended(NamedTuple):
+class AnyOf(NamedTuple):
     """Wait until one of ``jobs`` is done; resumed with those that are."""
 
     jobs: Sequence[Job[Any]]
 
 
-Request: TypeAlias = Reply | Lane | Begin | Ended
+Request: TypeAlias = Reply | Lane | Spawn | AnyOf
 Steps: TypeAlias = Generator[Request, Any, T]
 """A job's way: it yields requests, and returns its result."""
+
+
+@contextlib.contextmanager
+def if_broken_off(undo: Callable[..., None], *args: object) -> Iterator[None]:
+    """Return the context that undoes something where its block is broken off: by an error, or as its job is closed."""
+    try:
+        yield
+    except BaseException:
+        undo(*args)
+        raise
 
 
 class Job(Generic[T]):
@@ -231,7 +242,7 @@ class Schedule:
     def _resume(self, job: Job[Any], value: object = None, error: Exception | None = None) -> None:
         """Go on with a job, up to a request that takes time."""
         job.resume(value, error)
-        while isinstance(job.wants, Begin):
+        while isinstance(job.wants, Spawn):
             job.resume(self._begin(job.wants.steps))
         if isinstance(job.wants, Lane):
             self.lanes.want(job.wants)
@@ -257,7 +268,7 @@ class Schedule:
     def _end(self) -> bool:
         """Resume a job that waits for another one, which is done."""
         for job in self._jobs:
-            if isinstance(job.wants, Ended) and (done := [each for each in job.wants.jobs if each.is_done]):
+            if isinstance(job.wants, AnyOf) and (done := [each for each in job.wants.jobs if each.is_done]):
                 self._resume(job, done)
                 return True
         return False

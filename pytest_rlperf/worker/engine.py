@@ -143,7 +143,7 @@ class Engine:
             meter.thaw()
             place(self._cpus)
 
-    def _answer(self, order: wire.Order, meter: Meter) -> Any:
+    def _answer(self, order: wire.Order[Any], meter: Meter) -> Any:
         """Carry out an order, and return its answer."""
         __tracebackhide__ = True
         match order:
@@ -158,8 +158,8 @@ class Engine:
                 tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
                 meter.made(tally.calls)
                 return tally
-            case wire.WarmUp(shape, limit_s, long, kernels, calls, exactly):
-                return meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls, exactly=exactly)
+            case wire.WarmUp():
+                return meter.warm_up(order)
             case wire.Observe():
                 return self._observed(order, meter.workload, is_accelerated=meter.device is not None)
             case wire.Slow():
