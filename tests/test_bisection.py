@@ -283,7 +283,7 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     one, two, three, four = shas(slowing.root, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
     slowing.write({"out.txt": ""})
     before = git_files(slowing.root)
-    run = bisect(slowing, "--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..4", code=OK)
+    run = bisect(slowing, "--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..12", "--rlperf-max-time=20", code=OK)
     assert re.findall(r"(?m)^(bad|skip|good) commit (\w+): \S+::(\w+): (\w+)", run.out) == [
         ("bad", four, "test_x", "SLOWER"),
         ("bad", four, "test_same", "SAME"),

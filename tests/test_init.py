@@ -166,9 +166,10 @@ def _gae(rewards, values): ...
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
-    """Return an empty project, in whose directory `rlperf init` runs."""
+    """Return an empty project, in whose directory `rlperf init` runs, and tries tests with no plugin but this one."""
     example = Example(tmp_path)
     monkeypatch.chdir(example.root)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return example
 
 
@@ -214,11 +215,14 @@ def files_of(project: Example) -> list[Path]:
     return sorted(project.root.rglob("*"))
 
 
-def test_a_hostile_project(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
+def test_a_hostile_project(
+    project: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
     """What ends a process, raises or has no name for an import is told with its place; the rest has tests, and no file.
 
-    Those run with the settings of pytest that the project has, of which some would end the trial.
+    Those run with the plugins and settings of pytest that the project has, of which some would end the trial.
     """
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     project.write(
         {
             "rl.py": GAE + BUFFER + KINDS_OF_PARAMETERS,
@@ -230,7 +234,6 @@ def test_a_hostile_project(project: Example, capsys: pytest.CaptureFixture[str],
             "tests/test_it.py": f"{HOSTILE}\ndef make_it(): return made",
             "my-agent.py": GAE,
             "types.py": "",
-            "wrong.py": "def wrong_gae(rewards, values):\n    return 0\n",
             "leaves.py": ENVS.replace("Walks", "Leaves").replace("self.steps += 1", "__import__('os')._exit(0)"),
             "pytest.ini": "[pytest]\naddopts = -x -p no:xdist --rlperf -k 'not memory'\n",
         }
@@ -405,7 +408,7 @@ def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wordin
         pytest.param({}, [], 5, id="no code"),
         pytest.param({"__init__.py": "", "more.py": NONE}, [], 5, id="a package itself"),
         pytest.param({"mine.py": NONE}, [], 5, id="no RL"),
-        pytest.param({"mine.py": "def mine_gae(rewards, values):\n    return 0\n"}, [], 5, id="a wrong function"),
+        pytest.param({"mine.py": BUFFER.replace("random.sample", "random.nothing")}, [], 5, id="a wrong method"),
         pytest.param({"mine.py": "import os\nos._exit(3)\n" + GAE}, [], 5, id="a module that ends the process"),
         pytest.param({"src/mine.py": GAE}, [], 4, id="not installed"),
         pytest.param({"mine.py": NONE}, ["mine:Actor"], 5, id="a named class of other arguments"),

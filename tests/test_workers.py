@@ -333,7 +333,7 @@ def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: st
     with example.start("--rlperf", "--rlperf-max-time=60", "-k", test) as process:
         assert wait_until(lambda: len(pids(example, stage)) >= (3 if stage == "setting up" else 1), 60)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, out
     assert "KeyboardInterrupt" in out
     assert not running(pids(example, "up"))
@@ -349,7 +349,7 @@ def test_interrupts_that_follow_the_first_break_nothing_off(tmp_path: Path) -> N
     example.commit()
     example.git("config", "filter.slow.smudge", f"touch '{tmp_path}/reached'; sleep 300")
     with example.start("--rlperf-against=HEAD", "-k", "quick") as process:
-        assert wait_until((tmp_path / "reached").exists, 30)
+        assert wait_until((tmp_path / "reached").exists, 60)
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)
@@ -410,11 +410,11 @@ def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     """When the run's process is killed while measuring, its workers end by themselves, with their teardowns."""
     example = project(tmp_path, "long.py")
     with example.start("--rlperf", "--rlperf-max-time=60", "-k", "long") as process:
-        assert wait_until(lambda: bool(pids(example, "measuring")), 30)
+        assert wait_until(lambda: bool(pids(example, "measuring")), 60)
         workers = pids(example, "up")
         assert len(workers) == 3
         process.kill()
-    assert wait_until(lambda: not running(workers), 15)
+    assert wait_until(lambda: not running(workers), 60)
     assert pids(example, "down") == workers
 
 
