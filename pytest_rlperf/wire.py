@@ -61,16 +61,30 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the tag on the wire is the class's name."""
 
 
+class SharedSettings(msgspec.Struct, frozen=True):
+    """The settings that all templates of a driver have in common.
+
+    A worker lists the loaded files below ``watched`` and of ``packages``. Texts name a file by its place in ``top``,
+    the user's own tree. Workers are copies of a template that ``forks``, and those of one that ``observes`` note what
+    they run and read. ``markup`` is the terminal's.
+    """
+
+    markup: bool
+    watched: list[str]
+    packages: list[str]
+    top: str = ""
+    forks: bool = False
+    observes: bool = False
+
+
 class TemplateSettings(msgspec.Struct, frozen=True):
-    """The settings that a template reads before all other messages, from its connection or from the preload server.
+    """The settings of one template.
 
     ``name`` is that of its workers, and ``is_base`` whether it is of the base side of a comparison. One template of a
     run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output goes to the file
-    ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that ``observes`` notes what
-    it runs and reads, and which of the ``changed`` files anybody opens. Texts name a file in ``tree`` by its place in
-    ``top``. ``environment`` has all variables, and ``sites`` are the directories that hold the ``.pth`` files of the
-    side's interpreter, ``prefix`` is its place. ``probe`` has the template find out whether a copy of it can work. A
-    worker of another protocol must be able to read this, so fields are only added.
+    ``output``. ``tree`` is the side's. ``environment`` has all variables, and ``sites`` are the directories that hold
+    the ``.pth`` files of the side's interpreter, ``prefix`` is its place. ``probe`` has the template find out whether a
+    copy of it can work. Of the ``changed`` files an observer notes whether anybody opens them.
     """
 
     number: int
@@ -78,10 +92,7 @@ class TemplateSettings(msgspec.Struct, frozen=True):
     args: list[str]
     files: list[str]
     scratch: str
-    markup: bool
     reports: bool
-    watched: list[str]
-    packages: list[str]
     output: str
     share_terminal: bool
     directory: str
@@ -89,14 +100,21 @@ class TemplateSettings(msgspec.Struct, frozen=True):
     python: str
     prefix: str
     sites: list[str]
-    forks: bool = False
     probe: bool = False
-    observes: bool = False
     tree: str = ""
-    top: str = ""
     name: str = "worker"
     is_base: bool = False
     changed: list[str] = []
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What a template reads before all messages, from its connection or from the preload server.
+
+    A worker of another protocol must be able to read this, so fields are only added.
+    """
+
+    shared: SharedSettings
+    own: TemplateSettings
 
 
 class DriverSettings(msgspec.Struct, frozen=True):
@@ -108,6 +126,7 @@ class DriverSettings(msgspec.Struct, frozen=True):
     """
 
     name: str
+    shared: SharedSettings
     templates: list[TemplateSettings]
     apart: bool
     scratch: str
@@ -667,7 +686,7 @@ def send(connection: Connection, message: Message) -> None:
     connection.send_bytes(dumps(as_json(message)).encode())
 
 
-def as_json(message: Message | TemplateSettings | DriverSettings) -> dict[str, Any]:
+def as_json(message: Message | Start | DriverSettings) -> dict[str, Any]:
     """Return a message or settings as JSON has them."""
     fields: dict[str, Any] = msgspec.to_builtins(message, str_keys=True, enc_hook=str)
     return fields
@@ -686,9 +705,9 @@ def reported_of(fields: object) -> Reported:
     return msgspec.convert(fields, Reported)
 
 
-def settings_of(settings: dict[str, Any]) -> TemplateSettings:
-    """Return settings from what :func:`as_json` made of them."""
-    return msgspec.convert(settings, TemplateSettings)
+def start_of(settings: dict[str, Any]) -> Start:
+    """Return a template's settings from what :func:`as_json` made of them."""
+    return msgspec.convert(settings, Start)
 
 
 def driver_settings_of(settings: dict[str, Any]) -> DriverSettings:

@@ -122,7 +122,7 @@ def test_observers_are_apart(pool: Pool, is_fresh: bool) -> None:
     """No pair has their driver, no two tests have one at once, and the next test has it again."""
     drivers = pool.drivers.new_interpreters() if is_fresh else pool.drivers
     observers = pool.lease(of=drivers, observes=True)
-    assert [each.observes for each in observers.settings.templates] == [True, True]
+    assert observers.settings.shared.observes
     assert {each.name for each in observers.settings.templates} == {"base observer", "head observer"}
     assert pool.lease(of=drivers, observes=True) is not observers
     observers.give_back()
@@ -162,7 +162,7 @@ def test_a_driver_ends_where_nobody_learns_what_it_imports(pool: Pool) -> None:
 
 def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
     """Those that collect, and those that have collected and wait until no others do."""
-    pool.known.collected = lambda settings: None if settings.observes and not settings.number else collected(settings)
+    pool.known.collected = lambda start: None if start.shared.observes and not start.own.number else collected(start)
 
     def tests() -> Steps[None]:
         jobs: list[Job[Any]] = []
@@ -174,7 +174,7 @@ def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
             job.close()
 
     pool.run(tests())
-    collecting, waiting = (driver for driver in pool.known.drivers if driver.settings.templates[0].observes)
+    collecting, waiting = (driver for driver in pool.known.drivers if driver.settings.shared.observes)
     assert (collecting.is_awaited, waiting.is_awaited) == (True, False)
     assert (collecting.is_taken, waiting.is_taken) == (False, False)
     assert pool.lease(observes=True) is waiting
@@ -185,7 +185,7 @@ def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
 
 def test_neither_side_is_always_the_first_to_be_forked(pool: Pool) -> None:
     """Head is first in even pairs; what base's template has collected is returned first."""
-    pool.known.collected = lambda settings: msgspec.structs.replace(collected(settings), keys=[settings.name])
+    pool.known.collected = lambda start: msgspec.structs.replace(collected(start), keys=[start.own.name])
     drivers = pool.run(*(pool.drivers.lease() for _ in range(3)))
     assert [[key for ready in driver.collected for key in ready.keys] for driver in drivers] == [
         [f"{side} worker {number}" for side in ("base", "head")] for number in range(3)
@@ -197,15 +197,15 @@ def test_neither_side_is_always_the_first_to_be_forked(pool: Pool) -> None:
 
 def test_only_observers_observe(pool: Pool) -> None:
     """The others measure; observers look at the same places, and are never the ones that the user sees."""
-    observing, measuring = pool.lease(observes=True).settings.templates, pool.lease().settings.templates
-    assert [each.observes for each in (*observing, *measuring)] == [True, True, False, False]
-    assert {each.name: each.reports for each in (*observing, *measuring)} == {
+    both = [pool.lease(observes=observes).settings for observes in (True, False)]
+    assert [settings.shared.observes for settings in both] == [True, False]
+    assert {each.name: each.reports for settings in both for each in settings.templates} == {
         "base observer": False,
         "head observer": False,
         "base worker 0": False,
         "head worker 0": True,
     }
-    assert {tuple(each.watched) for each in (*observing, *measuring)} == {("/base", "/head", "/t")}
+    assert {tuple(settings.shared.watched) for settings in both} == {("/base", "/head", "/t")}
     assert not any(each.reports for each in pool.lease().settings.templates)
 
 
@@ -238,7 +238,7 @@ def test_variables_of_a_side_are_its_own(pool: Pool) -> None:
     """Collecting leaves a side's cache of compiled code as the side has it; another value is set too late."""
     own = replace(SIDES, head=replace(HEAD, environment={"NUMBA_CACHE_DIR": "/own"}))
     left = {"base": library_variables(), "head": {**library_variables(), "NUMBA_CACHE_DIR": "/own"}}
-    pool.known.collected = lambda settings: wire.Ready(PROTOCOL, variables=left[settings.name.split()[0]])
+    pool.known.collected = lambda start: wire.Ready(PROTOCOL, variables=left[start.own.name.split()[0]])
     pool.drivers = pool.processes.drivers(own, *PAIR_NAMES)
     assert pool.lease().forks
     assert not pool.processes.not_forked()
@@ -264,12 +264,12 @@ def test_a_base_that_collects_none_of_the_tests_is_an_error(pool: Pool, keys: li
 # --------------------------------------------------------------------------- preload servers
 
 
-def faulty(settings: wire.TemplateSettings) -> wire.Ready:
-    return msgspec.structs.replace(collected(settings), fault="a copy of it hung" if settings.forks else "")
+def faulty(start: wire.Start) -> wire.Ready:
+    return msgspec.structs.replace(collected(start), fault="a copy of it hung" if start.shared.forks else "")
 
 
-def sets_a_variable(settings: wire.TemplateSettings) -> wire.Ready:
-    return msgspec.structs.replace(collected(settings), variables={**library_variables(), "OMP_WAIT": "1"})
+def sets_a_variable(start: wire.Start) -> wire.Ready:
+    return msgspec.structs.replace(collected(start), variables={**library_variables(), "OMP_WAIT": "1"})
 
 
 @pytest.mark.parametrize(

@@ -389,9 +389,7 @@ def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, 
 
 def test_what_importing_the_tests_took_is_the_first_tests(compared: Compared) -> None:
     """It is the same for all tests of a run."""
-    compared.known.collected = lambda settings: msgspec.structs.replace(
-        collected(settings), import_s=1.0 + settings.is_base
-    )
+    compared.known.collected = lambda start: msgspec.structs.replace(collected(start), import_s=1.0 + start.own.is_base)
     assert [pair.import_s for pair in compared.compare()[1].pairs] == [(2.0, 1.0)] * 3
     compared.end()
     compared.test.order = 1

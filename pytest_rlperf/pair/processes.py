@@ -47,23 +47,23 @@ class Template(Process):
 
     def __init__(
         self,
-        settings: wire.TemplateSettings,
+        start: wire.Start,
         guardian: Guardian,
         limit_s: float,
         *,
         copy: tuple[int, Connection] | None = None,
         master: Connection | None = None,
     ) -> None:
-        self.settings = settings
-        self.forks = settings.forks
+        self.settings = settings = start.own
+        self.forks = start.shared.forks
         self.is_base = settings.is_base
         self.collected = wire.Ready(PROTOCOL)
         self.kept: Worker | None = None  # the copy that has set up what tests share, at length
         self._limit_s = limit_s
         self._due_s = time.monotonic() + limit_s
-        started, connection = _new_interpreter(settings) if copy is None else (None, copy[1])
+        started, connection = _new_interpreter(start) if copy is None else (None, copy[1])
         super().__init__(settings.name, connection, Path(settings.scratch), guardian, started, master)
-        self.places = settings.tree, settings.top
+        self.places = settings.tree, start.shared.top
         if copy is not None:
             self.is_known_as(copy[0])
 
@@ -325,12 +325,13 @@ def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:
         each.end(limit_s + _TERMINATING_LIMIT_S if each in quitting else 0)
 
 
-def _new_interpreter(settings: wire.TemplateSettings) -> tuple[Any, Connection]:
+def _new_interpreter(start: wire.Start) -> tuple[Any, Connection]:
     """Start a template that is a new interpreter, and give it its settings; return it and the connection to it."""
+    settings = start.own
     terminal = None if settings.share_terminal else Path(settings.output)
     return interpreter(
         _BOOT,
-        settings,
+        start,
         settings.environment,
         Path(settings.scratch),
         python=settings.python,

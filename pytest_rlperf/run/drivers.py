@@ -327,7 +327,7 @@ class Drivers:
             first, (base, head) = not observes and not number, names
             templates = [
                 self._settings(number, base, self.sides.base, found, is_base=True, observes=observes),
-                self._settings(number, head, self.sides.head, found, observes=observes, reports=first),
+                self._settings(number, head, self.sides.head, found, reports=first, observes=observes),
             ]
         else:
             templates = [
@@ -336,6 +336,14 @@ class Drivers:
             ]
         settings = wire.DriverSettings(
             f"{self._name(observes=observes)} {number}",
+            wire.SharedSettings(
+                markup=self._processes.markup,
+                watched=self._places,
+                packages=[*self.sides.own, *self.sides.modules, *self.sides.libraries],
+                top=str(self._top),
+                forks=found is not None,
+                observes=observes,
+            ),
             # Neither side is always the first to be forked.
             templates if number % 2 or not self._has_base else templates[::-1],
             apart=not self._has_base,
@@ -361,18 +369,15 @@ class Drivers:
         reports: bool = False,
     ) -> wire.TemplateSettings:
         """Return the settings of a side's template."""
-        forks, processes, scratch = server is not None, self._processes, self._processes.guardian.new_directory()
-        prefix, sites = sites_of(side.python) if forks else ("", [])
+        processes, scratch = self._processes, self._processes.guardian.new_directory()
+        prefix, sites = ("", []) if server is None else sites_of(side.python)
         return wire.TemplateSettings(
             number=number,
             path=list(side.path),
             args=list(side.args),
             files=[str(path) for path in side.files],
             scratch=str(scratch),
-            markup=processes.markup,
             reports=reports,
-            watched=self._places,
-            packages=[*self.sides.own, *self.sides.modules, *self.sides.libraries],
             output=str(scratch / "output"),
             share_terminal=processes.share_terminal and reports,
             directory=str(side.directory),
@@ -380,11 +385,9 @@ class Drivers:
             python=side.python,
             prefix=prefix,
             sites=sites,
-            forks=forks,
-            probe=forks and (observes if self.compares else number == 0),  # the first shows whether copies can work
-            observes=observes,
+            # The first shows whether copies can work.
+            probe=server is not None and (observes if self.compares else number == 0),
             tree="" if side.tree is None else str(side.tree),
-            top=str(self._top),
             name=name,
             is_base=is_base,
             changed=[places[not is_base] for places in self.change.places] if observes else [],

@@ -163,7 +163,7 @@ class Driver(Endpoint):
         self.preloaded = preloaded
         self.width = len(settings.templates)
         self.has_base = any(each.is_base for each in settings.templates)
-        self.observes = any(each.observes for each in settings.templates)
+        self.observes = settings.shared.observes
         self.head_name = min(
             (each for each in settings.templates if not each.is_base), key=lambda each: each.number
         ).name

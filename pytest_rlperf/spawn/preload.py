@@ -146,7 +146,7 @@ def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
     alike = frozenset(sys.modules) if settings["alike"] else frozenset()
     _kept = vary_heap()
     begun: list[tuple[int, socket]] = []
-    for start in settings["templates"]:
+    for own in settings["templates"]:
         here, there = socketpair()
         pid = fork()
         if not pid:
@@ -156,8 +156,8 @@ def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
             if _pipe >= 0:
                 os.close(_pipe)
             _kept += vary_heap() if settings["apart"] else []
-            become_side(start)
-            importlib.import_module(_SESSION).main(start, there.detach(), alike)
+            become_side(own)
+            importlib.import_module(_SESSION).main({"shared": settings["shared"], "own": own}, there.detach(), alike)
         there.close()
         begun.append((pid, here))
     os.setsid()
@@ -192,23 +192,23 @@ def fork() -> int:
     return pid
 
 
-def become_side(start: dict[str, Any]) -> None:
+def become_side(own: dict[str, Any]) -> None:
     """Make this copy of the server a process like one that the side's own interpreter has started."""
     os.setsid()
-    log = _open_log(start["output"])
+    log = _open_log(own["output"])
     out, err = _terminal
-    os.dup2(err if start["share_terminal"] else log, 2)
-    os.dup2(out if start["reports"] else log, 1)
+    os.dup2(err if own["share_terminal"] else log, 2)
+    os.dup2(out if own["reports"] else log, 1)
     for descriptor in (log, out, err):
         os.close(descriptor)
     gc.set_threshold(*_usual_threshold)
-    os.chdir(start["directory"])
+    os.chdir(own["directory"])
     os.environ.clear()
-    os.environ.update(start["environment"])
-    sys.executable = start["python"]
-    sys.prefix, sys.exec_prefix = start["prefix"], start["prefix"]
-    _run_site_lines(start["sites"])
-    sys.path[:] = start["path"]
+    os.environ.update(own["environment"])
+    sys.executable = own["python"]
+    sys.prefix, sys.exec_prefix = own["prefix"], own["prefix"]
+    _run_site_lines(own["sites"])
+    sys.path[:] = own["path"]
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
 

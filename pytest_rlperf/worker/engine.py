@@ -75,7 +75,7 @@ class Engine:
 
     def __init__(
         self,
-        start: wire.TemplateSettings,
+        start: wire.Start,
         connection: Connection,
         observer: Observer | None = None,
         recorder: FunctionRecorder | None = None,
@@ -91,8 +91,8 @@ class Engine:
         self._seed = self._ended = 0
         self._seeded: set[str] = set()
         self._modules: frozenset[str] = frozenset()
-        self._scratch = Path(start.scratch)
-        self._loaded_files = LoadedFiles(start.watched, start.packages, alike)
+        self._scratch = Path(start.own.scratch)
+        self._loaded_files = LoadedFiles(start.shared.watched, start.shared.packages, alike)
         self._owner = getpid()
         os.register_at_fork(after_in_child=self._leave_copies)
 
@@ -154,7 +154,7 @@ class Engine:
                 variables, output = library_variables(), meter.output
                 return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
             case wire.Count():
-                limits, watched = (order.repetitions, order.limit_s), self._start.watched
+                limits, watched = (order.repetitions, order.limit_s), self._start.shared.watched
                 tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
                 meter.made(tally.calls)
                 return tally
@@ -211,7 +211,7 @@ class Engine:
 
     def shown(self, text: str) -> str:
         """Return a text for the user, whose files it names by their own places."""
-        tree, top = self._start.tree, self._start.top
+        tree, top = self._start.own.tree, self._start.shared.top
         return text.replace(tree, top) if tree and top else text
 
     def send(self, message: wire.FromWorker) -> None:

@@ -65,7 +65,7 @@ _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: wire.TemplateSettings, engine: Engine, began_s: float = 0.0) -> None:
+    def __init__(self, start: wire.Start, engine: Engine, began_s: float = 0.0) -> None:
         self._start = start
         self._began_s = began_s
         self._engine = engine
@@ -86,7 +86,7 @@ class Session:
         if config.pluginmanager.get_plugin("terminalreporter") is not None:
             writer = config.get_terminal_writer()
             writer._file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
-            writer.hasmarkup = self._start.markup
+            writer.hasmarkup = self._start.shared.markup
 
     def pytest_internalerror(self, excrepr: Any) -> None:
         """Write down the error that ends this process."""
@@ -97,7 +97,7 @@ class Session:
         self._write_down(excinfo.exconly())
 
     def _write_down(self, text: str) -> None:
-        with (Path(self._start.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
+        with (Path(self._start.own.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{text}\n")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -136,11 +136,11 @@ class Session:
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
         with self._engine.own_fork():
-            fault = _fault_of_forks() if self._start.probe else ""
+            fault = _fault_of_forks() if self._start.own.probe else ""
         loaded = self._engine.loaded()
         keys, text = list(self._items), self._text(errors)
         self._engine.send(wire.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
-        if self._start.forks:
+        if self._start.shared.forks:
             self._engine.get_copied()
             gc.collect()
             gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
@@ -228,8 +228,8 @@ class Session:
         """Whether a file is of tests, and so today's on every side."""
         from pytest_rlperf.sides.trees import TestFiles  # for a test that fails alone
 
-        tree = self._start.tree
-        tests = TestFiles(frozenset(os.path.relpath(each, tree) for each in self._start.files), self._patterns, None)
+        own, tree = self._start.own, self._start.own.tree
+        tests = TestFiles(frozenset(os.path.relpath(each, tree) for each in own.files), self._patterns, None)
         return Path(file).is_relative_to(tree) and tests.cover(os.path.relpath(file, tree))
 
     @pytest.hookimpl(wrapper=True)
@@ -374,9 +374,9 @@ class _Input(dict[str, Any]):
         return None
 
 
-def _prepare(start: wire.TemplateSettings) -> pytest.Config:
+def _prepare(start: wire.Start) -> pytest.Config:
     """Return the user's own configuration, without the settings that are for the run alone."""
-    config = _prepareconfig(list(start.args))
+    config = _prepareconfig(list(start.own.args))
     for settings in ("_inicfg", "inicfg"):  # the second before pytest 9; now it is deprecated
         # A measured test is open for longer than its own code runs.
         vars(config).get(settings, {}).pop("faulthandler_timeout", None)
@@ -388,24 +388,24 @@ def _prepare(start: wire.TemplateSettings) -> pytest.Config:
                 config.addinivalue_line("markers", marker)
     # Plugins, pytest's own among them, look for this attribute to find out that their process reports to another.
     config.workerinput = _Input(  # type: ignore[attr-defined]
-        workerid=f"rlperf{start.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
+        workerid=f"rlperf{start.own.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
     )
     config.workeroutput = {}  # type: ignore[attr-defined]
-    config.args = list(start.files)
+    config.args = list(start.own.files)
     for name, value in _overrides(start).items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)
     return config
 
 
-def _overrides(start: wire.TemplateSettings) -> dict[str, Any]:
+def _overrides(start: wire.Start) -> dict[str, Any]:
     """Return the options that are the run's alone, with their values for a worker."""
     return {
         # The run writes pytest-benchmark's reports and judges its gates.
         **dict.fromkeys([f"benchmark_{name}" for name in ("autosave", "compare", "csv", "histogram", "json", "save")]),
         "benchmark_compare_fail": [],
         "benchmark_quiet": True,
-        "basetemp": str(Path(start.scratch) / "tmp"),
+        "basetemp": str(Path(start.own.scratch) / "tmp"),
         "continue_on_collection_errors": True,
         "dist": "no",
         "lf": False,
@@ -445,16 +445,16 @@ def main(
     if settings is None:
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = wire.settings_of(settings)
-    observer = Observer(start.watched, start.changed) if start.observes else None
-    recorder = FunctionRecorder() if start.observes else None
+    start = wire.start_of(settings)
+    observer = Observer(start.shared.watched, start.own.changed) if start.shared.observes else None
+    recorder = FunctionRecorder() if start.shared.observes else None
     if forked:
         wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
     _leave_by_signal()
     began_s = monotonic()
-    sys.path[:] = start.path
-    _keep_captured_output(Path(start.scratch))
+    sys.path[:] = start.own.path
+    _keep_captured_output(Path(start.own.scratch))
     engine = Engine(start, connection, observer, recorder, alike)
     session = Session(start, engine, began_s)
     try:
