@@ -340,12 +340,21 @@ def test_a_server_leaves_out_what_each_side_has_for_itself(pool: Pool) -> None:
 def test_a_server_begins_with_what_own_code_sets(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library variable that no imported module sets is there before a server imports any."""
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    for number in range(2):
+        pool.run(pool.drivers.lease(server=number))
+    begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
+    assert begun == [False, True, True], "the second server knows it"
+    assert [server.alive for server in pool.known.servers] == [False, True, True]
+
+
+def test_a_server_has_what_modules_set_from_their_import_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that a module sets is not there before, also where the tests' own code sets another one."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("MPLBACKEND", "Agg")
     pool.known.imported = lambda load: wire.Imported([], {"MPLBACKEND": "Agg"})
     driver = pool.lease()
-    begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
-    assert begun == [False, True]
-    assert "MPLBACKEND" not in pool.known.servers[-1].environment
+    (found,) = [server for server in pool.known.servers if server.alive]
+    assert [found.environment.get(name) for name in ("OMP_NUM_THREADS", "MPLBACKEND")] == ["77", None]
     assert [each.environment["MPLBACKEND"] for each in driver.settings.templates] == ["Agg", "Agg"]
 
 

@@ -124,6 +124,8 @@ class Drivers:
         self._leases: list[Job[Driver]] = []  # of drivers that observe
         self._loading: dict[int, Job[PreloadServer]] = {}
         self._modules: list[str] | None = None
+        # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
+        self._set_by_tests: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         self._left_out: set[str] = set()
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
@@ -452,32 +454,42 @@ class Drivers:
         yield AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
+    def _begun_server(self, variables: Mapping[str, str]) -> PreloadServer:
+        """Return a server that has these variables, too, and has imported nothing yet."""
+        guardian = self._processes.guardian
+        environment = padded(self._processes.environment({**self._set_by_tests, **variables}))
+        server = PreloadServer(environment, guardian.new_directory(), guardian)
+        self._servers.append(server)
+        return server
+
     def _loaded(self) -> Steps[PreloadServer]:
         """Start a server, again without what each side must import for itself; StoppedError where it cannot be had.
 
         Variables of native libraries that the tests' own code sets while it is collected are there before it imports
         any; those that the imported modules set themselves are among its changes.
         """
-        processes, guardian = self._processes, self._processes.guardian
+        processes = self._processes
         if self._modules is None:
             self._modules = modules_alike(self._top, self._differing, processes.ours, processes.fixtures)
-        # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
-        before: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         for _ in range(_LOADS_MOST):
-            scratch = guardian.new_directory()
-            environment = padded(processes.environment(before))
-            server = PreloadServer(environment, scratch, guardian)
-            self._servers.append(server)
             wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
-            dirty = yield from server.load(wanted, self._differing, str(self._top), self._apart)
-            found = {**environment, **server.changes}
-            own = {name: value for name, value in library_variables().items() if found.get(name) != value}
-            if dirty:
-                self._left_out.update(dirty)
-            elif not own:
-                return server
-            else:
-                before.update(own)
+            plain = self._begun_server({})
+            since = {name: value for name, value in library_variables().items() if plain.environment.get(name) != value}
+            # Which of these the tests have set, a server without them shows. Meanwhile another one begins with all.
+            eager = self._begun_server(since) if since else plain
+            loads: list[Job[list[str]]] = []
+            for server in dict.fromkeys((plain, eager)):
+                loads.append((yield Spawn(server.load(wanted, self._differing, str(self._top), self._apart))))
+            while under_way := [load for load in loads if not load.is_done]:
+                yield AnyOf(under_way)
+            dirty, *_ = [load.outcome() for load in loads]
+            self._left_out.update(dirty)
+            by_tests = {name: value for name, value in since.items() if plain.changes.get(name) != value}
+            self._set_by_tests.update({} if dirty else by_tests)
+            found = None if dirty else {(): plain, (*since,): eager}.get((*by_tests,))
+            for server in {plain, eager} - {found}:
                 server.end(0)
+            if found is not None:
+                return found
         needed = ", ".join([*self._differing, "code of the tree, a thread or a log of its own"])
-        raise server.gone(server.lost(f"what the tests import needs {needed}, which each side has to load for itself"))
+        raise plain.gone(plain.lost(f"what the tests import needs {needed}, which each side has to load for itself"))

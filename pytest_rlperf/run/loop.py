@@ -219,9 +219,9 @@ class TestLoop:
                         break
                     jobs.append((yield Spawn(self._measured(tests[len(jobs)], measurement, budget))))
                 self._show_count(number, len(tests))
-                _ = self.run_state.providers  # read while processes begin: the report at the end need not wait for it
                 if not jobs[number].is_done:
                     yield AnyOf([job for job in jobs if not job.is_done])
+                _ = self.run_state.providers  # read while others measure: the report at the end need not wait for it
             jobs[number].outcome()
             self._keep(test)
             self._report(test, reports)
