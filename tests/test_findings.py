@@ -6,7 +6,7 @@ import importlib
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pytest_rlperf import units
 from pytest_rlperf import wire as m
 from pytest_rlperf.components.checks import output_parts
-from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, scale
+from pytest_rlperf.judge.findings import find_all, first_call, garbage, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
@@ -31,7 +31,7 @@ from pytest_rlperf.model.facts import OtherBits
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
-from pytest_rlperf.model.measured import Usage
+from pytest_rlperf.model.measured import Counting, PhaseCounts, Usage
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.wording import finding_line, left_behind_text
 from pytest_rlperf.run.series import Series
@@ -120,6 +120,39 @@ def test_growth_without_a_base_is_a_note() -> None:
 def test_what_calls_leave_behind(live: Live, expected: list[str]) -> None:
     """Growth in every stretch of every pair, beyond base's, is found and gates."""
     assert lines(live) == expected
+
+
+def counted(**values: tuple[int, int]) -> Counting:
+    """Return what two workers have counted of a whole call: the least and the most of each count."""
+    exact = {name: least for name, (least, most) in values.items() if least == most}
+    varying = {name: found for name, found in values.items() if found[0] != found[1]}
+    return Counting((PhaseCounts("", exact, varying),), 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "expected"),
+    [
+        ({"garbage_files": (0, 0)}, {"garbage_files": (4, 4)}, "4 open files (0 on base)"),
+        ({"garbage_files": (1, 1)}, {"garbage_files": (0, 0)}, ""),
+        ({"garbage_files": (0, 2)}, {"garbage_files": (2, 4)}, ""),
+        ({"garbage_bytes": (1000, 2000)}, {"garbage_bytes": (400_000, 500_000)}, "400kB of memory (2.00k on base)"),
+        ({"garbage_bytes": (0, 0)}, {"garbage_bytes": (200_000, 200_000)}, ""),
+        (
+            {"garbage_bytes": (0, 0), "garbage": (0, 0)},
+            {"garbage_bytes": (36_000, 36_000), "garbage": (1, 1)},
+            "36.0kB of memory (0 on base)",
+        ),
+        ({"garbage_bytes": (0, 0), "garbage": (0, 0)}, {"garbage_bytes": (36_000, 36_000), "garbage": (9, 9)}, ""),
+        ({}, {"garbage_processes": (1, 1)}, ""),
+    ],
+)
+def test_what_a_call_leaves_to_the_collector(
+    was: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]], expected: str
+) -> None:
+    """All processes of head leave more than any of base, and enough of it; what a side did not count is not known."""
+    found = garbage.find(counted(**was), counted(**now), Policy())
+    line = "" if found is None else finding_line(found.line)
+    assert line == (f"each call leaves to the garbage collector: {expected}" if expected else "")
 
 
 def test_what_waits_for_the_collector_is_found() -> None:
@@ -499,7 +532,7 @@ def test_the_examples_on_the_page_are_real(tmp_path: Path) -> None:
     (command,) = re.findall(r"^\$ pytest (--rlperf-against.*)$", PAGE, re.MULTILINE)
     run = example.pytest(*command.split(), code=FAILED)
     shown = re.findall(r"^\| `(\w+)` \| [^|]* \| (SAME|SLOWER: .*) \|$", PAGE, re.MULTILINE)
-    assert len(shown) == 2 * len({*KINDS, "scale"} - {"drift"})
+    assert len(shown) == 2 * len({*FINDINGS} - {"time", "counts", "drift"})
     for name, expected in shown:
         status, _, line = expected.partition(": ")
         (key,) = {f"test[{name}]", f"test_scale[{name}-1000000]"} & run.tests.keys()
@@ -519,6 +552,6 @@ def test_the_page_about_findings_lists_them_all() -> None:
     cells = [row for row in rows if len(row) == 4]
     assert {name: level for name, _, _, level in cells} == {f"`{kind}`": f"`{does}`" for kind, does in FINDINGS.items()}
     finds = {name: what for name, what, _, _ in cells}
-    for kind in (*KINDS, "scale"):
+    for kind in {*FINDINGS} - {"time", "counts"}:
         doc = importlib.import_module(f"pytest_rlperf.judge.findings.{kind}").__doc__ or ""
         assert finds[f"`{kind}`"] == doc.partition(".\n")[0].rstrip(".").partition(": ")[2]

@@ -49,6 +49,13 @@ class Growth(Fact):
 
 
 @dataclass(frozen=True)
+class Garbage(Fact):
+    """What a call leaves to the garbage collector, by the names of the counts."""
+
+    parts: tuple[Both, ...]
+
+
+@dataclass(frozen=True)
 class OnOneSide(Fact):
     """A part of an output is there on one side alone."""
 

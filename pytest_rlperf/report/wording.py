@@ -295,11 +295,16 @@ _NUMBERS = {
     "open_files": ("open file", "open files"),
     "threads": ("thread", "threads"),
     "processes": ("child process", "child processes"),
+    "garbage_files": ("open file", "open files"),
+    "garbage_threads": ("thread", "threads"),
+    "garbage_processes": ("child process", "child processes"),
 }
 _BYTES = {
     "private_bytes": "of memory",
     "device_bytes": "of device memory",
     "waiting_bytes": "that wait for the garbage collector",
+    "garbage_bytes": "of memory",
+    "tensor_garbage_bytes": "of tensors",
 }
 _STARTS = {"first_call_s": "the first call", "import_s": "importing the tests"}
 
@@ -317,6 +322,9 @@ def finding_line(fact: Fact) -> str:
         case facts.Growth(more, places):
             allocated = f"; allocated at {', '.join(places)}" if places else ""
             return f"each call leaves {_grown(more)} more than on base{allocated}"
+        case facts.Garbage(parts):
+            left = (f"{_amount(name, head)} ({units.quantity(base)} on base)" for name, base, head in parts)
+            return f"each call leaves to the garbage collector: {', '.join(left)}"
         case facts.OtherOutput(path, how):
             return f"returns other numbers from the first call on: {path} {finding_line(how)}"
         case facts.OnOneSide():
@@ -344,13 +352,13 @@ def left_behind_text(grown: facts.Growth) -> str:
 
 
 def _grown(more: Mapping[str, float]) -> str:
-    parts = []
-    for name, amount in more.items():
-        if name in _BYTES:
-            parts.append(f"{units.quantity(amount)}B {_BYTES[name]}")
-        else:
-            parts.append(f"{units.number(amount)} {_NUMBERS[name][round(amount, 2) != 1]}")
-    return ", ".join(parts)
+    return ", ".join(_amount(name, amount) for name, amount in more.items())
+
+
+def _amount(name: str, amount: float) -> str:
+    if name in _BYTES:
+        return f"{units.quantity(amount)}B {_BYTES[name]}"
+    return f"{units.number(amount)} {_NUMBERS[name][round(amount, 2) != 1]}"
 
 
 def _law(law: facts.Law) -> str:
