@@ -22,17 +22,19 @@ from hypothesis import strategies as st
 
 from pytest_rlperf import units
 from pytest_rlperf import wire as m
+from pytest_rlperf.cli.command import parse
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.judge.findings import find_all, first_call, garbage, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
-from pytest_rlperf.model.facts import OtherBits
+from pytest_rlperf.model.facts import InWords, OtherBits
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Counting, PhaseCounts, Usage
 from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.report.run_json import RunFile, document_of, written
 from pytest_rlperf.report.wording import finding_line, left_behind_text
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.spawn.connections import connected
@@ -505,6 +507,24 @@ def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: 
     found = with_findings(faster, find_all(live, policy), policy)
     assert found.status is expected
     assert bool(found.findings) is (level != "off" and not (level == "gate" and outputs is Outputs.CLOSE))
+
+
+def test_a_file_has_findings_in_words() -> None:
+    """Their lines, and what differs in outputs, are read as they were written, and written as they were read."""
+    live = replace(growing({"objects": 1.0}), output=OutputComparison(Outputs.DIFFERENT, "output", OtherBits()))
+    judged = builders.verdict(Status.SLOWER, 1.2, message="because", findings=find_all(live, Policy()))
+    outcome = builders.outcome(builders.result(), judged, live=live)
+    document = written(document_of(RunFile(builders.MACHINE, (), (), {"a": outcome})))
+    run = parse(document.encode(), "x")
+    assert isinstance(run, RunFile)
+    found, again = run.tests["a"], run.tests["a"].live
+    assert [finding_line(each.line) for each in found.verdict.findings] == [
+        "each call leaves 1 block of Python memory more than on base",
+        "returns other numbers from the first call on: output differs",
+    ]
+    assert again is not None
+    assert again.output.what == InWords("differs")
+    assert written(document_of(run)) == document
 
 
 @pytest.mark.parametrize(("level", "fails"), [("show", False), ("gate", True)])

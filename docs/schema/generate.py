@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.run_json import SCHEMA, RunFile, SelfcheckFile
 
@@ -34,7 +35,9 @@ NAMED = {"RunFile": "Run", "SelfcheckFile": "SelfcheckRun", "WrittenReason": "Re
 def generate(old: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of today's code, with the descriptions that ``old`` has."""
     refs = {name: {"$ref": f"#/$defs/{name}"} for name in ("Run", "SelfcheckRun", "Reason")}
-    _, found = msgspec.json.schema_components([RunFile, SelfcheckFile], schema_hook=lambda type_: refs["Reason"])
+    _, found = msgspec.json.schema_components(
+        [RunFile, SelfcheckFile], schema_hook=lambda type_: {**TEXT} if type_ is Fact else refs["Reason"]
+    )
     found |= msgspec.json.schema_components([WrittenReason])[1]
     del found["Verdict"]["properties"]["also"]  # the message of a reason has all reasons
     definitions = {NAMED.get(name, name): definition for name, definition in found.items()}
