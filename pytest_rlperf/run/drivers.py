@@ -191,8 +191,10 @@ class Drivers:
         what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
         StoppedError where it cannot be had.
         """
+        width = width or len(self._names)
         while True:
-            driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
+            driver = None if new else self._free(avoid, server=server, width=width, observes=observes)
+            driver = driver or (yield from self._started(server, width, observes=observes))
             with if_broken_off(driver.give_back):
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
@@ -235,7 +237,7 @@ class Drivers:
             dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
         except StoppedError:
             dirty = [name for names in more for name in names]
-        driver.is_worn = bool(dirty)
+        driver.is_worn = bool(dirty or self.fresh)
         if not dirty:
             return True
         self._left_out.update(dirty)
@@ -243,18 +245,15 @@ class Drivers:
         driver.give_back()
         return False
 
-    def _leased(
-        self, avoid: Collection[Driver], *, server: int, width: int, observes: bool, new: bool
-    ) -> Steps[Driver]:
-        width = width or len(self._names)
+    def _free(self, avoid: Collection[Driver], *, server: int, width: int, observes: bool) -> Driver | None:
+        """Return the driver of the lowest number that is as wanted and that no test has, which has it from now on."""
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
-            if new or not driver.is_free or driver in avoid:
-                continue
+            is_wanted = driver.observes == observes and driver.width >= width
             of_server = driver.preloaded == (None if self.fresh else server)
-            if driver.observes == observes and driver.width >= width and of_server:
+            if driver.is_free and is_wanted and of_server and driver not in avoid:
                 driver.is_taken = True
                 return driver
-        return (yield from self._started(server, width, observes=observes))
+        return None
 
     def trim(self) -> None:
         """End the drivers of high numbers, which few tests need: each takes its memory."""
