@@ -25,7 +25,7 @@ from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, RetryFreshError
 from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
 from pytest_rlperf.run.results import at_pace, contributions_of, make_result
-from pytest_rlperf.run.schedule import Held, Steps
+from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.sides.reads import check_loaded
 from pytest_rlperf.spawn.preload import differing_variables
@@ -186,7 +186,7 @@ class LiveComparison:
         if not hides and not first_call.hints(live.pairs[0]) and not first_call.hints(observed):
             return live
         test.show("starting new interpreters")
-        held: Held = yield test.lane(whole=True)
+        held = yield from test.lane(whole=True)
         with held:
             while len(live.start_ups) < first_call.START_UPS:
                 found = yield from self._start_up()

@@ -201,11 +201,11 @@ class Drivers:
 
     def lease_observers(self) -> Steps[Driver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
-        job: Job[Driver] = yield Spawn(self.lease(observes=True))
+        job = yield from Spawn(self.lease(observes=True))
         self._leases.append(job)
         with if_broken_off(self._drop, job):
             while under_way := [each for each in self._leases if not each.is_done]:
-                yield AnyOf(under_way)
+                yield from AnyOf(under_way)
         return job.outcome()
 
     def _drop(self, job: Job[Driver]) -> None:
@@ -282,7 +282,7 @@ class Drivers:
         """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
         with if_broken_off(driver.give_back):
             try:
-                yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
+                yield from Reply(driver, self._processes.start_limit_s + PATIENCE_S)
             except StoppedError:
                 if driver.alive:
                     driver.start_ending(0)
@@ -448,9 +448,9 @@ class Drivers:
         if self.fresh:
             return None
         if number not in self._loading:
-            self._loading[number] = yield Spawn(self._loaded())
+            self._loading[number] = yield from Spawn(self._loaded())
         job = self._loading[number]
-        yield AnyOf((job,))
+        yield from AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
     def _loaded(self) -> Steps[PreloadServer]:

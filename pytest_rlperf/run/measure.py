@@ -26,7 +26,7 @@ from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import BrokenError, Driver, RetryFreshError, StoppedError
 from pytest_rlperf.run.observation import observe
 from pytest_rlperf.run.results import SideMeasurement, make_result
-from pytest_rlperf.run.schedule import Held, Steps
+from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.test import SEED, Failed, Judged, Observation, OpenTest, UnpairedError
@@ -206,7 +206,7 @@ class Measurement:
     def _unmeasured(self, test: OpenTest) -> Steps[Result]:
         """Return a result without figures of a component that has run once, as it does without --rlperf."""
         if test.reporter is None:
-            held: Held = yield test.lane()
+            held = yield from test.lane()
             with held:
                 driver, _ = yield from self._open_solo(test, 1)
                 yield from test.ask(driver, wire.CheckAll())
@@ -216,7 +216,7 @@ class Measurement:
 
     def _by_itself(self, test: OpenTest) -> Steps[Result]:
         """Measure the test by itself, with the machine to itself."""
-        held: Held = yield test.lane(whole=True)
+        held = yield from test.lane(whole=True)
         test.keep(held)
         test.show("starting workers")
         driver, called = yield from self._open_solo(test, _width(test))

@@ -188,7 +188,7 @@ class OpenTest:
         """
         if self._held:
             return (yield from steps)
-        held: Held = yield self.lane()
+        held = yield from self.lane()
         with held:
             if held.cpu is not None:
                 yield from self.ask(driver, wire.MoveAll(held.cpu))
