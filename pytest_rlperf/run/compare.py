@@ -91,7 +91,7 @@ class LiveComparison:
                 tallies = yield from test.ask(driver, order)
                 self._counting.add(tallies, head_first=head_first)
         has_counts = all(each is not None and each.workers > 1 for each in self._counting.learned())
-        return OpenPair(driver, not index, self._import_s(driver), has_counts)
+        return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
     def _checked(self, driver: Driver) -> Steps[list[wire.Checked]]:
         """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
