@@ -36,7 +36,7 @@ from pytest_rlperf.model.measured import Count, Result, Tally
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.drivers import PAIR_NAMES
-from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError
+from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError, StoppedError
 from pytest_rlperf.run.schedule import Held, Lanes, Steps
 from pytest_rlperf.run.test import OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import library_variables
@@ -255,6 +255,22 @@ def test_another_driver_takes_a_lost_ones_pair(
         assert len(compared.compare()[1].pairs) == 3
     assert len(compared.drivers) == (3 + losses if is_measured else 1 + losses)
     assert {*map(id, lost)} == {id(driver) for driver in compared.drivers if not driver.alive}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_no_other_test_has_a_driver_whose_worker_is_lost_as_it_leaves(compared: Compared, fresh: bool) -> None:
+    """Where workers are new interpreters, it has no other one for the next test."""
+    compared.test.fresh = fresh
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        is_leaving = isinstance(order, wire.LeaveAll) and driver is not compared.drivers[0]
+        return wire.Stopped(order.number, wire.Stop("head worker 1", "it died")) if is_leaving else None
+
+    compared.answer = answer
+    with pytest.raises(StoppedError, match="it died"):
+        compared.compare()
+    compared.end()
+    assert [driver.is_worn for driver in compared.drivers] == [False, True]
 
 
 def test_a_pair_that_waits_is_broken_off(compared: Compared) -> None:

@@ -26,7 +26,7 @@ from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, RetryFreshError
 from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
 from pytest_rlperf.run.results import at_pace, contributions_of, make_result
-from pytest_rlperf.run.schedule import Held, Steps
+from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
 
@@ -91,7 +91,7 @@ class LiveComparison:
                 tallies = yield from test.ask(driver, order)
                 self._counting.add(tallies, head_first=head_first)
         has_counts = all(each is not None and each.workers > 1 for each in self._counting.learned())
-        return OpenPair(driver, not index, self._import_s(driver), has_counts)
+        return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
     def _checked(self, driver: Driver) -> Steps[list[wire.Checked]]:
         """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
@@ -186,7 +186,7 @@ class LiveComparison:
         if not hides and not first_call.hints(live.pairs[0]) and not first_call.hints(observed):
             return live
         test.show("starting new interpreters")
-        held: Held = yield test.lane(whole=True)
+        held = yield from test.lane(whole=True)
         with held:
             while len(live.start_ups) < first_call.START_UPS:
                 found = yield from self._start_up()

@@ -193,19 +193,21 @@ class Drivers:
         what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
         StoppedError where it cannot be had.
         """
+        width = width or len(self._names)
         while True:
-            driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
+            driver = None if new else self._free(avoid, server=server, width=width, observes=observes)
+            driver = driver or (yield from self._started(server, width, observes=observes))
             with if_broken_off(driver.give_back):
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
 
     def lease_observers(self) -> Steps[Driver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
-        job: Job[Driver] = yield Spawn(self.lease(observes=True))
+        job = yield from Spawn(self.lease(observes=True))
         self._leases.append(job)
         with if_broken_off(self._drop, job):
             while under_way := [each for each in self._leases if not each.is_done]:
-                yield AnyOf(under_way)
+                yield from AnyOf(under_way)
         return job.outcome()
 
     def _drop(self, job: Job[Driver]) -> None:
@@ -237,7 +239,7 @@ class Drivers:
             dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
         except StoppedError:
             dirty = [name for names in more for name in names]
-        driver.is_worn = bool(dirty)
+        driver.is_worn = bool(dirty or self.fresh)
         if not dirty:
             return True
         self._left_out.update(dirty)
@@ -245,18 +247,15 @@ class Drivers:
         driver.give_back()
         return False
 
-    def _leased(
-        self, avoid: Collection[Driver], *, server: int, width: int, observes: bool, new: bool
-    ) -> Steps[Driver]:
-        width = width or len(self._names)
+    def _free(self, avoid: Collection[Driver], *, server: int, width: int, observes: bool) -> Driver | None:
+        """Return the driver of the lowest number that is as wanted and that no test has, which has it from now on."""
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
-            if new or not driver.is_free or driver in avoid:
-                continue
+            is_wanted = driver.observes == observes and driver.width >= width
             of_server = driver.preloaded == (None if self.fresh else server)
-            if driver.observes == observes and driver.width >= width and of_server:
+            if driver.is_free and is_wanted and of_server and driver not in avoid:
                 driver.is_taken = True
                 return driver
-        return (yield from self._started(server, width, observes=observes))
+        return None
 
     def trim(self) -> None:
         """End the drivers of high numbers, which few tests need: each takes its memory."""
@@ -285,7 +284,7 @@ class Drivers:
         """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
         with if_broken_off(driver.give_back):
             try:
-                yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
+                yield from Reply(driver, self._processes.start_limit_s + PATIENCE_S)
             except StoppedError:
                 if driver.alive:
                     driver.start_ending(0)
@@ -449,9 +448,9 @@ class Drivers:
         if self.fresh:
             return None
         if number not in self._loading:
-            self._loading[number] = yield Spawn(self._loaded())
+            self._loading[number] = yield from Spawn(self._loaded())
         job = self._loading[number]
-        yield AnyOf((job,))
+        yield from AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
     def _begun_server(self, variables: Mapping[str, str]) -> PreloadServer:
@@ -479,9 +478,9 @@ class Drivers:
             eager = self._begun_server(since) if since else plain
             loads: list[Job[list[str]]] = []
             for server in dict.fromkeys((plain, eager)):
-                loads.append((yield Spawn(server.load(wanted, self._differing, str(self._top), self._apart))))
+                loads.append((yield from Spawn(server.load(wanted, self._differing, str(self._top), self._apart))))
             while under_way := [load for load in loads if not load.is_done]:
-                yield AnyOf(under_way)
+                yield from AnyOf(under_way)
             dirty, *_ = [load.outcome() for load in loads]
             self._left_out.update(dirty)
             by_tests = {name: value for name, value in since.items() if plain.changes.get(name) != value}

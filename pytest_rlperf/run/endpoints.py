@@ -124,7 +124,7 @@ class PreloadServer(Endpoint):
         """
         self.send(wire.Load(modules, packages, top, apart))
         self.is_awaited = True
-        imported: wire.Imported = yield Reply(self, _LOAD_S)
+        imported: wire.Imported = yield from Reply(self, _LOAD_S)
         self.changes = imported.changes
         if imported.dirty:
             self.end(0)
@@ -275,7 +275,7 @@ class Answered(Generic[T]):
 def ask(driver: Driver, order: wire.Order[T], limit_s: float = 0.0) -> Steps[T]:
     """Give an order that a driver may take about ``limit_s`` for, and return the answer; StoppedError without any."""
     driver.give(order)
-    answered: Answered[T] = yield Reply(driver, limit_s + PATIENCE_S)
+    answered: Answered[T] = yield from Reply(driver, limit_s + PATIENCE_S)
     return answered.value
 
 

@@ -200,8 +200,8 @@ class TestLoop:
         while waiting or jobs:
             while waiting and len(jobs) < self.lanes.room:
                 test = self._current = waiting.pop(0)
-                jobs.append((yield Spawn(self._watched(test, measurement.attempt(test, is_turn=False)))))
-            for job in (yield AnyOf(jobs)):
+                jobs.append((yield from Spawn(self._watched(test, measurement.attempt(test, is_turn=False)))))
+            for job in (yield from AnyOf(jobs)):
                 jobs.remove(job)
                 job.outcome()
 
@@ -217,10 +217,10 @@ class TestLoop:
                 while len(jobs) < len(tests) and sum(not job.is_done for job in jobs) < self.lanes.room:
                     if self.lanes.count == 1 and len(jobs) > number:
                         break
-                    jobs.append((yield Spawn(self._measured(tests[len(jobs)], measurement, budget))))
+                    jobs.append((yield from Spawn(self._measured(tests[len(jobs)], measurement, budget))))
                 self._show_count(number, len(tests))
                 if not jobs[number].is_done:
-                    yield AnyOf([job for job in jobs if not job.is_done])
+                    yield from AnyOf([job for job in jobs if not job.is_done])
                 _ = self.run_state.providers  # read while others measure: the report at the end need not wait for it
             jobs[number].outcome()
             self._keep(test)

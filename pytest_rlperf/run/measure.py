@@ -26,7 +26,7 @@ from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import BrokenError, Driver, RetryFreshError, StoppedError
 from pytest_rlperf.run.observation import observe
 from pytest_rlperf.run.results import SideMeasurement, make_result
-from pytest_rlperf.run.schedule import Held, Steps
+from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.test import SEED, Failed, Judged, Observation, OpenTest, UnpairedError
@@ -102,9 +102,7 @@ class Measurement:
 
         Whatever goes wrong goes wrong again where the test is measured.
         """
-        drivers, commit = self.against, self.run.baselines.commit_of(test.key)
-        if drivers is None and commit is not None:
-            drivers, _ = yield from self._find(test, commit)
+        drivers, _ = yield from self._base(test)
         if drivers is None:
             return False
         try:
@@ -120,46 +118,34 @@ class Measurement:
         return False
 
     def _measured(self, test: OpenTest) -> Steps[Measured]:
-        """Return the figures of a test: of pairs where there is code to run against, else of one side by itself."""
-        commit = self.run.baselines.commit_of(test.key)
-        if self.against is not None:
-            return (yield from self._measured_against(test, self.against))
-        if commit is not None:
-            return (yield from self._settled(test, commit))
-        result = yield from self._by_itself(test)
-        return Measured(result, Evidence(result))
+        """Return the figures of a test: of live pairs where there is code to run against, else of one side by itself.
 
-    def _measured_against(self, test: OpenTest, drivers: Drivers) -> Steps[Measured]:
-        """Measure for a comparison with the side that the user named."""
-        try:
-            return (yield from self._compared(test, drivers))
-        except StoppedError as stopped:
-            if stopped.stop.done is None or not stopped.is_due_to_base:
-                raise
-            unpaired = _not_on_base(drivers.sides.base.label, stopped.stop.done)
-            result = yield from self._by_itself(test)
-            return Measured(result, Evidence(result, unpaired=unpaired))
-
-    def _settled(self, test: OpenTest, commit: str) -> Steps[Measured]:
-        """Have live pairs with the baseline's commit decide; where that does not run, the stored numbers do."""
-        drivers, obstacle = yield from self._find(test, commit)
+        Where a baseline's commit does not run, stored numbers are to decide.
+        """
+        is_named, unpaired = self.against is not None, None
+        commit = None if is_named else self.run.baselines.commit_of(test.key)
+        drivers, obstacle = yield from self._base(test)
         if drivers is not None:
             try:
                 return (yield from self._compared(test, drivers))
             except ElsewhereError:
                 raise
             except SideError as error:
+                if commit is None:
+                    raise
                 is_of_one = isinstance(error, MisreadError) and not error.concerns_all
                 if not is_of_one and not isinstance(error, NothingLoadedError):
                     self.base_sides.give_up(commit, error)
                 obstacle = str(error)
             except StoppedError as stopped:
-                if not stopped.is_due_to_base:
+                done, label = stopped.stop.done, drivers.sides.base.label
+                if not stopped.is_due_to_base or (is_named and done is None):
                     raise
-                obstacle = f"on {drivers.sides.base.label}: {essence(str(stopped))}"
+                unpaired = _not_on_base(label, done) if is_named and done is not None else None
+                obstacle = f"on {label}: {essence(str(stopped))}"
         result = yield from self._by_itself(test)
-        unsettled = reasons.NotSettledLive(reasons.NoCode.NOT_RUNNING, obstacle)
-        return Measured(result, Evidence(result, unsettled=unsettled), commit)
+        unsettled = None if commit is None else reasons.NotSettledLive(reasons.NoCode.NOT_RUNNING, obstacle)
+        return Measured(result, Evidence(result, unpaired=unpaired, unsettled=unsettled), commit)
 
     def _compared(self, test: OpenTest, drivers: Drivers) -> Steps[Measured]:
         """Compare live, unless it is the same code; then measure by itself what is to be stored."""
@@ -219,7 +205,7 @@ class Measurement:
     def _unmeasured(self, test: OpenTest) -> Steps[Result]:
         """Return a result without figures of a component that has run once, as it does without --rlperf."""
         if test.reporter is None:
-            held: Held = yield test.lane()
+            held = yield from test.lane()
             with held:
                 driver, _ = yield from self._open_solo(test, 1)
                 yield from test.ask(driver, wire.CheckAll())
@@ -229,7 +215,7 @@ class Measurement:
 
     def _by_itself(self, test: OpenTest) -> Steps[Result]:
         """Measure the test by itself, with the machine to itself."""
-        held: Held = yield test.lane(whole=True)
+        held = yield from test.lane(whole=True)
         test.keep(held)
         test.show("starting workers")
         driver, called = yield from self._open_solo(test, _width(test))
@@ -245,8 +231,11 @@ class Measurement:
         called = yield from test.open(driver, [SEED + number // 2 for number in range(width)])
         return driver, called[-1]
 
-    def _find(self, test: OpenTest, commit: str) -> Steps[tuple[Drivers | None, str]]:
-        """Return the drivers of a commit and today's code, or why its code cannot be had."""
+    def _base(self, test: OpenTest) -> Steps[tuple[Drivers | None, str]]:
+        """Return the drivers of base and today's code; None without any, and why a baseline's commit cannot be had."""
+        commit = self.run.baselines.commit_of(test.key)
+        if self.against is not None or commit is None:
+            return self.against, ""
         try:
             drivers = self.base_sides.of_commit(commit)
             if not drivers.is_same_code:

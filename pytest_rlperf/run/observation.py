@@ -9,7 +9,7 @@ from pytest_rlperf.reach.reads import Reads, check_loaded, compare_reads
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import Driver, RetryFreshError, StoppedError
-from pytest_rlperf.run.schedule import Held, Lane, Steps, if_broken_off
+from pytest_rlperf.run.schedule import Lane, Steps, if_broken_off
 from pytest_rlperf.run.test import OTHER_SEED, SEED, Observation, OpenTest, UnpairedError
 
 ROUNDS = 2  # of processes at most
@@ -36,7 +36,7 @@ def observe(test: OpenTest, drivers: Drivers) -> Steps[Observation]:
 
 
 def _observed_in(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observation]:
-    held: Held = yield lane
+    held = yield from lane
     with held:
         was_forked = not drivers.fresh
         driver = yield from drivers.lease_observers()

@@ -123,12 +123,12 @@ class _Pairs:
         try:
             first = yield from self._warm(0)
             self._begun = 1
-            running.append((yield Spawn(self._measure(first))))
+            running.append((yield from Spawn(self._measure(first))))
             while verdict is None:
                 for _ in range(self._missing(len(running))):
                     index, self._begun = self._begun, self._begun + 1
-                    running.append((yield Spawn(self._pair(index))))
-                yield AnyOf(running)
+                    running.append((yield from Spawn(self._pair(index))))
+                yield from AnyOf(running)
                 for job in [job for job in running if job.is_done]:
                     running.remove(job)
                     job.outcome()
@@ -188,7 +188,7 @@ class _Pairs:
         """Set up one pair in a lane, and warm it up."""
         test, times = self._test, self._times
         with ExitStack() as has:
-            held = has.enter_context((yield test.lane(index, whole=test.needs_machine is None)))
+            held = has.enter_context((yield from test.lane(index, whole=test.needs_machine is None)))
             started_s = time.monotonic()
             pair = yield from self._open(index, self._server())
             has.enter_context(test.having(pair.driver))
@@ -225,7 +225,7 @@ class _Pairs:
         with warm.has, if_broken_off(times.give_back, warm.share_s):
             if test.needs_machine and not held.is_whole:
                 held.release()
-                held = warm.has.enter_context((yield test.lane(warm.number)))
+                held = warm.has.enter_context((yield from test.lane(warm.number)))
             cpu = held.cpu if warm.is_single else None
             order = wire.TakePair(cpu, warm.share_s, times.enough_error, self._reads)
             taken = yield from test.ask(pair.driver, order, warm.share_s + test.patience_s)

@@ -10,8 +10,9 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
@@ -36,15 +37,25 @@ class Endpoint(Protocol):
         """End the process, which has not answered within ``limit_s``, and return the error."""
 
 
-class Reply(NamedTuple):
+class Request(Generic[T]):
+    """What a job yields; ``yield from`` it has the type of what the job is resumed with."""
+
+    def __iter__(self) -> Steps[T]:
+        value: T = yield self
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Reply(Request[Any]):
     """Wait for the reply of a process, for ``limit_s`` at most; resumed with it, or with its error."""
 
     process: Endpoint
     limit_s: float
 
 
-class Lane(NamedTuple):
-    """Wait for a lane, or for the ``whole`` machine; resumed with :class:`Held`.
+@dataclass(frozen=True, eq=False)
+class Lane(Request["Held"]):
+    """Wait for a lane, or for the ``whole`` machine.
 
     ``test`` and ``pair`` are its place in the run.
     """
@@ -54,20 +65,21 @@ class Lane(NamedTuple):
     whole: bool = False
 
 
-class Spawn(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Spawn(Request["Job[T]"], Generic[T]):
     """Begin another job; resumed with it at once."""
 
-    steps: Steps[Any]
+    steps: Steps[T]
 
 
-class AnyOf(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class AnyOf(Request["list[Job[Any]]"]):
     """Wait until one of ``jobs`` is done; resumed with those that are."""
 
     jobs: Sequence[Job[Any]]
 
 
-Request: TypeAlias = Reply | Lane | Spawn | AnyOf
-Steps: TypeAlias = Generator[Request, Any, T]
+Steps: TypeAlias = Generator[Request[Any], Any, T]
 """A job's way: it yields requests, and returns its result."""
 
 
@@ -87,7 +99,7 @@ class Job(Generic[T]):
     def __init__(self, steps: Steps[T], lanes: Lanes) -> None:
         self.steps = steps
         self._lanes = lanes
-        self.wants: Request | None = None
+        self.wants: Request[Any] | None = None
         self.is_done = False
         self.due_s = self.silent_s = 0.0
         self._result: T | None = None

@@ -188,7 +188,7 @@ class OpenTest:
         """
         if self._held:
             return (yield from steps)
-        held: Held = yield self.lane()
+        held = yield from self.lane()
         with held:
             if held.cpu is not None:
                 yield from self.ask(driver, wire.MoveAll(held.cpu))
@@ -280,7 +280,7 @@ class OpenTest:
             self._give_back(driver)
 
     def having(self, driver: Driver) -> AbstractContextManager[None]:
-        """Return the context in which the test has a driver: broken off, it lets it go, unless that is the reporter."""
+        """Return a context that lets a driver go where it is broken off, unless the driver reports the test."""
         return if_broken_off(lambda: None if driver is self.reporter else self.let_go(driver))
 
     def _give_back(self, driver: Driver) -> None:
