@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from example import Example
-from test_workflows import installs
 from wording import Wording
+from workflow_files import installs
 
 from pytest_rlperf.cli import init, main
 from pytest_rlperf.cli.first_tests.trial import Trial

@@ -385,6 +385,7 @@ def test_observers_that_cannot_be_forked_begin_the_test_anew(observed: Observed)
                 rlperf(lambda: sum(range(SIZE)))
             """,
             id="module",
+            marks=pytest.mark.slow,
         ),
     ],
 )

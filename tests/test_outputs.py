@@ -242,7 +242,9 @@ def test_the_schema_is_as_it_is_generated() -> None:
             assert part["description"], f"{name}.{field}"
 
 
-@pytest.mark.parametrize("links", [[""], ["d/rlperf/latest.json", "v/rlperf/seconds"]])
+@pytest.mark.parametrize(
+    "links", [[""], pytest.param(["d/rlperf/latest.json", "v/rlperf/seconds"], marks=pytest.mark.slow)]
+)
 def test_nothing_is_kept_through_a_link_in_the_tree(tmp_path: Path, links: list[str]) -> None:
     """Links that somebody has committed, at pytest's cache or in it, lead no file of a run out of the tree."""
     example = Example(tmp_path, {"test_it.py": "def test_it(rlperf): rlperf(lambda: sum(range(100)))\n"})

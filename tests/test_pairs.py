@@ -409,7 +409,9 @@ def test_setting_up_is_not_counted() -> None:
     assert slow.heads[0].limits_s == [WARM_UP_MOST_S]
 
 
-@pytest.mark.parametrize("call_s", [1e-6, 0.01, 0.2, 0.9, 3.0, 4.0, 7.0, 9.9, 20.0])
+@pytest.mark.parametrize(
+    "call_s", [pytest.param(1e-6, marks=pytest.mark.slow), 0.01, 0.2, 0.9, 3.0, 4.0, 7.0, 9.9, 20.0]
+)
 @pytest.mark.parametrize("max_time_s", [2.0, 10.0, 60.0])
 def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s: float) -> None:
     """No test takes more than its time and what one block, begun in time, takes."""

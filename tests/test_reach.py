@@ -51,7 +51,7 @@ TESTS = """
     def test_sample(rlperf):
         rlperf(Buffer().sample)
 """
-QUICK = ("--rlperf-against=HEAD", "--rlperf-pairs=2..3", "--rlperf-max-time=2", "--rlperf-findings=growth=off")
+QUICK = ("--rlperf-against=HEAD", "--rlperf-pairs=2..3", "--rlperf-max-time=1", "--rlperf-findings=growth=off")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_pat
     example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": tests})
     example.commit()
     example.write({"lib.py": LIB.format(sample="1", save="2")})
-    run = example.pytest(*QUICK, "-v", code=FAILED)
+    run = example.pytest(*QUICK, "-v", "--rlperf-max-time=0.1", code=FAILED)
     names = ("exits", "crashes", "closes")
     assert [run.statuses[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "SAME"], run.text
     assert [run.outcomes[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "PASSED"]
@@ -173,6 +173,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     assert len(run.notes("something may run a changed function unseen")) == 1
 
 
+@pytest.mark.slow  # test_sides_cases: test_what_git_ignores_is_there_on_both_sides
 def test_reach_off_measures_all(tmp_path: Path) -> None:
     """By the command line or, as here, by the settings; a comment is a difference then."""
     example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": TESTS})

@@ -101,7 +101,10 @@ def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
     assert "TMPDIR" in run.text
 
 
-@pytest.mark.parametrize("name", ["a:b", "a[b]", "a$HOME", "a\udcff"])
+@pytest.mark.parametrize(
+    "name",
+    ["a:b", pytest.param("a[b]", marks=pytest.mark.slow), pytest.param("a$HOME", marks=pytest.mark.slow), "a\udcff"],
+)
 def test_a_place_for_temporary_files_that_does_not_work_is_a_usage_error(
     tmp_path: Path, name: str, wording: Wording
 ) -> None:
@@ -170,7 +173,7 @@ def test_a_guardian_that_is_stopped_does_not_hold_up_the_run(tmp_path: Path) -> 
     assert not list((tmp_path / "tmp").iterdir())
 
 
-@pytest.mark.parametrize("workers", ["auto", "fresh"])
+@pytest.mark.parametrize("workers", ["auto", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) -> None:
     """As at the end of an interpreter; and while a run goes on, its tests do not each leave one more."""
     tests = """
@@ -261,7 +264,7 @@ def begun_copy(connection: Connection) -> int:
     return pid
 
 
-@pytest.mark.parametrize("workers", ["auto", "fresh"])
+@pytest.mark.parametrize("workers", ["auto", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_a_process_that_tests_name_is_not_signalled(tmp_path: Path, workers: str) -> None:
     """A test module that has another number returned for its process does not get that one killed."""
     stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
@@ -281,7 +284,7 @@ REPLACED = (
 )
 
 
-@pytest.mark.parametrize("workers", ["auto", "fresh"])
+@pytest.mark.parametrize("workers", ["auto", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_what_test_modules_replace_is_not_what_a_run_uses(tmp_path: Path, workers: str) -> None:
     """Functions of the standard library that raise from the collection on, and sockets' default time limit."""
     tests = f"""
@@ -504,7 +507,7 @@ def test_much_output_is_an_error(tmp_path: Path, wording: Wording) -> None:
     assert len(run.out) < 100_000
 
 
-@pytest.mark.parametrize("flags", ["LOCK_EX", "LOCK_EX | fcntl.LOCK_NB"])
+@pytest.mark.parametrize("flags", ["LOCK_EX", pytest.param("LOCK_EX | fcntl.LOCK_NB", marks=pytest.mark.slow)])
 def test_a_process_that_waits_for_a_lock_is_shown_where_it_waits(tmp_path: Path, flags: str) -> None:
     """The run has taken it, so that no process that imports the tests for itself gets it, waiting or asking again."""
     tests = f"""
@@ -521,7 +524,7 @@ def test_a_process_that_waits_for_a_lock_is_shown_where_it_waits(tmp_path: Path,
         def test_it(rlperf):
             rlperf(lambda: sum(range(1000)))
     """
-    run = measure(tmp_path, tests, "--rlperf-setup-time=2", code=FAILED)
+    run = measure(tmp_path, tests, "--rlperf-setup-time=4", code=FAILED)
     frames = re.findall(r'(?m)^E? *File "(.*)", line \d+ in <module>$', run.error("test_it"))
     assert frames[0] == str(tmp_path / "project" / "test_it.py")
 

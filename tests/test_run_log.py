@@ -174,11 +174,10 @@ def test_each_test_has_one_line_however_it_ends(tmp_path: Path) -> None:
     ("arguments", "plugins", "plans", "told"),
     [
         ((), (), 1, 1),
-        (("-s",), (), 1, 1),
         (("-v",), (), 1, 0),
         (("-q",), (), 1, 0),
         (("-qq",), (), 0, 0),
-        (("--color=yes",), (), 1, 1),
+        (("-s", "--color=yes"), (), 1, 1),
         ((), ("no:terminal",), 0, 0),
     ],
     ids=str,

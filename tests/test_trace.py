@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from example import USAGE, Example
-from test_device_slices import KERNEL_S, Bench
+from slice_bench import KERNEL_S, Bench
 
 from pytest_rlperf.devices import driving
 from pytest_rlperf.model.measured import Harvest

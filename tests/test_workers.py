@@ -130,7 +130,14 @@ def test_processes_are_forked_where_warnings_are_errors(tmp_path: Path) -> None:
     assert "new interpreter" not in run.out, run.out
 
 
-@pytest.mark.parametrize("options", ["--rlperf", "--rlperf-against=HEAD", "--rlperf -o rlperf_workers=fresh"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("--rlperf", marks=pytest.mark.slow),
+        "--rlperf-against=HEAD",
+        pytest.param("--rlperf -o rlperf_workers=fresh", marks=pytest.mark.slow),
+    ],
+)
 def test_no_warning_is_ours(tmp_path: Path, options: str) -> None:
     """Where every warning is an error, none of the run's processes has one to print: all files are closed."""
     example = project(tmp_path, "import work\n\ndef test_it(rlperf): rlperf(work.work)\n")
@@ -142,6 +149,7 @@ def test_no_warning_is_ours(tmp_path: Path, options: str) -> None:
     assert "Exception ignored" not in run.text
 
 
+@pytest.mark.slow  # test_live_comparison: test_a_test_that_sets_variables_of_libraries_is_doubtful
 def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: Path) -> None:
     """One note names the variable and all tests that set it; sound and logs change nothing that is measured."""
     tests = """
@@ -206,7 +214,10 @@ def test_other_tests_are_measured_after_a_death(deaths: Run) -> None:
 
 @pytest.mark.parametrize(
     ("workers", "statuses"),
-    [("fresh", {"test_one": "ERROR", "test_two": "NEW"}), ("auto", {"test_one": "NEW", "test_two": "NEW"})],
+    [
+        pytest.param("fresh", {"test_one": "ERROR", "test_two": "NEW"}, marks=pytest.mark.slow),
+        ("auto", {"test_one": "NEW", "test_two": "NEW"}),
+    ],
 )
 def test_death_at_the_start(tmp_path: Path, workers: str, statuses: dict[str, str], wording: Wording) -> None:
     """A new interpreter that dies before it has collected costs the test that waited for it; a copy costs none."""
@@ -388,7 +399,7 @@ FORKS = """
 """
 
 
-@pytest.mark.parametrize("workers", ["auto", "fresh"])
+@pytest.mark.parametrize("workers", ["auto", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_what_a_test_forks_has_no_handler_of_the_runs(tmp_path: Path, workers: str) -> None:
     """A signal ends it as it does without this plugin, so that a pool's `terminate()` returns."""
     example = Example(tmp_path, {"test_it.py": FORKS})
