@@ -411,7 +411,9 @@ def _overrides(start: wire.Start) -> dict[str, Any]:
         "lf": False,
         "log_file": os.devnull,
         "maxfail": 0,
-        "no_header": True,  # which nobody sees, and for which pytest reads the metadata of every plugin
+        # Nobody sees these, and pytest and its plugins read and import a lot for them.
+        "no_header": True,
+        "no_summary": True,
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
