@@ -13,7 +13,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run import measure
-from pytest_rlperf.run.endpoints import Driver
+from pytest_rlperf.run.endpoints import PairDriver
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.sides import prepare
@@ -35,9 +35,9 @@ def exchange_trees(patch: pytest.MonkeyPatch) -> None:
 def shorten_pairs(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have pairs take slices for so long, beside the time in which they warm up."""
     ask = OpenTest.ask
-    warm_s: dict[Driver, float] = {}
+    warm_s: dict[PairDriver, float] = {}
 
-    def asked(test: OpenTest, driver: Driver, order: wire.Order[Any], limit_s: float | None = None) -> Steps[Any]:
+    def asked(test: OpenTest, driver: PairDriver, order: wire.Order[Any], limit_s: float | None = None) -> Steps[Any]:
         if isinstance(order, wire.TakePair):
             order = msgspec.structs.replace(order, share_s=min(order.share_s, warm_s[driver] + seconds))
         answer = yield from ask(test, driver, order, limit_s)

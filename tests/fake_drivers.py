@@ -22,7 +22,7 @@ from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.run import drivers as module
 from pytest_rlperf.run.drivers import Processes
-from pytest_rlperf.run.endpoints import Driver, Endpoint, PreloadServer
+from pytest_rlperf.run.endpoints import Endpoint, PairDriver, PreloadServer
 from pytest_rlperf.run.schedule import AnyOf, Job, Lanes, Schedule, Spawn, Steps
 from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.spawn.guardian import Guardian
@@ -89,7 +89,7 @@ class FakeGuardian(Guardian):
         self.lost_at: type[wire.Message] | None = None
 
 
-class FakeDriver(Driver):
+class FakeDriver(PairDriver):
     """A driver that has the ``orders`` that it was given; it is told to end, or is lost, by ``die``."""
 
     def __init__(
@@ -169,7 +169,7 @@ class FakeServer(PreloadServer):
 
 def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = True) -> tuple[Processes, FakeGuardian]:
     """Have a run's drivers and preload servers be fakes; return its processes and what knows them."""
-    patch.setattr(module, "Driver", FakeDriver)
+    patch.setattr(module, "PairDriver", FakeDriver)
     patch.setattr(module, "PreloadServer", FakeServer)
     patch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])
     guardian = FakeGuardian(scratch)

@@ -277,17 +277,19 @@ def test_phases_that_agree_by_chance_are_not_named() -> None:
     assert lines(replace(live_of([[]] * 3), pairs=tuple(map(pair, range(3))))) == []
 
 
-def point(size: float, ratio: float, peak: int) -> scale.Point:
+def point(size: float, ratio: float, peak: int) -> scale.ScalePoint:
     """Return a test at a size whose time on head is ``ratio`` times base's, and whose memory on head is ``peak``."""
     ratios = [math.log(ratio) + noise for noise in (-0.01, 0.0, 0.01)]
-    return scale.Point(size, ratios, 1e-3, {"tensor_peak_bytes": 1000}, {"tensor_peak_bytes": peak})
+    return scale.ScalePoint(size, ratios, 1e-3, {"tensor_peak_bytes": 1000}, {"tensor_peak_bytes": peak})
 
 
 def test_a_scan_is_linear_beside_work_that_does_not_grow() -> None:
     """The law is that of what head adds, whatever share of a call it is; counts of both sides have it, too."""
     for constant in (1e-4, 1e-3, 1e-2):
         points = [
-            scale.Point(size, [math.log(1 + 1e-8 * size / constant)] * 3, constant, {"ops": 500}, {"ops": 500 + size})
+            scale.ScalePoint(
+                size, [math.log(1 + 1e-8 * size / constant)] * 3, constant, {"ops": 500}, {"ops": 500 + size}
+            )
             for size in (1_000, 100_000, 1_000_000)
         ]
         found = scale.find(points, Policy())
@@ -300,7 +302,7 @@ def test_a_scan_is_linear_beside_work_that_does_not_grow() -> None:
     assert "what is added ∝ size^2.0; ops" in finding_line(found.line)
 
 
-def replace_ratio(point: scale.Point, ratio: float) -> scale.Point:
+def replace_ratio(point: scale.ScalePoint, ratio: float) -> scale.ScalePoint:
     """Return a test with the time of head at ``ratio`` times base's."""
     return point._replace(log_ratios=[math.log(ratio)] * 3)
 
@@ -332,7 +334,7 @@ def test_large_counts_are_written_without_exponents() -> None:
         ([point(1e5, 1.0, 1000), point(2e5, 1.0, 1000), point(2.1e5, 2.0, 1000)], None),  # sizes too near each other
     ],
 )  # fmt: skip
-def test_a_law_grows_faster(points: list[scale.Point], expected: str | None) -> None:
+def test_a_law_grows_faster(points: list[scale.ScalePoint], expected: str | None) -> None:
     """A larger exponent of time or of an exact count, by the two largest of three sizes or more, is found."""
     found = scale.find(points, Policy())
     assert (finding_line(found.line).partition(": ")[2] if found else None) == expected

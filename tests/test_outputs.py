@@ -20,7 +20,7 @@ from wording import Wording
 
 from pytest_rlperf.cli.command import Exit, UsageError, parse
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, SlowdownTrial, Status
 from pytest_rlperf.model.measured import CounterChange
 from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
 from pytest_rlperf.model.stored import Provenance
@@ -225,7 +225,7 @@ def test_documents_with_all_there_is_are_as_the_schema_says(wording: Wording) ->
     sample = Path(__file__).with_name("samples") / "run_of_every_status.json"
     assert faults(json.loads(sample.read_bytes())) == []
     one = slower()
-    check = Selfcheck(one.result, (Trial(0.05, one.verdict, (), 3.0),))
+    check = Selfcheck(one.result, (SlowdownTrial(0.05, one.verdict, (), 3.0),))
     document = json.loads(written(selfcheck_document(HERE, {"a": check}, Fitness(0.03, False, 1))))
     assert faults(document) == []
     assert faults({**document, "schema": 2, "more": 1}) == wording

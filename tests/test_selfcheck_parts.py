@@ -19,7 +19,7 @@ from wording import Wording
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.live import judge_fitness
-from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial
+from pytest_rlperf.model.judged import Fitness, Selfcheck, SlowdownTrial, Status
 from pytest_rlperf.model.measured import SliceKind, Workload
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.report.run_json import selfcheck_document, written
@@ -159,12 +159,12 @@ def test_a_lost_pair_of_a_self_check_is_replaced(tmp_path: Path, monkeypatch: py
     assert sum(not driver.alive for driver in trials.known.drivers) == 1
 
 
-def trial(share: float, status: Status, ratio: float | None = None) -> Trial:
+def trial(share: float, status: Status, ratio: float | None = None) -> SlowdownTrial:
     found = builders.verdict(status, 1 + share if ratio is None else ratio, code="live", smallest_seen=0.03)
-    return Trial(share, found, (builders.pair(share),) * 3, 5.0)
+    return SlowdownTrial(share, found, (builders.pair(share),) * 3, 5.0)
 
 
-def check(*trials: Trial, name: str = "test_step") -> Selfcheck:
+def check(*trials: SlowdownTrial, name: str = "test_step") -> Selfcheck:
     return Selfcheck(builders.result(f"tests/test_env.py::{name}"), trials)
 
 

@@ -106,7 +106,7 @@ class Machine:
         self.lanes.fit(1, min(history.room, history.lanes) - 1)
         self.clock = builders.Seconds()
         self.processes, self.known = fake_processes(scratch, patch)
-        patch.setattr("pytest_rlperf.run.drivers.Driver", SimulatedDriver)
+        patch.setattr("pytest_rlperf.run.drivers.PairDriver", SimulatedDriver)
         patch.setattr(FakeGuardian, "new_directory", lambda guardian: scratch)
         patch.setattr(schedule, "_REFRESH_S", 0.0)
         patch.setattr(pairs, "judge_records", self._judge)

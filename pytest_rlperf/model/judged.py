@@ -286,7 +286,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """The tests of a merged run that one shard measured, and its machine."""
 
     machine: Machine
@@ -297,7 +297,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SlowdownTrial:
     """One known slowdown of today's code against itself, 0.05 being 5 % and 0.0 none, with its verdict."""
 
     slowdown: float
@@ -321,7 +321,7 @@ class Selfcheck:
     """One test's trials, by rising slowdown."""
 
     result: Result
-    trials: tuple[Trial, ...]
+    trials: tuple[SlowdownTrial, ...]
 
     @property
     def smallest_found(self) -> float | None:
@@ -351,6 +351,6 @@ class Fitness:
         """The slowdown from which on a fit machine finds every one, 0.05 being 5 %."""
         return _SURELY * self.tolerance
 
-    def is_large(self, trial: Trial) -> bool:
+    def is_large(self, trial: SlowdownTrial) -> bool:
         """Whether a trial is one of those that a fit machine finds."""
         return trial.slowdown >= self.found_from - 1e-9

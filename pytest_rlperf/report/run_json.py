@@ -14,7 +14,7 @@ import msgspec
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import shown, shown_lines
 from pytest_rlperf.model.facts import Fact, InWords
-from pytest_rlperf.model.judged import Fitness, Outcome, Part, Selfcheck, Shard, Verdict
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Shard, ShardPart, Verdict
 from pytest_rlperf.model.notes import Untested
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.reasons import FullReason, Reason
@@ -139,7 +139,7 @@ class RunFile:
     strict: bool = False
     against: str | None = None
     shard: Shard | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ShardPart, ...] = ()
     changed: int = 0
     untested: tuple[ChangedPart, ...] = ()
     tolerances: dict[str, float] = field(default_factory=dict)
@@ -295,7 +295,7 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
         unmeasured=tuple(sorted(unmeasured)),
         strict=run.strict,
         against=run.against,
-        parts=tuple(Part(run.machine, tuple(run.tests)) for run in ordered),
+        parts=tuple(ShardPart(run.machine, tuple(run.tests)) for run in ordered),
         changed=changed,
         untested=untested,
         tolerances={key: tolerance for run in ordered for key, tolerance in run.tolerances.items()},

@@ -16,7 +16,7 @@ from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
-from pytest_rlperf.run.conclusion import essence
+from pytest_rlperf.run.conclusion import error_line
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.lanes import make_lanes
@@ -189,4 +189,4 @@ class ProbeLoop(TestLoop):
         """Report nothing."""
 
     def _report(self, test: OpenTest, reports: ReportForwarder | None) -> None:
-        self._reasons[test.key] = essence("" if test.failed is None else test.failed.text)
+        self._reasons[test.key] = error_line("" if test.failed is None else test.failed.text)

@@ -23,9 +23,9 @@ from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.reach.reads import check_loaded
 from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver, RetryFreshError
+from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError
 from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
-from pytest_rlperf.run.results import at_pace, contributions_of, make_result
+from pytest_rlperf.run.results import contributions_of, make_result, scaled_to_judged_time
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
@@ -51,7 +51,7 @@ class LiveComparison:
         self._test = test
         self._drivers = drivers.of(fresh=test.fresh)
         self._counting = CountingPairs(test.settings)
-        self._used: list[Driver] = []
+        self._used: list[PairDriver] = []
         self._outputs: dict[int, Seeded] = {}
         self._loaded: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})  # of the first pair
 
@@ -93,7 +93,7 @@ class LiveComparison:
         has_counts = all(each is not None and each.workers > 1 for each in self._counting.learned())
         return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
-    def _checked(self, driver: Driver) -> Steps[list[wire.Checked]]:
+    def _checked(self, driver: PairDriver) -> Steps[list[wire.Checked]]:
         """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
         checked = yield from self._test.ask(driver, wire.CheckAll())
         self._drivers.learn(*checked)
@@ -111,7 +111,7 @@ class LiveComparison:
         check_loaded(self._drivers.sides, base, head, driver.collected[-1].loaded)
         return checked
 
-    def _import_s(self, driver: Driver) -> tuple[float, float]:
+    def _import_s(self, driver: PairDriver) -> tuple[float, float]:
         """Return what importing the tests took; zeros for later tests of a run, for which it is the same."""
         base, head = driver.collected
         return (0.0, 0.0) if self._test.order else (base.import_s, head.import_s)
@@ -131,7 +131,7 @@ class LiveComparison:
         test, sides, measured = self._test, self._drivers.sides, taken.measured
         assert test.called is not None
         base, result = (
-            replace(at_pace(make_result(test.key, test.called, side)), counting=counting)
+            replace(scaled_to_judged_time(make_result(test.key, test.called, side)), counting=counting)
             for side, counting in zip((measured.base, measured.head), self._counting.learned(), strict=True)
         )
         parts = contributions_of(measured, base, taken.verdict)
@@ -149,7 +149,7 @@ class LiveComparison:
         )
         return result, live
 
-    def _with_growth(self, live: Live, first: Driver) -> Steps[Live]:
+    def _with_growth(self, live: Live, first: PairDriver) -> Steps[Live]:
         """Return the comparison with more calls of the first pair, where those so far only hint at growth.
 
         Where something grows, one of head's processes shows which lines allocate what it keeps.

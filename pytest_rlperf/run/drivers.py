@@ -17,7 +17,7 @@ from pytest_rlperf.observe.observer import belongs_to
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
-from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, StoppedError, ask
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Endpoint, PairDriver, PreloadServer, StoppedError, ask
 from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
@@ -76,14 +76,14 @@ class Processes:
     def start_closing(self, limit_s: float) -> None:
         """Begin to end every process: what tests have left to tear down has ``limit_s`` for that."""
         for driver in self._alive():
-            if isinstance(driver, Driver):
+            if isinstance(driver, PairDriver):
                 driver.start_ending(limit_s)
         self._closing_s = limit_s
 
     def close(self) -> bool:
         """End every process, and what else they have started, and remove their files; False where no guardian did."""
         for each in self._alive():
-            each.end(self._closing_s + FORCE_S if isinstance(each, Driver) else 0)
+            each.end(self._closing_s + FORCE_S if isinstance(each, PairDriver) else 0)
         return self.guardian.close()
 
     def _alive(self) -> list[Endpoint]:
@@ -119,9 +119,9 @@ class Drivers:
         self._processes = processes
         self._names = names  # of base's workers, where there are any, and of head's
         self._has_base = len(names) > 1
-        self._drivers: list[Driver] = []
+        self._drivers: list[PairDriver] = []
         self._servers: list[PreloadServer] = []
-        self._leases: list[Job[Driver]] = []  # of drivers that observe
+        self._leases: list[Job[PairDriver]] = []  # of drivers that observe
         self._loading: dict[int, Job[PreloadServer]] = {}
         self._modules: list[str] | None = None
         # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
@@ -180,13 +180,13 @@ class Drivers:
 
     def lease(
         self,
-        avoid: Collection[Driver] = (),
+        avoid: Collection[PairDriver] = (),
         *,
         server: int = 0,
         width: int = 0,
         observes: bool = False,
         new: bool = False,
-    ) -> Steps[Driver]:
+    ) -> Steps[PairDriver]:
         """Return a driver for one test that has collected, until it is given back: none of ``avoid``.
 
         It is of the preload server of that number, and has ``width`` templates of one side. Its templates have imported
@@ -201,7 +201,7 @@ class Drivers:
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
 
-    def lease_observers(self) -> Steps[Driver]:
+    def lease_observers(self) -> Steps[PairDriver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
         job = yield from Spawn(self.lease(observes=True))
         self._leases.append(job)
@@ -210,7 +210,7 @@ class Drivers:
                 yield from AnyOf(under_way)
         return job.outcome()
 
-    def _drop(self, job: Job[Driver]) -> None:
+    def _drop(self, job: Job[PairDriver]) -> None:
         """Break off a lease; give back what it has got."""
         if not job.is_done:
             job.close()
@@ -224,7 +224,7 @@ class Drivers:
             wanted = (name for name in each.imported if not belongs_to(name, (*NEVER, *self._differing)))
             known.update(dict.fromkeys(name for name in wanted if name not in self._left_out))
 
-    def _has_imported(self, driver: Driver) -> Steps[bool]:
+    def _has_imported(self, driver: PairDriver) -> Steps[bool]:
         """Have a driver's templates import what workers did; False where it is of no use after that."""
         sides = self._imported if driver.has_base else self._imported[-1:] * driver.width
         more = [
@@ -247,7 +247,7 @@ class Drivers:
         driver.give_back()
         return False
 
-    def _free(self, avoid: Collection[Driver], *, server: int, width: int, observes: bool) -> Driver | None:
+    def _free(self, avoid: Collection[PairDriver], *, server: int, width: int, observes: bool) -> PairDriver | None:
         """Return the driver of the lowest number that is as wanted and that no test has, which has it from now on."""
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
             is_wanted = driver.observes == observes and driver.width >= width
@@ -270,7 +270,7 @@ class Drivers:
 
     # ------------------------------------------------------------------ starting one
 
-    def _started(self, server: int, width: int, *, observes: bool) -> Steps[Driver]:
+    def _started(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver]:
         """Start a driver; new interpreters where copies of a preload server cannot be had."""
         if not self.fresh:
             driver = yield from self._forked(server, width, observes=observes)
@@ -280,7 +280,7 @@ class Drivers:
         yield from self._collect(driver)
         return driver
 
-    def _collect(self, driver: Driver) -> Steps[None]:
+    def _collect(self, driver: PairDriver) -> Steps[None]:
         """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
         with if_broken_off(driver.give_back):
             try:
@@ -298,7 +298,7 @@ class Drivers:
         }
         return next(number for number in itertools.count() if number not in used)
 
-    def _forked(self, server: int, width: int, *, observes: bool) -> Steps[Driver | None]:
+    def _forked(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver | None]:
         """Return a driver forked from a server, None where copies of it cannot work as new processes do."""
         driver = None
         try:
@@ -319,7 +319,7 @@ class Drivers:
             driver.give_back()
         return None if self.fresh else driver
 
-    def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> Driver:
+    def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> PairDriver:
         """Return a driver whose templates have yet to collect."""
         preloaded = None if found is None else server
         number = self._next_number(preloaded, observes=observes)
@@ -354,7 +354,7 @@ class Drivers:
             alike=not self._apart,
         )
         connection = None if found is None else found.fork(settings)
-        driver = Driver(settings, self._processes.guardian, number, connection, preloaded)
+        driver = PairDriver(settings, self._processes.guardian, number, connection, preloaded)
         self._drivers.append(driver)
         return driver
 

@@ -145,7 +145,7 @@ class PreloadServer(Endpoint):
         return here
 
 
-class Driver(Endpoint):
+class PairDriver(Endpoint):
     """A process that has the workers of one test at a time take turns; ``preloaded`` is the server that it is of."""
 
     def __init__(
@@ -272,7 +272,7 @@ class Answered(Generic[T]):
     value: T
 
 
-def ask(driver: Driver, order: wire.Order[T], limit_s: float = 0.0) -> Steps[T]:
+def ask(driver: PairDriver, order: wire.Order[T], limit_s: float = 0.0) -> Steps[T]:
     """Give an order that a driver may take about ``limit_s`` for, and return the answer; StoppedError without any."""
     driver.give(order)
     answered: Answered[T] = yield from Reply(driver, limit_s + PATIENCE_S)

@@ -32,7 +32,7 @@ from pytest_rlperf.report.table import shortened
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen
 from pytest_rlperf.report.wording import note_lines, seen_from_here, tests_text
-from pytest_rlperf.run.conclusion import error_of, essence, failure_of
+from pytest_rlperf.run.conclusion import error_line, error_of, failure_of
 from pytest_rlperf.run.end_of_run import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import make_lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop
@@ -275,7 +275,7 @@ class MeasuredRun:
         known = outcomes.tests.get(key)
         if known is None or failure_of(known, self._run) is None:
             crash = getattr(report.longrepr, "reprcrash", None)
-            error = essence(report.longreprtext if crash is None else crash.message)
+            error = error_line(report.longreprtext if crash is None else crash.message)
             outcomes.add(error_of(key, reasons.TestFailed(str(report.when), error), report.duration, known))
 
     @pytest.hookimpl(tryfirst=True)

@@ -20,10 +20,10 @@ from pytest_rlperf.reach.reads import ElsewhereError, MisreadError, NothingLoade
 from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.compare import LiveComparison
-from pytest_rlperf.run.conclusion import Measured, conclude, essence, failure_of
+from pytest_rlperf.run.conclusion import Measured, conclude, error_line, failure_of
 from pytest_rlperf.run.counting import count_order, learn
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import BrokenError, Driver, RetryFreshError, StoppedError
+from pytest_rlperf.run.endpoints import BrokenError, PairDriver, RetryFreshError, StoppedError
 from pytest_rlperf.run.observation import observe
 from pytest_rlperf.run.results import SideMeasurement, make_result
 from pytest_rlperf.run.schedule import Steps
@@ -142,7 +142,7 @@ class Measurement:
                 if not stopped.is_due_to_base or (is_named and done is None):
                     raise
                 unpaired = _not_on_base(label, done) if is_named and done is not None else None
-                obstacle = f"on {label}: {essence(str(stopped))}"
+                obstacle = f"on {label}: {error_line(str(stopped))}"
         result = yield from self._by_itself(test)
         unsettled = None if commit is None else reasons.NotSettledLive(reasons.NoCode.NOT_RUNNING, obstacle)
         return Measured(result, Evidence(result, unpaired=unpaired, unsettled=unsettled), commit)
@@ -225,7 +225,7 @@ class Measurement:
         result = make_result(test.key, called, SideMeasurement.alone(alone))
         return replace(result, counting=learn(alone.tallies), start=Start.FORKED if driver.forks else Start.FRESH)
 
-    def _open_solo(self, test: OpenTest, width: int) -> Steps[tuple[Driver, wire.Called]]:
+    def _open_solo(self, test: OpenTest, width: int) -> Steps[tuple[PairDriver, wire.Called]]:
         """Return a driver of head's, with the test at its call in so many workers, and what it has called there."""
         driver = yield from self.solo.of(fresh=test.fresh).lease(width=width)
         called = yield from test.open(driver, [SEED + number // 2 for number in range(width)])
@@ -243,7 +243,7 @@ class Measurement:
         except SideError as error:
             return None, str(error)
         except StoppedError as lost:
-            return None, essence(str(lost))
+            return None, error_line(str(lost))
         return drivers, ""
 
     def _own_files(self, test: OpenTest) -> Steps[dict[str, str]]:
@@ -275,7 +275,7 @@ def _first_edited(before: Mapping[str, str]) -> str:
 
 
 def _not_on_base(base_label: str, done: wire.Done) -> reasons.NotOnBase:
-    error = essence(done.text) if done.text.strip() else ""
+    error = error_line(done.text) if done.text.strip() else ""
     lacks = not_installed(done.text)
     return reasons.NotOnBase(base_label, done.outcome, error, is_new=done.name_missing and not lacks, lacks=lacks)
 
@@ -322,9 +322,9 @@ def _doubt_of(error: Exception) -> str:
     """Return why new interpreters are to measure a test again; empty where they need not."""
     if isinstance(error, StoppedError):
         failing = "" if error.stop.done is None else "in a forked process it failed: "
-        return f"{failing}{essence(str(error))}" if error.stop.is_doubtful else ""
+        return f"{failing}{error_line(str(error))}" if error.stop.is_doubtful else ""
     is_doubtful = isinstance(error, RetryFreshError | SideError) and not isinstance(error, ElsewhereError)
-    return essence(str(error)) if is_doubtful else ""
+    return error_line(str(error)) if is_doubtful else ""
 
 
 def _failure_text(error: Exception, reporter: str) -> str:

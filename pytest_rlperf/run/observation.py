@@ -8,7 +8,7 @@ from pytest_rlperf.model.reach import Footprint, Kind
 from pytest_rlperf.reach.reads import Reads, check_loaded, compare_reads
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver, RetryFreshError, StoppedError
+from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError, StoppedError
 from pytest_rlperf.run.schedule import Lane, Steps, if_broken_off
 from pytest_rlperf.run.test import OTHER_SEED, SEED, Observation, OpenTest, UnpairedError
 
@@ -46,7 +46,7 @@ def _observed_in(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observat
         return (yield from _observed(test, drivers, driver))
 
 
-def _observed(test: OpenTest, drivers: Drivers, driver: Driver) -> Steps[Observation]:
+def _observed(test: OpenTest, drivers: Drivers, driver: PairDriver) -> Steps[Observation]:
     looks, found = _Looks(test, drivers, driver), None
     with if_broken_off(_let_go, test, driver):
         for number in range(ROUNDS):
@@ -66,7 +66,7 @@ def _observed(test: OpenTest, drivers: Drivers, driver: Driver) -> Steps[Observa
 class _Looks:
     """The rounds of one test's observers, and all that they have shown."""
 
-    def __init__(self, test: OpenTest, drivers: Drivers, driver: Driver) -> None:
+    def __init__(self, test: OpenTest, drivers: Drivers, driver: PairDriver) -> None:
         self.reports: list[wire.Reported | wire.Warned] = []
         self.is_uneven = False
         self._test, self._drivers, self._driver = test, drivers, driver
@@ -158,7 +158,7 @@ class _Looks:
         return reasons.Unreached(sides.base.label, len(self._drivers.change.functions)) if spares else None
 
 
-def _leave(test: OpenTest, driver: Driver) -> Steps[None]:
+def _leave(test: OpenTest, driver: PairDriver) -> Steps[None]:
     """Let the observers leave the test, which another process is to report."""
     try:
         yield from test.leave(driver)
@@ -167,6 +167,6 @@ def _leave(test: OpenTest, driver: Driver) -> Steps[None]:
     test.forget_reporter()
 
 
-def _let_go(test: OpenTest, driver: Driver) -> None:
+def _let_go(test: OpenTest, driver: PairDriver) -> None:
     test.let_go(driver)
     test.forget_reporter()

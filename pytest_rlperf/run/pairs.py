@@ -24,7 +24,7 @@ from pytest_rlperf.model.live import PairRecord, RareCalls, log_ratios
 from pytest_rlperf.model.measured import Rounds, Shape
 from pytest_rlperf.model.phases import Block
 from pytest_rlperf.model.stored import PairSpread
-from pytest_rlperf.run.endpoints import Driver, DriverLostError
+from pytest_rlperf.run.endpoints import DriverLostError, PairDriver
 from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.run.schedule import AnyOf, Held, Job, Spawn, Steps, if_broken_off
 from pytest_rlperf.run.test import OpenTest
@@ -44,7 +44,7 @@ class OpenPair(NamedTuple):
     now.
     """
 
-    driver: Driver
+    driver: PairDriver
     stays: bool
     import_s: tuple[float, float] = (0.0, 0.0)
     has_counts: bool = False
@@ -59,7 +59,7 @@ class PairsTaken(NamedTuple):
 
     verdict: Verdict
     measured: PairsMeasured
-    first: Driver
+    first: PairDriver
     rare_calls: RareCalls | None
 
 

@@ -82,7 +82,7 @@ def _growth_notes(usages: Sequence[Sequence[Usage]]) -> list[str]:
     return [] if grown is None else [left_behind_text(grown)]
 
 
-def at_pace(result: Result) -> Result:
+def scaled_to_judged_time(result: Result) -> Result:
     """Return ``result`` with its phases as shares of the figure that is judged.
 
     Two processes on one CPU, on a machine that others use, are held up within slices; the figure leaves that out.

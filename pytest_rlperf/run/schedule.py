@@ -21,7 +21,7 @@ PAIRS_MOST = 4  # of one test at once: more are begun in vain where the first of
 _AT_ONCE = 1000  # messages of one process: a connection holds fewer
 
 
-class Endpoint(Protocol):
+class Awaited(Protocol):
     """A process that is waited for, and that says something every ``silence_s`` at the latest."""
 
     connection: Connection
@@ -49,7 +49,7 @@ class Request(Generic[T]):
 class Reply(Request[Any]):
     """Wait for the reply of a process, for ``limit_s`` at most; resumed with it, or with its error."""
 
-    process: Endpoint
+    process: Awaited
     limit_s: float
 
 
@@ -223,7 +223,7 @@ class Schedule:
     def __init__(
         self,
         lanes: Lanes,
-        awaited: Callable[[], Iterable[Endpoint]],
+        awaited: Callable[[], Iterable[Awaited]],
         tick: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -323,7 +323,7 @@ class Schedule:
         return process.overdue(process.silence_s) if job.silent_s >= process.silence_s else None
 
 
-def _said_by(process: Endpoint) -> tuple[object, Exception | None]:
+def _said_by(process: Awaited) -> tuple[object, Exception | None]:
     """Read what a process has said by now, up to its reply or its error: a reply that has come saves the process.
 
     One that says more and more is read again later, once others have had their turn.

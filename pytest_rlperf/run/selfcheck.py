@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from pytest_rlperf import wire
-from pytest_rlperf.model.judged import Selfcheck, Trial
+from pytest_rlperf.model.judged import Selfcheck, SlowdownTrial
 from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.pairs import OpenPair, take_pairs
@@ -36,7 +36,7 @@ def check_self(test: OpenTest, drivers: Drivers) -> Steps[Selfcheck]:
         return pair
 
     result: Result | None = None
-    trials: list[Trial] = []
+    trials: list[SlowdownTrial] = []
     for slowdown in (0.0, *SLOWDOWNS):
         started_s = time.monotonic()
         change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
@@ -45,6 +45,6 @@ def check_self(test: OpenTest, drivers: Drivers) -> Steps[Selfcheck]:
         taken = yield from take_pairs(test, open_pair, slowed=slowed)
         assert test.called is not None
         result = result or make_result(test.key, test.called, taken.measured.head)
-        trials.append(Trial(slowdown, taken.verdict, taken.measured.pairs, time.monotonic() - started_s))
+        trials.append(SlowdownTrial(slowdown, taken.verdict, taken.measured.pairs, time.monotonic() - started_s))
     assert result is not None
     return Selfcheck(result, tuple(trials))

@@ -13,7 +13,7 @@ from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
 from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
-from pytest_rlperf.run.endpoints import Driver, DriverLostError, StoppedError, ask
+from pytest_rlperf.run.endpoints import DriverLostError, PairDriver, StoppedError, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps, if_broken_off
 from pytest_rlperf.spawn.memory import free_bytes
 
@@ -107,15 +107,15 @@ class OpenTest:
     observed: Observation | None = None
     needs_machine: bool | None = None
     reports: list[wire.Reported | wire.Warned] = field(default_factory=list)
-    reporter: Driver | None = None
+    reporter: PairDriver | None = None
     called: wire.Called | None = None
     is_reporter_lost: bool = False
-    measures: Driver | None = None
+    measures: PairDriver | None = None
     doubt: str = ""
     judged: Judged | None = None
     done: wire.Done | None = None
     failed: Failed | None = None
-    _open: list[Driver] = field(default_factory=list)
+    _open: list[PairDriver] = field(default_factory=list)
     _held: list[Held] = field(default_factory=list)
 
     @property
@@ -181,7 +181,7 @@ class OpenTest:
         """Return the request for a lane, or for the machine where the test needs it."""
         return Lane(self.order, pair, whole or self.needs_machine is True)
 
-    def in_lane(self, driver: Driver, steps: Steps[T]) -> Steps[T]:
+    def in_lane(self, driver: PairDriver, steps: Steps[T]) -> Steps[T]:
         """Take steps in a lane, unless the test has the machine; a driver's workers go there if they have been in one.
 
         On the CPU on which they were measured another pair may measure by now.
@@ -202,7 +202,7 @@ class OpenTest:
 
     def open(
         self,
-        driver: Driver,
+        driver: PairDriver,
         seeds: Sequence[int],
         *,
         last_first: bool = False,
@@ -233,7 +233,7 @@ class OpenTest:
             self.called = called[-1]
         return called
 
-    def ask(self, driver: Driver, order: wire.Order[T], limit_s: float | None = None) -> Steps[T]:
+    def ask(self, driver: PairDriver, order: wire.Order[T], limit_s: float | None = None) -> Steps[T]:
         """Give an order to a driver that has the test open, and return the answer; StoppedError without any."""
         try:
             answer = yield from ask(driver, order, 2 * (self.patience_s if limit_s is None else limit_s))
@@ -245,7 +245,7 @@ class OpenTest:
             self.measures = self.measures or driver
         return answer
 
-    def leave(self, driver: Driver) -> Steps[None]:
+    def leave(self, driver: PairDriver) -> Steps[None]:
         """Let a driver's workers leave the test, in which they have done their part."""
         yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_time_s)
         self._give_back(driver)
@@ -269,7 +269,7 @@ class OpenTest:
             if not (but_reporter and driver is self.reporter):
                 self.let_go(driver)
 
-    def let_go(self, driver: Driver) -> None:
+    def let_go(self, driver: PairDriver) -> None:
         """Have a driver leave the test without waiting for it."""
         if driver in self._open:
             if driver.alive:
@@ -279,11 +279,11 @@ class OpenTest:
                     driver.is_worn = True
             self._give_back(driver)
 
-    def having(self, driver: Driver) -> AbstractContextManager[None]:
+    def having(self, driver: PairDriver) -> AbstractContextManager[None]:
         """Return a context that lets a driver go where it is broken off, unless the driver reports the test."""
         return if_broken_off(lambda: None if driver is self.reporter else self.let_go(driver))
 
-    def _give_back(self, driver: Driver) -> None:
+    def _give_back(self, driver: PairDriver) -> None:
         self.measures = None if self.measures is driver else self.measures
         self._open.remove(driver)
         driver.give_back()

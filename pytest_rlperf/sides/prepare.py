@@ -45,7 +45,7 @@ from pytest_rlperf.sides.trees import (
     differing_files,
     files_in,
     lay_out_commit,
-    lay_todays,
+    overlay_test_files,
     same,
     settings_file,
     take_snapshot,
@@ -188,7 +188,7 @@ class Preparation:
         today, tree = self.today, self._new_directory()
         self._on_step(f"checking out {title}")
         lay_out_commit(self._repository, sha, today, tree)
-        return _Version(title, tree, notes=_todays_notes(lay_todays(today, tree, self._tests)))
+        return _Version(title, tree, notes=_todays_notes(overlay_test_files(today, tree, self._tests)))
 
     def _checkout(self, path: Path) -> _Version:
         """Return another checkout as it is, with today's files of tests."""
@@ -199,7 +199,7 @@ class Preparation:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
         tree = self._new_directory()
         theirs = take_snapshot(other.top, tree, self._project.also, self._on_step)
-        notes = _todays_notes(lay_todays(self.today, tree, self._tests))
+        notes = _todays_notes(overlay_test_files(self.today, tree, self._tests))
         return _Version(str(other.top), tree, frozenset(theirs.laid), (*notes, *_lock_notes(theirs)))
 
     # ------------------------------------------------------------------ how a side's processes start

@@ -28,7 +28,7 @@ ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A module of the project: the name to import it by, its file, and whether it is one of its tests or examples."""
 
     name: str
@@ -46,7 +46,7 @@ class Orders:
 
     root: str
     entries: list[str]
-    sources: list[Source]
+    sources: list[SourceFile]
     ended: list[str]
     wanted: list[tuple[str, str]]
     envs_only: bool

@@ -24,7 +24,7 @@ _COUNT_LEAST = 100  # of one call: fewer are none
 _USUAL_SD = 0.02  # of pairs' ratios
 
 
-class Point(NamedTuple):
+class ScalePoint(NamedTuple):
     """A test at one size: its pairs' log-ratios, base's seconds a call, and exact counts of a call of either side."""
 
     size: float
@@ -34,7 +34,7 @@ class Point(NamedTuple):
     head_counts: Mapping[str, int]
 
 
-def find(points: Sequence[Point], policy: Policy) -> Finding | None:
+def find(points: Sequence[ScalePoint], policy: Policy) -> Finding | None:
     """Return the laws whose exponent is surely larger on head, by a quarter or more, by the two largest sizes."""
     *_, small, large = sorted(points)
     if len(points) < POINTS_LEAST or large.size < _APART * small.size or small.size <= 0:
@@ -71,7 +71,7 @@ def _law(name: str, base: tuple[float, float], head: tuple[float, float], decade
     return facts.Law(name, base, head, math.log(added[1] / added[0]) / decades if is_known else None)
 
 
-def _exponent(small: Point, large: Point, side: str, name: str) -> float | None:
+def _exponent(small: ScalePoint, large: ScalePoint, side: str, name: str) -> float | None:
     """Return the exponent of a count, 0 of one that stays small; None where it was not counted exactly."""
     least, most = getattr(small, side).get(name), getattr(large, side).get(name)
     if least is None or most is None:
