@@ -120,15 +120,15 @@ class Start(msgspec.Struct, frozen=True):
 class DriverSettings(msgspec.Struct, frozen=True):
     """The settings of a driver: those of its ``templates``, in the order in which they are forked.
 
-    Each has a memory of its own where they stand ``apart``, as workers of one side do that are the sample. ``scratch``
-    is the run's directory and ``run`` its process; a template may take ``start_limit_s`` to import and collect. Where
-    all is ``alike``, no module of the preload server is a side's own.
+    Each has its ``own_heap`` where they are workers of one side, which are the sample. ``scratch`` is the run's
+    directory and ``run`` its process; a template may take ``start_limit_s`` to import and collect. Where all is
+    ``alike``, no module of the preload server is a side's own.
     """
 
     name: str
     shared: SharedSettings
     templates: list[TemplateSettings]
-    apart: bool
+    own_heap: bool
     scratch: str
     start_limit_s: float
     run: int
@@ -279,15 +279,15 @@ class Order(Message, Generic[T], frozen=True, kw_only=True):
 
 
 class Load(Message, frozen=True):
-    """Have a preload server import ``modules``, of which none may want one of ``packages``, or a file below ``top``.
+    """Import ``modules`` in a preload server; refuse any that would load ``packages``, or a file below ``top``.
 
-    Places below ``top`` that are no part of the tree, such as the environment, are ``apart``.
+    Places below ``top`` that are no part of the tree, such as the environment, are ``outside_tree``.
     """
 
     modules: list[str]
     packages: list[str]
     top: str
-    apart: list[str]
+    outside_tree: list[str]
 
 
 class ForkDriver(Message, frozen=True):
@@ -453,7 +453,7 @@ ToWorker: TypeAlias = Import | Fork | Run | Orders | Leave | Reap | Quit
 
 
 class Open(Order[list[Called]], frozen=True):
-    """Have the test at its call in all workers, which set up at the same time, the last one first where so ordered.
+    """Open the test in every worker, in parallel; ``last_first`` reverses the order in which workers are forked.
 
     Each may take ``setup_s`` to get there and to leave, and ``patience_s`` for any answer in between. Head's first
     worker ``reports`` the test.
@@ -678,7 +678,7 @@ class Broken(Message, frozen=True):
 
 
 FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Stopped | Broken
-ToLoader: TypeAlias = Load | ForkDriver
+ToServer: TypeAlias = Load | ForkDriver
 
 
 def send(connection: Connection, message: Message) -> None:

@@ -110,7 +110,7 @@ def test_a_wide_driver_serves_narrow_tests(tmp_path: Path, monkeypatch: pytest.M
     assert [each.name for each in wide.settings.templates] == ["worker 0", "worker 1", "worker 2"]
     assert [each.is_base for each in wide.settings.templates] == [False] * 3
     assert [each.reports for each in wide.settings.templates] == [True, False, False]
-    assert wide.settings.apart
+    assert wide.settings.own_heap
     wide.give_back()
     assert pool.lease(width=1) is wide
     wide.give_back()

@@ -195,7 +195,7 @@ class Instrument(ABC):
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Be in place while the body runs, and leave everything as it was; CannotCountError where that is not to be."""
+        """Install the hooks for the block, and restore everything afterwards; CannotCountError if it cannot."""
         yield
 
     @abstractmethod

@@ -22,7 +22,7 @@ from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, if_broke
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.modules import NEVER, apart_from, modules_alike, sites_of
+from pytest_rlperf.spawn.modules import NEVER, modules_alike, outside_tree, sites_of
 from pytest_rlperf.spawn.variables import LIBRARY_VARIABLES, differing_variables, library_variables
 from pytest_rlperf.timers import VARIABLE
 
@@ -133,7 +133,7 @@ class Drivers:
         loaded = (name for name in sides.modules if name in sys.modules)
         self._differing = sorted({*processes.readers, *(name.partition(".")[0] for name in (*sides.own, *loaded))})
         self._top = sides.top or processes.top
-        self._apart = apart_from(self._top)
+        self._outside_tree = outside_tree(self._top)
         self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top))))
 
     @property
@@ -225,7 +225,7 @@ class Drivers:
             known.update(dict.fromkeys(name for name in wanted if name not in self._left_out))
 
     def _has_imported(self, driver: PairDriver) -> Steps[bool]:
-        """Have a driver's templates import what workers did; False where it is of no use after that."""
+        """Import in a driver's templates what workers did; return False if an import left something behind there."""
         sides = self._imported if driver.has_base else self._imported[-1:] * driver.width
         more = [
             [name for name in side if name not in known] for side, known in zip(sides, driver.imported, strict=True)
@@ -347,11 +347,11 @@ class Drivers:
             ),
             # Neither side is always the first to be forked.
             templates if number % 2 or not self._has_base else templates[::-1],
-            apart=not self._has_base,
+            own_heap=not self._has_base,
             scratch=str(self._processes.guardian.scratch),
             start_limit_s=self._processes.start_limit_s,
             run=os.getpid(),
-            alike=not self._apart,
+            alike=not self._outside_tree,
         )
         connection = None if found is None else found.fork(settings)
         driver = PairDriver(settings, self._processes.guardian, number, connection, preloaded)
@@ -478,7 +478,9 @@ class Drivers:
             eager = self._begun_server(since) if since else plain
             loads: list[Job[list[str]]] = []
             for server in dict.fromkeys((plain, eager)):
-                loads.append((yield from Spawn(server.load(wanted, self._differing, str(self._top), self._apart))))
+                loads.append(
+                    (yield from Spawn(server.load(wanted, self._differing, str(self._top), self._outside_tree)))
+                )
             while under_way := [load for load in loads if not load.is_done]:
                 yield from AnyOf(under_way)
             dirty, *_ = [load.outcome() for load in loads]

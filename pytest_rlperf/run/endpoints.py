@@ -61,7 +61,7 @@ class BrokenError(Exception):
 
 
 class RetryFreshError(Exception):
-    """A forked worker may not be as a new process is: new interpreters are to measure the test."""
+    """Forked workers may behave differently here: measure the test again in new interpreters."""
 
 
 class Endpoint(Process):
@@ -117,12 +117,12 @@ class PreloadServer(Endpoint):
         self.environment = environment
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
-    def load(self, modules: list[str], packages: list[str], top: str, apart: list[str]) -> Steps[list[str]]:
+    def load(self, modules: list[str], packages: list[str], top: str, outside_tree: list[str]) -> Steps[list[str]]:
         """Import modules; return those that want what each side has to import for itself.
 
         After such a one this process is of no use. DriverLostError where that ends the process, or takes too long.
         """
-        self.send(wire.Load(modules, packages, top, apart))
+        self.send(wire.Load(modules, packages, top, outside_tree))
         self.is_awaited = True
         imported: wire.Imported = yield from Reply(self, _LOAD_S)
         self.changes = imported.changes
@@ -192,7 +192,7 @@ class PairDriver(Endpoint):
         return [{**ready.loaded, **each.loaded} for ready, each in zip(self.collected, checked, strict=True)]
 
     def give(self, order: wire.Order[Any]) -> None:
-        """Give an order, whose reply is waited for; what was done for the one before is broken off."""
+        """Send an order, and cancel the one in progress."""
         self._orders += 1
         self.send(order.numbered(self._orders))
         self._pending = order

@@ -270,7 +270,7 @@ class MeasuredRun:
         return for_log(f"\n  {line}")
 
     def _add_error(self, key: str, report: pytest.TestReport) -> None:
-        """Keep a test that failed otherwise than by its verdict as an error."""
+        """Record a failure that is not due to the verdict as an ERROR."""
         outcomes = self._run.outcomes
         known = outcomes.tests.get(key)
         if known is None or failure_of(known, self._run) is None:

@@ -75,7 +75,7 @@ class _Looks:
         self._met: list[tuple[Footprint, Footprint]] = []  # what each round has shown after the first call
 
     def round(self, number: int) -> Steps[Observation | None]:
-        """Have new processes of both sides run the test; return what is known by now, None where that is nothing.
+        """Observe the test in new processes of both sides; return what is known then, None if one was lost.
 
         Each side has both seeds in turn. So one round shows whether what a test runs depends on its seed; where it
         does, the second has each side do what the other did.

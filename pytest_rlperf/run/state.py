@@ -46,7 +46,7 @@ class Outcomes:
         return {*self.tests, *self.selfchecks}
 
     def add(self, outcome: Outcome) -> None:
-        """Keep a test's outcome, in the place of an earlier one of less."""
+        """Store a test's outcome, replacing an earlier one that says less."""
         self.tests[outcome.result.nodeid] = outcome
 
 

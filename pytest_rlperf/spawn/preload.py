@@ -27,8 +27,8 @@ from multiprocessing.connection import Connection
 from socket import recv_fds, socket, socketpair
 from typing import Any
 
-KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
-OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
+KEY = "PYTEST_RLPERF_SERVER"  # holds the number of the connection's descriptor
+OUTPUT = "PYTEST_RLPERF_SERVER_OUTPUT"  # holds the path of the file for what imports print
 _SESSION, _DRIVER = "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver"
 GUARDIAN = "PYTEST_RLPERF_GUARDIAN"  # holds the number of the descriptor on which the run's guardian listens
 _pipe: int  # to the guardian
@@ -62,14 +62,14 @@ def vary_heap() -> list[object]:
 class Refusal:
     """A finder that lets nothing be imported that each side has for itself, and notes what tried to.
 
-    That is a module of ``packages``, or one whose file lies below ``top`` and not ``apart`` from the tree.
+    That is a module of ``packages``, or one whose file lies below ``top`` and not in a place ``outside_tree``.
     """
 
-    def __init__(self, packages: Iterable[str], top: str, apart: Iterable[str]) -> None:
+    def __init__(self, packages: Iterable[str], top: str, outside_tree: Iterable[str]) -> None:
         self.packages = set(packages)
         self.wanted: set[str] = set()
         self._top = top.rstrip(os.sep) + os.sep
-        self._apart = tuple(place.rstrip(os.sep) + os.sep for place in apart)
+        self._outside_tree = tuple(place.rstrip(os.sep) + os.sep for place in outside_tree)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """Return where the other finders find a module; ModuleNotFoundError where each side has to load its own."""
@@ -90,7 +90,7 @@ class Refusal:
             return False
         places = [spec.origin] if spec.has_location else []
         reals = [os.path.realpath(place) + os.sep for place in (*places, *(spec.submodule_search_locations or ()))]
-        return any(real.startswith(self._top) and not real.startswith(self._apart) for real in reals)
+        return any(real.startswith(self._top) and not real.startswith(self._outside_tree) for real in reals)
 
 
 def settings() -> list[object]:
@@ -101,14 +101,14 @@ def settings() -> list[object]:
     return [threading.active_count(), *map(id, logging.root.handlers), logging.root.level]
 
 
-def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterable[str]) -> dict[str, Any]:
+def load(names: Iterable[str], packages: Iterable[str], top: str, outside_tree: Iterable[str]) -> dict[str, Any]:
     """Import modules, and return what came of it: where any is ``dirty`` this process is of no use.
 
     Such a module wants what :class:`Refusal` refuses, or sets what only the side's own process should have set. All of
     them are found, so that the next process can do without.
     """
     dirty: list[str] = []
-    refusal = Refusal(packages, top, apart)
+    refusal = Refusal(packages, top, outside_tree)
     sys.meta_path.insert(0, refusal)
     before = dict(os.environ)
     try:
@@ -155,7 +155,7 @@ def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
             os.close(descriptor)
             if _pipe >= 0:
                 os.close(_pipe)
-            _kept += vary_heap() if settings["apart"] else []
+            _kept += vary_heap() if settings["own_heap"] else []
             become_side(own)
             importlib.import_module(_SESSION).main({"shared": settings["shared"], "own": own}, there.detach(), alike)
         there.close()
@@ -260,7 +260,7 @@ def serve() -> None:
         if "settings" in order:
             fork_driver(order["settings"], receive_descriptor(_connection))
         else:
-            answer = load(order["modules"], order["packages"], order["top"], order["apart"])
+            answer = load(order["modules"], order["packages"], order["top"], order["outside_tree"])
             _connection.send_bytes(json.dumps({"type": "Imported", **answer}).encode())
 
 

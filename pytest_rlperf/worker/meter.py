@@ -199,7 +199,7 @@ class Meter:
         return self._call_s
 
     def _second_call_ns(self, device: Accelerator) -> int:
-        """Make one more call, which stands for the check's: that one's time, and its items, are forgotten."""
+        """Time a second call in the place of the check's, which compiled: forget the time and the items of that one."""
         __tracebackhide__ = True
         self.workload.processed(0)
         timed = self._timed(SliceKind.PLAIN)
