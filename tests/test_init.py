@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import every_other_is_slow
 from example import Example
 from wording import Wording
 from workflow_files import installs
@@ -363,16 +364,14 @@ LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("files", "arguments", "at", "tests"), LAYOUTS.values(), ids=LAYOUTS)
+@every_other_is_slow("layout", LAYOUTS)
 def test_a_layouts_components_have_tests(
     project: Example,
     monkeypatch: pytest.MonkeyPatch,
-    files: dict[str, str],
-    arguments: list[str],
-    at: str,
-    tests: list[str],
+    layout: tuple[dict[str, str], list[str], str, list[str]],
 ) -> None:
     """Each is found, and its test passed the trial, where the project's code is importable."""
+    files, arguments, at, tests = layout
     project.write(files)
     places = ["src", "py/a/src", "py/b", *(["."] if "perf/" in at else [])]
     path = os.pathsep.join([*(str(project.root / place) for place in places), os.environ.get("PYTHONPATH", "")])

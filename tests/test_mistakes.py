@@ -196,7 +196,13 @@ def test_the_message_helps_where_nothing_is_measured(
 
 
 @pytest.mark.parametrize(
-    "mistake", [pytest.param(each, id=name) for name, each in MISTAKES.items() if name not in IN_PLACE]
+    "mistake",
+    [
+        # test_live: test_a_port_or_file_that_the_other_side_has_is_an_error_with_its_way_out
+        pytest.param(each, id=name, marks=pytest.mark.slow if name == "port" else ())
+        for name, each in MISTAKES.items()
+        if name not in IN_PLACE
+    ],
 )
 def test_the_message_helps(tmp_path: Path, mistake: Mistake) -> None:
     """It shows the value and what to do, and ends with an address."""

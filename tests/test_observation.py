@@ -399,7 +399,8 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
     assert run.codes["test_it"] != "code", run.reasons
 
 
-def test_what_others_than_python_read_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["call", pytest.param("import", marks=pytest.mark.slow)])
+def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
     """A library in C reads data as a module is imported, or in a call: the tests that it does so for are measured."""
     c = """
     import ctypes, pathlib
@@ -427,11 +428,9 @@ def test_what_others_than_python_read_counts(tmp_path: Path) -> None:
     lazy = "import c\n\nc.read('import.bin')\n"
     example = Example(tmp_path, {"c.py": c, "lazy.py": lazy, "test_it.py": tests, "call.bin": "1", "import.bin": "1"})
     example.commit()
-    for name, measured in (("call", "test_call"), ("import", "test_import")):
-        example.write({f"{name}.bin": "2"})
-        run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
-        assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [measured], run.reasons
-        example.commit()
+    example.write({f"{name}.bin": "2"})
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
+    assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [f"test_{name}"], run.reasons
 
 
 @pytest.mark.parametrize(("changed", "expected"), [((), reasons.SameCode("commit 1", None)), (None, None)])

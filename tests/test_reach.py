@@ -114,15 +114,17 @@ def test_a_run_ends_with_the_changed_functions_that_no_test_runs(changed: tuple[
     assert len(run.notes("Buffer.save (lib.py:14)")) == 1
 
 
-def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [pytest.param("exits", marks=pytest.mark.slow), "crashes"])
+def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_path: Path, ends: str) -> None:
     """Whatever its observers have shown: it is the same only if it has passed."""
+    names = (ends, "closes")
     tests = """
         import os
         import signal
         import pytest
         from lib import Buffer
 
-        @pytest.fixture(params=["exits", "crashes", "closes"])
+        @pytest.fixture(params=KINDS)
         def buffer(request):
             yield Buffer()
             if request.param == "exits":
@@ -133,13 +135,14 @@ def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_pat
         def test_grow(rlperf, buffer):
             rlperf(buffer.grow)
     """
-    example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": tests})
+    example = Example(
+        tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": tests.replace("KINDS", repr(names))}
+    )
     example.commit()
     example.write({"lib.py": LIB.format(sample="1", save="2")})
     run = example.pytest(*QUICK, "-v", "--rlperf-max-time=0.1", code=FAILED)
-    names = ("exits", "crashes", "closes")
-    assert [run.statuses[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "SAME"], run.text
-    assert [run.outcomes[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "PASSED"]
+    assert [run.statuses[f"test_grow[{name}]"] for name in names] == ["ERROR", "SAME"], run.text
+    assert [run.outcomes[f"test_grow[{name}]"] for name in names] == ["ERROR", "PASSED"]
     assert not run.notes("new interpreters")
 
 
