@@ -25,7 +25,7 @@ from pytest_rlperf.options import _marker_settings as marker_settings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -70,6 +70,37 @@ def test_messages_lead_somewhere() -> None:
         assert (DOCS / name).exists(), place
 
 
+# A fence, a line or a role that only Sphinx knows: GitHub shows an empty box, the raw text, or nothing at all.
+DIRECTIVES = re.compile(r"(?m)^ *(?:[`~:]{3,} *\{.*|:{3,}.*|\([\w-]+\)=|\+\+\+.*|% .*)$|\{[\w:-]+\}`")
+
+
+@each_page
+def test_github_shows_the_whole_page(page: Path) -> None:
+    """No page has a directive, a role or a target of Sphinx, and no page is without text."""
+    assert DIRECTIVES.findall(page.read_text(encoding="utf-8")) == []
+    assert len(text_of(page).split()) > 30
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```{literalinclude} a.py\n```", ":::{note}\nWatch out.\n:::", "~~~ {tab}\n~~~", "(place)=\n# A", "see {doc}`a`"],
+)
+def test_a_directive_is_found(text: str) -> None:
+    """Also between other lines, while blocks of code, braces and brackets are left alone."""
+    plain = "A word.\n```python\nprint(f'{a}' % b)\n```\n`${{ a }}` (b)\n"
+    assert DIRECTIVES.findall(plain) == []
+    assert len(DIRECTIVES.findall(f"{plain}{text}\n{plain}")) in (1, 2)
+
+
+def test_every_page_is_listed() -> None:
+    """The list of pages, which is the site's navigation, has each of them once."""
+    index = DOCS / "README.md"
+    listed = re.findall(r"(?m)^- \[[^\]]+\]\((\S+)\)", index.read_text(encoding="utf-8"))
+    assert sorted((DOCS / name).resolve() for name in listed) == [
+        page for page in sorted(PAGES) if page not in (index, ROOT / "README.md")
+    ]
+
+
 @each_page
 def test_python_is_python(page: Path) -> None:
     """Every block of Python compiles."""
@@ -102,7 +133,7 @@ each_taught = pytest.mark.parametrize("page", TAUGHT, ids=lambda page: page.rela
 def commands_of(page: Path) -> Iterator[list[str]]:
     """Yield the commands of ours in a page's consoles and in its sentences, by their words."""
     text = page.read_text(encoding="utf-8")
-    lines = [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
     lines += re.findall(r"`((?:rlperf|pytest) [^`\n]+)`", text)
     for line in lines:
         for part in re.split(r"&&|;|\|", line):
@@ -122,6 +153,14 @@ def test_the_commands_of_pages_are_seen() -> None:
     found = [" ".join(words) for page in TAUGHT for words in commands_of(page)]
     assert {"rlperf init", "rlperf show --html", "pytest --rlperf-against=HEAD"} <= {*found}
     assert len(found) > 60
+
+
+@each_page
+def test_a_block_of_commands_can_be_copied(page: Path) -> None:
+    """It has neither a prompt, which a button that copies would copy, nor output."""
+    for block in blocks(page, "console"):
+        for line in block.splitlines():
+            assert re.match(r"(?:[a-z.]|# )", line), line
 
 
 @each_taught
@@ -225,6 +264,13 @@ def test_the_reference_is_current(generate: Any) -> None:
     assert sorted(marks) == sorted(generate.PARTS)
 
 
+def test_pages_show_every_example_and_workflow(generate: Any) -> None:
+    """Each file to copy stands in a page, where GitHub shows it, too."""
+    text = "".join(page.read_text(encoding="utf-8") for page in generate.PAGES)
+    files = [*(ROOT / "examples").glob("*.py"), *(DOCS / "workflows").glob("*.yml")]
+    assert sorted(generate.FILES.findall(text)) == sorted(path.relative_to(ROOT).as_posix() for path in files)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_tutorial(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,8 +285,8 @@ def test_tutorial(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str])
     pytester.makepyfile(sac=code)
     (pytester.path / "requirements.txt").write_text("gymnasium\nnumpy\ntorch\n", encoding="utf-8")
     assert main(["init"]) == 0
-    (shown,) = (block for block in blocks(page, "console") if block.startswith("$ rlperf init\n"))
-    assert capsys.readouterr().out.startswith(shown.partition("\n")[2])
+    (shown,) = re.findall(r"(?ms)^```console\nrlperf init\n```\n\n```text\n(.*?)^```$", _TUTORIAL)
+    assert capsys.readouterr().out.startswith(shown)
     written = (pytester.path / "test_perf.py").read_text(encoding="utf-8")
     for kept in tests.split("\n\n\n"):
         assert kept.strip() in written
