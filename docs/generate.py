@@ -6,13 +6,15 @@ import argparse
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest_rlperf
 from pytest_rlperf import fixtures, timers
-from pytest_rlperf.cli import COMMANDS
+from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Command
 from pytest_rlperf.counters.instrument import NAMES
 from pytest_rlperf.options import OPTIONS, Option
@@ -133,6 +135,13 @@ def counters() -> str:
     return table(("counter", "unit", "what it counts"), rows)
 
 
+def summary() -> str:
+    """Return the job summary of a run that is stored as a sample, as a quotation."""
+    with redirect_stdout(StringIO()) as printed:
+        main(["show", str(ROOT / "tests" / "samples" / "run.json"), "--format=github"])
+    return "".join(f"> {line}".rstrip() + "\n" for line in printed.getvalue().strip().splitlines())
+
+
 def _described(head: str, found: list[tuple[str, Any]]) -> str:
     return table((head, "meaning"), _rows(found))
 
@@ -183,8 +192,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "timers": timer_functions,
     "traces": trace_functions,
     "counters": counters,
+    "summary": summary,
 }
-PAGES = tuple(DOCS / f"{name}.md" for name in ("reference", "counters", "libraries", "github-actions"))
+PAGES = tuple(DOCS / f"{name}.md" for name in ("reference", "counters", "libraries", "github-actions", "reading-a-report"))
 # The marks of a file that a page shows are its path: GitHub renders no directive that includes it.
 FILES = re.compile(r"<!-- (?P<path>[\w.-]+/[\w./-]+) -->\n.*?<!-- end of (?P=path) -->", re.DOTALL)
 _LANGUAGES = {".py": "python", ".yml": "yaml"}
