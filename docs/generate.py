@@ -194,7 +194,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "counters": counters,
     "summary": summary,
 }
-PAGES = tuple(DOCS / f"{name}.md" for name in ("reference", "counters", "libraries", "github-actions", "reading-a-report"))
+_NAMES = ("reference", "counters", "libraries", "github-actions", "reading-a-report")
+PAGES = tuple(DOCS / f"{name}.md" for name in _NAMES)
 # The marks of a file that a page shows are its path: GitHub renders no directive that includes it.
 FILES = re.compile(r"<!-- (?P<path>[\w.-]+/[\w./-]+) -->\n.*?<!-- end of (?P=path) -->", re.DOTALL)
 _LANGUAGES = {".py": "python", ".yml": "yaml"}
