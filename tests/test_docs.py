@@ -123,6 +123,97 @@ def test_the_page_of_a_package_index() -> None:
         assert not (found := re.match(f"{own}(.*)", target)) or (ROOT / found[1].partition("#")[0]).exists(), target
 
 
+# --------------------------------------------------------------------------- plain English
+
+# What a native technical writer would put otherwise, each with what to write.
+PLAIN = {
+    "is not a, there are no": r"(?<![Tt]here )\b(?:is|are|was|were) (?:no|none)\b",
+    "the base, the head": r"\b(?:both|by|from|in|of|on|than|to|with) (?:base|head)\b(?! branch)",
+    "if, when, in which": r"\bwhere\b|^Where\b",
+    "only, by itself": r"\balone\b",
+    "per call": r"\d\S*(?: [µmkMGK]?(?:s|i?B|objects))? a (?:call|job|step|test)\b",
+    "the level, such as 99 %": r"\bfor certain\b|\bsurely\b",
+    "a word of today": r"\b(?:anew|commonest|gravest|hitherto|lest|likewise|mend(?:ed)?|parted|thrice|unasked)\b",
+    "a named subject first": r"(?:^|(?<=[.:] ))(?:Of (?:an?|one|the)|What|Whose) [^?]*?[.]",
+    "one relative clause": r"\bwhose\b[^.:;|]*\bwhose\b",
+    "an active verb": r"(?:^|(?<=[.] ))Have \w|\b(?:are|is) told\b|\b(?:are|is) to (?!the\b)\w+",
+    "without, not, beyond": r"\bthrough no\b|\bout of sight\b",
+    "except": r"\b(?:all|any|everything|none|nothing) but\b|\b(?:but|save) for\b",
+}
+# Of the engine, and not of its users; docs/measuring.md defines them.
+PRIVATE = (
+    r"\b(?:anchor|carrier|driver|entr(?:y|ie)|kernel|lane|lever|preload server|slice|stem|tape|template|thunk)s?\b"
+)
+TRUE_USES = (
+    "(?:GPU|a GPU's|faster|larger) kernels|kernel factories|NVIDIA(?:'s)? drivers?|slices with bursts",
+    "entry points|anchor\\.yml|A \\*thunk\\* in this table",
+    "commit where (?:the|your) branch|what runs where|Where the time goes|where their objects lie",
+    "where libraries were placed|frozen heap, where",
+    "numbers alone|instruction counts alone|test alone|By chance alone|that alone makes|`x` alone",
+)
+
+
+def sentences(text: str) -> list[str]:
+    """Return a page's paragraphs, points and cells, without code and without what stands between marks."""
+    text = re.sub(r"(?ms)^([ >]*)(```+).*?^\1\2`*$", "", text)
+    text = re.sub(r"(?s)<!-- ([\w./-]+) -->.*?<!-- end of \1 -->", "", text)
+    text = re.sub(r"(?m)^\[[\w-]+\]: .*$", "", text)
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "`x`", text))
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-#>]|\d+\. ))|\|", text)
+    return [" ".join(part.split()).lstrip("-># ") for part in parts]
+
+
+def faults(text: str, rules: dict[str, str]) -> list[str]:
+    """Return each place where a page says something that a rule names, but for the uses that are true ones."""
+    found = []
+    for sentence in sentences(text):
+        for use in TRUE_USES:
+            sentence = re.sub(use, "", sentence)
+        found += [
+            f"{better}: …{sentence[max(0, place.start() - 40) : place.end() + 40]}…"
+            for better, rule in rules.items()
+            for place in re.finditer(rule, sentence)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(DOCS.glob("*.md"))],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_pages_are_in_plain_english(page: Path) -> None:
+    """No page has a turn of phrase that a reader stumbles over, and a user's page no word of the engine."""
+    rules = PLAIN if page.name == "measuring.md" else {**PLAIN, "a word of users": PRIVATE}
+    assert faults(page.read_text(encoding="utf-8"), rules) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A turn is no hot loop.",
+        "A process of head keeps more.",
+        "The run ends where a test fails.",
+        "Stored figures count within one class alone.",
+        "It takes 49.5 to 86.6 s a job.",
+        "It is slower for certain.",
+        "A test's verdict is the gravest of all.",
+        "Of a SAC update the plugin finds the networks.",
+        "a test whose module is one whose name is gone",
+        "Have every scope record.",
+        "It could not be measured, through no finding.",
+        "all but SAC updates",
+        "Each lane measures one pair.",
+    ],
+)
+def test_a_turn_of_phrase_is_found(text: str) -> None:
+    """In a sentence, a point and a row of a table, also over the end of a line, and not in code."""
+    rules = {**PLAIN, "a word of users": PRIVATE}
+    for shown in (text, f"- {text}", f"| a | {text} |", text.replace(" ", "\n")):
+        assert faults(f"A word.\n\n{shown}\n", rules), shown
+    assert faults(f"```text\n{text}\n```\n`{text}`\n<!-- counters -->\n{text}\n<!-- end of counters -->", rules) == []
+
+
 # --------------------------------------------------------------------------- what pages teach
 
 _TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
