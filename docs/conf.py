@@ -11,6 +11,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pygments.lexers.shell import BashLexer
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -58,6 +60,7 @@ def write_index(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Connect both to the build."""
+    """Connect both to the build, and colour commands, which have no prompt."""
+    app.add_lexer("console", BashLexer)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", write_index)
