@@ -1,4 +1,4 @@
-"""Write what the reference pages have from the code, between two marks each: ``python docs/generate.py``."""
+"""Write what pages have from the code, and whole files, between two marks each: ``python docs/generate.py``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import argparse
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest_rlperf
 from pytest_rlperf import fixtures, timers
-from pytest_rlperf.cli import COMMANDS
+from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Command
 from pytest_rlperf.counters.instrument import NAMES
 from pytest_rlperf.options import OPTIONS, Option
 from pytest_rlperf.timers import files
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
 _SHOWN = (bool, float, int, str, type(None))  # defaults that a signature shows
 
 _RESULT = ("measured", "name", "clock", "call_s", "mean_call_s", "items_per_s", "phase")
@@ -132,6 +135,13 @@ def counters() -> str:
     return table(("counter", "unit", "what it counts"), rows)
 
 
+def summary() -> str:
+    """Return the job summary of a run that is stored as a sample, as a quotation."""
+    with redirect_stdout(StringIO()) as printed:
+        main(["show", str(ROOT / "tests" / "samples" / "run.json"), "--format=github"])
+    return "".join(f"> {line}".rstrip() + "\n" for line in printed.getvalue().strip().splitlines())
+
+
 def _described(head: str, found: list[tuple[str, Any]]) -> str:
     return table((head, "meaning"), _rows(found))
 
@@ -182,18 +192,30 @@ PARTS: dict[str, Callable[[], str]] = {
     "timers": timer_functions,
     "traces": trace_functions,
     "counters": counters,
+    "summary": summary,
 }
-PAGES = (DOCS / "reference.md", DOCS / "counters.md")
+_NAMES = ("reference", "counters", "libraries", "github-actions", "reading-a-report")
+PAGES = tuple(DOCS / f"{name}.md" for name in _NAMES)
+# The marks of a file that a page shows are its path: GitHub renders no directive that includes it.
+FILES = re.compile(r"<!-- (?P<path>[\w.-]+/[\w./-]+) -->\n.*?<!-- end of (?P=path) -->", re.DOTALL)
+_LANGUAGES = {".py": "python", ".yml": "yaml"}
+
+
+def shown_file(mark: re.Match[str]) -> str:
+    """Return a file between its marks, as a block of code."""
+    path = ROOT / mark["path"]
+    block = f"```{_LANGUAGES[path.suffix]}\n{path.read_text(encoding='utf-8')}```"
+    return f"<!-- {mark['path']} -->\n\n{block}\n\n<!-- end of {mark['path']} -->"
 
 
 def filled(text: str) -> str:
-    """Return a page with what the code knows between the marks."""
+    """Return a page with what the code knows, and the files, between the marks."""
     for name, part in PARTS.items():
         before, mark, after = text.partition(f"<!-- {name} -->\n")
         if mark:
             end = f"<!-- end of {name} -->"
             text = f"{before}{mark}\n{part()}\n{end}{after.partition(end)[2]}"
-    return text
+    return FILES.sub(shown_file, text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""CleanRL, and scripts like it: each component is the script's own lines, in a function without parameters."""
+"""CleanRL, and scripts like it: each component is a copy of the script's lines, in a zero-argument function."""
 
 import gymnasium as gym
 import numpy as np

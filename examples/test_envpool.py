@@ -1,4 +1,4 @@
-"""EnvPool: pools that step all envs at once, and thunks for other pools."""
+"""EnvPool: pools that step all envs at once, and functions for other pools."""
 
 import envpool
 import numpy as np

@@ -1,4 +1,4 @@
-"""JAX, in the style of gymnax and PureJaxRL: each component is a thunk that calls a compiled function."""
+"""JAX, in the style of gymnax and PureJaxRL: each component is a zero-argument function that calls a compiled one."""
 
 import jax
 import jax.numpy as jnp

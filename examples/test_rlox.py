@@ -1,4 +1,4 @@
-"""rlox: its envs, buffers, GAE, SAC and PPO, and its collector and V-trace by thunks."""
+"""rlox: its envs, buffers, GAE, SAC and PPO, and functions for its collector and V-trace."""
 
 import numpy as np
 import pytest

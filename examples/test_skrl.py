@@ -1,4 +1,4 @@
-"""skrl: a wrapped env, memory, GAE and SAC; a rollout and acting by thunks."""
+"""skrl: a wrapped env, memory, GAE and SAC; functions for a rollout and for acting."""
 
 import gymnasium as gym
 import pytest

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: its vector env, buffers, SAC and PPO; a normalised batch by a thunk."""
+"""Stable-Baselines3: its vector env, buffers, SAC and PPO; a function for a normalised batch."""
 
 import gymnasium as gym
 import numpy as np

@@ -25,7 +25,7 @@ from pytest_rlperf.options import _marker_settings as marker_settings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -70,6 +70,37 @@ def test_messages_lead_somewhere() -> None:
         assert (DOCS / name).exists(), place
 
 
+# A fence, a line or a role that only Sphinx knows: GitHub shows an empty box, the raw text, or nothing at all.
+DIRECTIVES = re.compile(r"(?m)^ *(?:[`~:]{3,} *\{.*|:{3,}.*|\([\w-]+\)=|\+\+\+.*|% .*)$|\{[\w:-]+\}`")
+
+
+@each_page
+def test_github_shows_the_whole_page(page: Path) -> None:
+    """No page has a directive, a role or a target of Sphinx, and no page is without text."""
+    assert DIRECTIVES.findall(page.read_text(encoding="utf-8")) == []
+    assert len(text_of(page).split()) > 30
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```{literalinclude} a.py\n```", ":::{note}\nWatch out.\n:::", "~~~ {tab}\n~~~", "(place)=\n# A", "see {doc}`a`"],
+)
+def test_a_directive_is_found(text: str) -> None:
+    """Also between other lines, while blocks of code, braces and brackets are left alone."""
+    plain = "A word.\n```python\nprint(f'{a}' % b)\n```\n`${{ a }}` (b)\n"
+    assert DIRECTIVES.findall(plain) == []
+    assert len(DIRECTIVES.findall(f"{plain}{text}\n{plain}")) in (1, 2)
+
+
+def test_every_page_is_listed() -> None:
+    """The list of pages, which is the site's navigation, has each of them once."""
+    index = DOCS / "README.md"
+    listed = re.findall(r"(?m)^- \[[^\]]+\]\((\S+)\)", index.read_text(encoding="utf-8"))
+    assert sorted((DOCS / name).resolve() for name in listed) == [
+        page for page in sorted(PAGES) if page not in (index, ROOT / "README.md")
+    ]
+
+
 @each_page
 def test_python_is_python(page: Path) -> None:
     """Every block of Python compiles."""
@@ -83,13 +114,104 @@ def test_the_page_of_a_package_index() -> None:
     page = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for absent in ("This repository", "no release", "a clone", "<!--"):
         assert absent not in page
-    assert "\npip install 'pytest-rlperf[rl]'\n" in page
+    assert "\npip install pytest-rlperf\n" in page
     targets = re.findall(r"\]\(([^)\s]+)\)", page)
     assert len(targets) > 15
     own = "https://(?:github|raw.githubusercontent).com/pytest-rlperf/pytest-rlperf/(?:blob/)?main/"
     for target in targets:
         assert target.startswith("https://")
         assert not (found := re.match(f"{own}(.*)", target)) or (ROOT / found[1].partition("#")[0]).exists(), target
+
+
+# --------------------------------------------------------------------------- plain English
+
+# What a native technical writer would put otherwise, each with what to write.
+PLAIN = {
+    "is not a, there are no": r"(?<![Tt]here )\b(?:is|are|was|were) (?:no|none)\b",
+    "the base, the head": r"\b(?:both|by|from|in|of|on|than|to|with) (?:base|head)\b(?! branch)",
+    "if, when, in which": r"\bwhere\b|^Where\b",
+    "only, by itself": r"\balone\b",
+    "per call": r"\d\S*(?: [µmkMGK]?(?:s|i?B|objects))? a (?:call|job|step|test)\b",
+    "the level, such as 99 %": r"\bfor certain\b|\bsurely\b",
+    "a word of today": r"\b(?:anew|commonest|gravest|hitherto|lest|likewise|mend(?:ed)?|parted|thrice|unasked)\b",
+    "a named subject first": r"(?:^|(?<=[.:] ))(?:Of (?:an?|one|the)|What|Whose) [^?]*?[.]",
+    "one relative clause": r"\bwhose\b[^.:;|]*\bwhose\b",
+    "an active verb": r"(?:^|(?<=[.] ))Have \w|\b(?:are|is) told\b|\b(?:are|is) to (?!the\b)\w+",
+    "without, not, beyond": r"\bthrough no\b|\bout of sight\b",
+    "except": r"\b(?:all|any|everything|none|nothing) but\b|\b(?:but|save) for\b",
+}
+# Of the engine, and not of its users; docs/measuring.md defines them.
+PRIVATE = (
+    r"\b(?:anchor|carrier|driver|entr(?:y|ie)|kernel|lane|lever|preload server|slice|stem|tape|template|thunk)s?\b"
+)
+TRUE_USES = (
+    "(?:GPU|a GPU's|faster|larger) kernels|kernel factories|NVIDIA(?:'s)? drivers?|slices with bursts",
+    "entry points|anchor\\.yml|A \\*thunk\\* in this table",
+    "commit where (?:the|your) branch|what runs where|Where the time goes|where their objects lie",
+    "where libraries were placed|frozen heap, where",
+    "numbers alone|instruction counts alone|test alone|By chance alone|that alone makes|`x` alone",
+)
+
+
+def sentences(text: str) -> list[str]:
+    """Return a page's paragraphs, points and cells, without code and without what stands between marks."""
+    text = re.sub(r"(?ms)^([ >]*)(```+).*?^\1\2`*$", "", text)
+    text = re.sub(r"(?s)<!-- ([\w./-]+) -->.*?<!-- end of \1 -->", "", text)
+    text = re.sub(r"(?m)^\[[\w-]+\]: .*$", "", text)
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "`x`", text))
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-#>]|\d+\. ))|\|", text)
+    return [" ".join(part.split()).lstrip("-># ") for part in parts]
+
+
+def faults(text: str, rules: dict[str, str]) -> list[str]:
+    """Return each place where a page says something that a rule names, but for the uses that are true ones."""
+    found = []
+    for sentence in sentences(text):
+        for use in TRUE_USES:
+            sentence = re.sub(use, "", sentence)
+        found += [
+            f"{better}: …{sentence[max(0, place.start() - 40) : place.end() + 40]}…"
+            for better, rule in rules.items()
+            for place in re.finditer(rule, sentence)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(DOCS.glob("*.md"))],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_pages_are_in_plain_english(page: Path) -> None:
+    """No page has a turn of phrase that a reader stumbles over, and a user's page no word of the engine."""
+    rules = PLAIN if page.name == "measuring.md" else {**PLAIN, "a word of users": PRIVATE}
+    assert faults(page.read_text(encoding="utf-8"), rules) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A turn is no hot loop.",
+        "A process of head keeps more.",
+        "The run ends where a test fails.",
+        "Stored figures count within one class alone.",
+        "It takes 49.5 to 86.6 s a job.",
+        "It is slower for certain.",
+        "A test's verdict is the gravest of all.",
+        "Of a SAC update the plugin finds the networks.",
+        "a test whose module is one whose name is gone",
+        "Have every scope record.",
+        "It could not be measured, through no finding.",
+        "all but SAC updates",
+        "Each lane measures one pair.",
+    ],
+)
+def test_a_turn_of_phrase_is_found(text: str) -> None:
+    """In a sentence, a point and a row of a table, also over the end of a line, and not in code."""
+    rules = {**PLAIN, "a word of users": PRIVATE}
+    for shown in (text, f"- {text}", f"| a | {text} |", text.replace(" ", "\n")):
+        assert faults(f"A word.\n\n{shown}\n", rules), shown
+    assert faults(f"```text\n{text}\n```\n`{text}`\n<!-- counters -->\n{text}\n<!-- end of counters -->", rules) == []
 
 
 # --------------------------------------------------------------------------- what pages teach
@@ -102,7 +224,7 @@ each_taught = pytest.mark.parametrize("page", TAUGHT, ids=lambda page: page.rela
 def commands_of(page: Path) -> Iterator[list[str]]:
     """Yield the commands of ours in a page's consoles and in its sentences, by their words."""
     text = page.read_text(encoding="utf-8")
-    lines = [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
     lines += re.findall(r"`((?:rlperf|pytest) [^`\n]+)`", text)
     for line in lines:
         for part in re.split(r"&&|;|\|", line):
@@ -122,6 +244,14 @@ def test_the_commands_of_pages_are_seen() -> None:
     found = [" ".join(words) for page in TAUGHT for words in commands_of(page)]
     assert {"rlperf init", "rlperf show --html", "pytest --rlperf-against=HEAD"} <= {*found}
     assert len(found) > 60
+
+
+@each_page
+def test_a_block_of_commands_can_be_copied(page: Path) -> None:
+    """It has neither a prompt, which a button that copies would copy, nor output."""
+    for block in blocks(page, "console"):
+        for line in block.splitlines():
+            assert re.match(r"(?:[a-z.]|# )", line), line
 
 
 @each_taught
@@ -225,6 +355,13 @@ def test_the_reference_is_current(generate: Any) -> None:
     assert sorted(marks) == sorted(generate.PARTS)
 
 
+def test_pages_show_every_example_and_workflow(generate: Any) -> None:
+    """Each file to copy stands in a page, where GitHub shows it, too."""
+    text = "".join(page.read_text(encoding="utf-8") for page in generate.PAGES)
+    files = [*(ROOT / "examples").glob("*.py"), *(DOCS / "workflows").glob("*.yml")]
+    assert sorted(generate.FILES.findall(text)) == sorted(path.relative_to(ROOT).as_posix() for path in files)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_tutorial(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,8 +376,8 @@ def test_tutorial(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str])
     pytester.makepyfile(sac=code)
     (pytester.path / "requirements.txt").write_text("gymnasium\nnumpy\ntorch\n", encoding="utf-8")
     assert main(["init"]) == 0
-    (shown,) = (block for block in blocks(page, "console") if block.startswith("$ rlperf init\n"))
-    assert capsys.readouterr().out.startswith(shown.partition("\n")[2])
+    (shown,) = re.findall(r"(?ms)^```console\nrlperf init\n```\n\n```text\n(.*?)^```$", _TUTORIAL)
+    assert capsys.readouterr().out.startswith(shown)
     written = (pytester.path / "test_perf.py").read_text(encoding="utf-8")
     for kept in tests.split("\n\n\n"):
         assert kept.strip() in written

@@ -551,7 +551,7 @@ def test_the_examples_on_the_page_are_real(tmp_path: Path) -> None:
     example.commit()
     library = (example.root / "library.py").read_text(encoding="utf-8")
     example.write({"library.py": library.replace("NEW = False", "NEW = True")})
-    (command,) = re.findall(r"^\$ pytest (--rlperf-against.*)$", PAGE, re.MULTILINE)
+    (command,) = re.findall(r"^pytest (--rlperf-against.*)$", PAGE, re.MULTILINE)
     run = example.pytest(*command.split(), code=FAILED)
     shown = re.findall(r"^\| `(\w+)` \| [^|]* \| (SAME|SLOWER: .*) \|$", PAGE, re.MULTILINE)
     assert len(shown) == 2 * len({*FINDINGS} - {"time", "counts", "drift"})
