@@ -15,17 +15,19 @@ from wording import Wording
 from pytest_rlperf import ComponentError, wire
 from pytest_rlperf.components.calls import thunk_workload
 from pytest_rlperf.devices import driving
+from pytest_rlperf.judge.findings import compiles
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
+from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Phase, Result, SliceKind
 from pytest_rlperf.pair.one_side import measure_one_side
 from pytest_rlperf.pair.processes import check
 from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.report.table import table_text
 from pytest_rlperf.report.tables import device_tables
-from pytest_rlperf.report.wording import verdict_message
+from pytest_rlperf.report.wording import finding_line, verdict_message
 from pytest_rlperf.run.results import PairsMeasured, SideMeasurement, make_result
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.worker.meter import Meter
@@ -156,12 +158,13 @@ def test_a_device_needs_tensors() -> None:
 class VirtualWorker(FakeWorker):
     """A meter of this process that takes its turns on a virtual GPU."""
 
-    def __init__(self, gpu: VirtualGPU, kernel_s: float) -> None:
+    def __init__(self, gpu: VirtualGPU, kernel_s: float, *, compiles: bool = False) -> None:
         weights = gpu.allocate(4096)
         timer = hierarchical_timer("update")
 
         def update() -> None:
             assert weights.size_bytes
+            gpu.recompiles += compiles
             with timer:
                 gpu.launch(kernel_s)
 
@@ -221,10 +224,13 @@ def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
 UNKNOWN = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, None, 0))
 
 
-def compared(gpu: VirtualGPU) -> PairsMeasured:
+def compared(gpu: VirtualGPU, compiling: tuple[bool, bool] = (False, False)) -> PairsMeasured:
     """Compare a kernel of 11 ms with one of 10 ms, live, by one pair."""
     with driving(gpu):
-        base, head = VirtualWorker(gpu, 10e-3), VirtualWorker(gpu, 11e-3)
+        times_s = (10e-3, 11e-3)
+        base, head = (
+            VirtualWorker(gpu, time_s, compiles=each) for time_s, each in zip(times_s, compiling, strict=True)
+        )
         try:
             check([base, head])
             pair = Pair(base, head, head_first=True, clock=lambda: gpu.clock.now_ns / 1e9)
@@ -234,6 +240,24 @@ def compared(gpu: VirtualGPU) -> PairsMeasured:
         finally:
             base.meter.thaw()
             head.meter.thaw()
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "expected"),
+    [
+        (False, True, "each call compiles 1 program, none on base"),
+        (True, True, ""),
+        (True, False, ""),
+        (False, False, ""),
+    ],
+)
+def test_what_compiles_in_each_call_is_found(base: bool, head: bool, expected: str) -> None:
+    """Its times are worthless, so that the count decides."""
+    pair = compared(VirtualGPU(), (base, head)).pairs[0]
+    live = Live("main", "HEAD", result(), (pair, pair), ())
+    found = compiles.find(live, Policy())
+    assert ("" if found is None else finding_line(found.line)) == expected
+    assert bool(pair.head.device is not None and pair.head.device.disturbances) is head
 
 
 def test_live_pairs_are_compared_at_the_gated_pace() -> None:

@@ -93,9 +93,9 @@ class DeviceSlice:
     ``pace`` is how the slice was timed. ``disturbances`` has one entry for each try where all were disturbed, and is
     empty where the slice counts. ``retaken`` counts the tries thrown away before this one. ``cycles`` is the figure in
     cycles of the device's clock, None where that is not known. ``peak_bytes`` is the most device memory in use during
-    the slice, ``allocations`` the requests for device memory per call. ``flags`` are the process's settings that
-    change results on the device. ``notes`` name settings that the workload changed, and conditions that could not be
-    read.
+    the slice, ``allocations`` the requests for device memory per call, ``compiled`` the programs compiled per call.
+    ``flags`` are the process's settings that change results on the device. ``notes`` name settings that the workload
+    changed, and conditions that could not be read.
     """
 
     device: str
@@ -109,6 +109,7 @@ class DeviceSlice:
     flags: dict[str, str]
     notes: tuple[str, ...]
     disturbances: tuple[Disturbance, ...] = ()
+    compiled: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class DeviceFigures:
     change what a device computes, such as TF32. ``conditions`` are the worst seen: the lowest clocks, the highest
     temperature, every reason, the most other processes. ``retaken`` counts the slices that were disturbed and thrown
     away for others; ``disturbances`` are those of the first slice that does not count, empty where all do: figures with
-    disturbances are worthless. ``notes`` state what else affected the figures.
+    disturbances are worthless. ``compiled`` is how many programs a call compiles. ``notes`` state what else affected
+    the figures.
     """
 
     device: str
@@ -134,3 +136,4 @@ class DeviceFigures:
     retaken: int
     notes: tuple[str, ...]
     disturbances: tuple[Disturbance, ...] = ()
+    compiled: float = 0.0

@@ -56,6 +56,14 @@ class Garbage(Fact):
 
 
 @dataclass(frozen=True)
+class Compiles(Fact):
+    """How many programs a call compiles on either side."""
+
+    base: float
+    head: float
+
+
+@dataclass(frozen=True)
 class OnOneSide(Fact):
     """A part of an output is there on one side alone."""
 

@@ -94,6 +94,7 @@ def device_figures(
         cycles=_median([each.cycles for each in gated if each.cycles is not None]),
         peak_bytes=max(each.peak_bytes for each in gated),
         allocations=statistics.fmean(each.allocations for each in gated),
+        compiled=statistics.fmean(each.compiled for each in gated),
         flags=last.flags,
         conditions=conditions,
         disturbances=next((each.disturbances for each in slices if each.disturbances), ()),

@@ -325,6 +325,9 @@ def finding_line(fact: Fact) -> str:
         case facts.Garbage(parts):
             left = (f"{_amount(name, head)} ({units.quantity(base)} on base)" for name, base, head in parts)
             return f"each call leaves to the garbage collector: {', '.join(left)}"
+        case facts.Compiles(base, head):
+            most = units.counted(1, "program") if round(head, 2) == 1 else f"{units.number(head)} programs"
+            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base"
         case facts.OtherOutput(path, how):
             return f"returns other numbers from the first call on: {path} {finding_line(how)}"
         case facts.OnOneSide():

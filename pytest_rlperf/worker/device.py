@@ -180,6 +180,7 @@ class Accelerator:
             retaken=0,
             peak_bytes=0 if memory is None else memory.peak_bytes,
             allocations=(after.allocations - before.allocations) / record.calls,
+            compiled=(after.recompiles - before.recompiles) / record.calls,
             flags={**self._model, **self._library.flags()},
             notes=tuple(self._notes),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_rlperf.judge.findings import drift, first_call, growth, outputs, phases, threads
+from pytest_rlperf.judge.findings import compiles, drift, first_call, growth, outputs, phases, threads
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
@@ -17,6 +17,7 @@ KINDS: Mapping[str, Callable[[Live, Policy], Finding | None]] = {
     "growth": growth.find,
     "threads": threads.find,
     "drift": drift.find,
+    "compiles": compiles.find,
     "first_call": first_call.find,
     "phases": phases.find,
     "outputs": outputs.find,
