@@ -12,10 +12,10 @@ import pytest
 from pytest_rlperf import wire
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.run import loop
-from pytest_rlperf.run.endpoints import Driver
-from pytest_rlperf.run.on_test import OnTest
+from pytest_rlperf.run import measure
+from pytest_rlperf.run.endpoints import PairDriver
 from pytest_rlperf.run.schedule import Steps
+from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.sides import prepare
 
 VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
@@ -34,10 +34,10 @@ def exchange_trees(patch: pytest.MonkeyPatch) -> None:
 
 def shorten_pairs(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have pairs take slices for so long, beside the time in which they warm up."""
-    ask = OnTest.ask
-    warm_s: dict[Driver, float] = {}
+    ask = OpenTest.ask
+    warm_s: dict[PairDriver, float] = {}
 
-    def asked(test: OnTest, driver: Driver, order: wire.Order, limit_s: float | None = None) -> Steps[Any]:
+    def asked(test: OpenTest, driver: PairDriver, order: wire.Order[Any], limit_s: float | None = None) -> Steps[Any]:
         if isinstance(order, wire.TakePair):
             order = msgspec.structs.replace(order, share_s=min(order.share_s, warm_s[driver] + seconds))
         answer = yield from ask(test, driver, order, limit_s)
@@ -45,10 +45,10 @@ def shorten_pairs(patch: pytest.MonkeyPatch, seconds: float) -> None:
             warm_s[driver] = answer.base.warm_up_s + answer.head.warm_up_s
         return answer
 
-    patch.setattr(OnTest, "ask", asked)
+    patch.setattr(OpenTest, "ask", asked)
 
 
-def as_it_is(test: OnTest, outcome: Outcome) -> Steps[Outcome]:
+def as_it_is(test: OpenTest, outcome: Outcome) -> Steps[Outcome]:
     """Return the outcome without looking where the time goes."""
     yield from ()
     return outcome
@@ -62,7 +62,7 @@ def pytest_configure() -> None:
     os.environ.pop("PYTEST_PLUGINS")
     patch = pytest.MonkeyPatch()
     shorten_pairs(patch, float(os.environ.pop(SECONDS)))
-    patch.setattr(loop, "explain", as_it_is)
+    patch.setattr(measure, "explain", as_it_is)
     for suspect in os.environ.pop(VARIANT).split("+"):
         if suspect in SUSPECTS:
             SUSPECTS[suspect](patch)

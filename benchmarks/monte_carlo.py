@@ -524,11 +524,12 @@ class Unchanged:
         starts = starts if first_call.hints(made[0]) else ()
         return Live("base", "head", _RESULT, made, (), output=outputs.compare(seeded), start_ups=starts)
 
-    def series(self, generator: np.random.Generator) -> list[scale.Point]:
+    def series(self, generator: np.random.Generator) -> list[scale.ScalePoint]:
         """Return tests of three sizes, each with the least pairs."""
         ratios = self.pair_sd * generator.standard_t(3, (3, LEAST))
         return [
-            scale.Point(size, row, 1e-3, {}, {}) for size, row in zip((1e3, 3e4, 1e6), ratios.tolist(), strict=True)
+            scale.ScalePoint(size, row, 1e-3, {}, {})
+            for size, row in zip((1e3, 3e4, 1e6), ratios.tolist(), strict=True)
         ]
 
     def _usages(

@@ -33,29 +33,29 @@ def pytest_configure(config: Any) -> None:
     from dataclasses import replace
 
     from pytest_rlperf.model import reasons
-    from pytest_rlperf.run.one_test import OneTest
+    from pytest_rlperf.run.measure import Measurement
 
-    observed = OneTest._observed
+    observed = Measurement._observed
 
-    def turned(one: OneTest, drivers: Any) -> Any:
-        known = one.test.observed
-        found = yield from observed(one, drivers)
+    def turned(measurement: Measurement, test: Any, drivers: Any) -> Any:
+        known = test.observed
+        found = yield from observed(measurement, test, drivers)
         if known is not None:
             return found
         parts = [] if found.reached is None else [[part.kind, part.file, part.name] for part in found.reached.executes]
         why = "same" if isinstance(found.reason, reasons.SameCode) else "spared" if found.reason else "touched"
         with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"test": one.test.key, "why": why, "parts": parts}) + "\n")
+            file.write(json.dumps({"test": test.key, "why": why, "parts": parts}) + "\n")
         if why == "spared" and ONLY_LOOK not in os.environ:
-            one.test.abandon()
-            one.test.forget_reporter()
+            test.abandon()
+            test.forget_reporter()
             found = replace(found, reason=None)
         elif why == "touched":
             found = replace(found, reason=reasons.Unreached("not looked at", 0))
-        one.test.observed = found
+        test.observed = found
         return found
 
-    OneTest._observed = turned  # type: ignore[assignment,method-assign]
+    Measurement._observed = turned  # type: ignore[assignment,method-assign]
 
 
 # --------------------------------------------------------------------------- the program

@@ -60,13 +60,13 @@ def pytest_configure(config: Any) -> None:
 
 
 def _wrap_run() -> None:
-    from pytest_rlperf.run.endpoints import Driver, Endpoint
+    from pytest_rlperf.run.endpoints import Endpoint, PairDriver
 
     end = Endpoint.end
 
     def noted(process: Endpoint, limit_s: float) -> None:
         if process.pid and process.alive:
-            note("driver" if isinstance(process, Driver) else "server", used_s(process.pid))
+            note("driver" if isinstance(process, PairDriver) else "server", used_s(process.pid))
         end(process, limit_s)
 
     Endpoint.end = noted  # type: ignore[assignment,method-assign]

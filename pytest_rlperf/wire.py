@@ -2,13 +2,12 @@
 
 JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
 
-A *run* has *drivers*, and a driver has the *workers* of one test. An order is answered by a value of its type
-``answer``:
+A *run* has *drivers*, and a driver has the *workers* of one test. An ``Order[T]`` is answered by a value of T:
 
 | from → to | messages |
 |---|---|
 | run → preload server | ``Load`` → ``Imported``; ``ForkDriver``, and the driver's connection |
-| run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Lost``, ``Left`` or ``Broken``; ``End`` |
+| run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Stopped`` or ``Broken``; ``End`` |
 | driver → run | ``Collected`` once; reports of the test between answers, ``Step``, and ``Waiting`` |
 | driver → template | ``Import``; ``Fork``, and the worker's connection; ``Reap``; ``Quit`` |
 | driver → worker | ``Run``, orders each → ``Answer``, ``Leave``, ``Quit`` |
@@ -25,7 +24,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from json import dumps, loads  # which tests may replace
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -51,6 +50,7 @@ from pytest_rlperf.model.reach import Footprint
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
 FRAME_MOST = 1 << 28  # bytes
 REPETITIONS = 2  # of each counted call
+T = TypeVar("T")
 
 
 class UnreadableError(Exception):
@@ -61,16 +61,30 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the tag on the wire is the class's name."""
 
 
+class SharedSettings(msgspec.Struct, frozen=True):
+    """The settings that all templates of a driver have in common.
+
+    A worker lists the loaded files below ``watched`` and of ``packages``. Texts name a file by its place in ``top``,
+    the user's own tree. Workers are copies of a template that ``forks``, and those of one that ``observes`` note what
+    they run and read. ``markup`` is the terminal's.
+    """
+
+    markup: bool
+    watched: list[str]
+    packages: list[str]
+    top: str = ""
+    forks: bool = False
+    observes: bool = False
+
+
 class TemplateSettings(msgspec.Struct, frozen=True):
-    """The settings that a template reads before all other messages, from its connection or from the preload server.
+    """The settings of one template.
 
     ``name`` is that of its workers, and ``is_base`` whether it is of the base side of a comparison. One template of a
     run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output goes to the file
-    ``output``. A worker lists the loaded files below ``watched`` and of ``packages``. One that ``observes`` notes what
-    it runs and reads, and which of the ``changed`` files anybody opens. Texts name a file in ``tree`` by its place in
-    ``top``. ``environment`` has all variables, and ``sites`` are the directories that hold the ``.pth`` files of the
-    side's interpreter, ``prefix`` is its place. ``probe`` has the template find out whether a copy of it can work. A
-    worker of another protocol must be able to read this, so fields are only added.
+    ``output``. ``tree`` is the side's. ``environment`` has all variables, and ``sites`` are the directories that hold
+    the ``.pth`` files of the side's interpreter, ``prefix`` is its place. ``probe`` has the template find out whether a
+    copy of it can work. Of the ``changed`` files an observer notes whether anybody opens them.
     """
 
     number: int
@@ -78,10 +92,7 @@ class TemplateSettings(msgspec.Struct, frozen=True):
     args: list[str]
     files: list[str]
     scratch: str
-    markup: bool
     reports: bool
-    watched: list[str]
-    packages: list[str]
     output: str
     share_terminal: bool
     directory: str
@@ -89,27 +100,35 @@ class TemplateSettings(msgspec.Struct, frozen=True):
     python: str
     prefix: str
     sites: list[str]
-    forks: bool = False
     probe: bool = False
-    observes: bool = False
     tree: str = ""
-    top: str = ""
     name: str = "worker"
     is_base: bool = False
     changed: list[str] = []
 
 
+class Start(msgspec.Struct, frozen=True):
+    """What a template reads before all messages, from its connection or from the preload server.
+
+    A worker of another protocol must be able to read this, so fields are only added.
+    """
+
+    shared: SharedSettings
+    own: TemplateSettings
+
+
 class DriverSettings(msgspec.Struct, frozen=True):
     """The settings of a driver: those of its ``templates``, in the order in which they are forked.
 
-    Each has a memory of its own where they stand ``apart``, as workers of one side do that are the sample. ``scratch``
-    is the run's directory and ``run`` its process; a template may take ``start_limit_s`` to import and collect. Where
-    all is ``alike``, no module of the preload server is a side's own.
+    Each has its ``own_heap`` where they are workers of one side, which are the sample. ``scratch`` is the run's
+    directory and ``run`` its process; a template may take ``start_limit_s`` to import and collect. Where all is
+    ``alike``, no module of the preload server is a side's own.
     """
 
     name: str
+    shared: SharedSettings
     templates: list[TemplateSettings]
-    apart: bool
+    own_heap: bool
     scratch: str
     start_limit_s: float
     run: int
@@ -194,25 +213,20 @@ class Called(Message, frozen=True):
     shared_setup_s: float = 0.0
 
 
-Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
-"""The name of the error number of a port or a file that is in use."""
-
-
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
     ``name_missing``: a name that tests ask for does not exist: a module, an attribute, or the test itself.
     ``is_certain``: every process would end it in the same way.
-    ``collision`` is the name of the error number with which the test ended, where another process that runs it at the
-    same time may be the cause.
+    ``is_taken``: it failed for a port or a file that another process has, which may be one that runs it, too.
     """
 
     outcome: str
     text: str
     modules: list[str]
     name_missing: bool
-    collision: Collision | None = None
     is_certain: bool = False
+    is_taken: bool = False
 
 
 FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called | Answer | Done
@@ -248,27 +262,32 @@ class Explained(msgspec.Struct, frozen=True):
 # ------------------------------------------------------------------ run → worker
 
 
-class Order(Message, frozen=True, kw_only=True):
-    """Base of the orders to a worker whose test is at its call; each is answered by a value of the type ``answer``."""
+class Order(Message, Generic[T], frozen=True, kw_only=True):
+    """Base of the orders to a worker whose test is at its call, and to a driver; each has the type of its answer."""
 
-    answer: ClassVar[Any] = type(None)
     number: int = 0
 
-    def numbered(self, number: int) -> Order:
+    @property
+    def answer(self) -> Any:
+        """The type of the value that answers it."""
+        (base,) = type(self).__orig_bases__  # type: ignore[attr-defined]
+        return get_args(base)[0]
+
+    def numbered(self, number: int) -> Order[T]:
         """Return the same order with a number, which its answer will have."""
         return msgspec.structs.replace(self, number=number)
 
 
 class Load(Message, frozen=True):
-    """Have a preload server import ``modules``, of which none may want one of ``packages``, or a file below ``top``.
+    """Import ``modules`` in a preload server; refuse any that would load ``packages``, or a file below ``top``.
 
-    Places below ``top`` that are no part of the tree, such as the environment, are ``apart``.
+    Places below ``top`` that are no part of the tree, such as the environment, are ``outside_tree``.
     """
 
     modules: list[str]
     packages: list[str]
     top: str
-    apart: list[str]
+    outside_tree: list[str]
 
 
 class ForkDriver(Message, frozen=True):
@@ -298,104 +317,94 @@ class Run(Message, frozen=True):
     reporter: bool
 
 
-class Check(Order, frozen=True):
+class Check(Order[Checked], frozen=True):
     """Run the component once and check it."""
 
-    answer: ClassVar[Any] = Checked
 
-
-class Count(Order, frozen=True):
+class Count(Order[Tally], frozen=True):
     """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``.
 
     Only instruments count that have one of these names, all where there are none.
     """
 
-    answer: ClassVar[Any] = Tally
     repetitions: int
     limit_s: float
     instruments: list[str] = []
 
 
-class WarmUp(Order, frozen=True):
-    """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it.
+class WarmUp(Order[Warm], frozen=True):
+    """Warm up until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
 
-    Without ``kernels`` no slice of a reference kernel follows. With ``calls`` the process warms up until it has made so
-    many since its test began, or not ``exactly``, but a whole number of slices more or fewer.
+    ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves it
+    to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is run.
+    Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one, slices are
+    TURN_S long, and warming up ends after PAIR_WARM_UP_S on the host. With ``calls``, which another process had made
+    since the test began when its slices began, this one's have the same ones, by number: it goes on until it has made
+    as many, or not ``exactly``, but a whole number of slices more or fewer.
     """
 
-    answer: ClassVar[Any] = Warm
-    shape: Shape | None
     limit_s: float
-    long: bool | None
-    kernels: bool
+    shape: Shape | None = None
+    long: bool | None = None
+    kernels: bool = True
     calls: int = 0
     exactly: bool = True
 
 
-class Observe(Order, frozen=True):
+class Observe(Order[Footprint], frozen=True):
     """Call the component until that has run and read nothing new for a while, in about ``limit_s``.
 
     It does so for longer where what has run calls something by one of ``names``. The process ``searches`` its objects
     after that, or does not.
     """
 
-    answer: ClassVar[Any] = Footprint
     limit_s: float
     searches: bool
     names: list[str] = []
 
 
-class Slow(Order, frozen=True):
+class Slow(Order[int], frozen=True):
     """Do extra work in every round from now on, and answer with its steps: ``share`` of a round without ``steps``."""
 
-    answer: ClassVar[Any] = int
     share: float
     steps: int | None
 
 
-class Place(Order, frozen=True):
+class Place(Order[None], frozen=True):
     """Stay on these CPUs until the test is left."""
 
     cpus: list[int]
 
 
-class Take(Order, frozen=True):
+class Take(Order[SliceRecord], frozen=True):
     """Take one slice."""
 
-    answer: ClassVar[Any] = SliceRecord
     kind: SliceKind
 
 
-class ReadUsage(Order, frozen=True):
+class ReadUsage(Order[Usage], frozen=True):
     """Read the resources that the process holds."""
 
-    answer: ClassVar[Any] = Usage
 
-
-class PriceCollections(Order, frozen=True):
+class PriceCollections(Order[float], frozen=True):
     """Find what the full collections of a call take with all objects of the process, over up to ``calls`` calls."""
 
-    answer: ClassVar[Any] = float
     calls: int
 
 
-class FindAllocations(Order, frozen=True):
+class FindAllocations(Order[list[str]], frozen=True):
     """Find the lines that allocate ``least_bytes`` or more a call that stay, once all timed slices are taken."""
 
-    answer: ClassVar[Any] = list[str]
     least_bytes: float
 
 
-class Explain(Order, frozen=True):
+class Explain(Order[Explained], frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
-    answer: ClassVar[Any] = Explained
 
-
-class Trace(Order, frozen=True):
+class Trace(Order[str], frozen=True):
     """Record one call, once all timed slices are taken, and return it as Chrome's trace events."""
 
-    answer: ClassVar[Any] = str
     title: str = ""
 
 
@@ -443,14 +452,13 @@ ToWorker: TypeAlias = Import | Fork | Run | Orders | Leave | Reap | Quit
 # ------------------------------------------------------------------ run → driver
 
 
-class Open(Order, frozen=True):
-    """Have the test at its call in all workers, which set up at the same time, the last one first where so ordered.
+class Open(Order[list[Called]], frozen=True):
+    """Open the test in every worker, in parallel; ``last_first`` reverses the order in which workers are forked.
 
     Each may take ``setup_s`` to get there and to leave, and ``patience_s`` for any answer in between. Head's first
     worker ``reports`` the test.
     """
 
-    answer: ClassVar[Any] = list[Called]
     key: str
     next_key: str | None
     seeds: list[int]
@@ -460,27 +468,23 @@ class Open(Order, frozen=True):
     reports: bool
 
 
-class ImportAll(Order, frozen=True):
+class ImportAll(Order[list[str]], frozen=True):
     """Have templates import modules, each those of its place in the list; return those that they should not have."""
 
-    answer: ClassVar[Any] = list[str]
     modules: list[list[str]]
 
 
-class CheckAll(Order, frozen=True):
+class CheckAll(Order[list[Checked]], frozen=True):
     """Have every worker run its component once and check it."""
 
-    answer: ClassVar[Any] = list[Checked]
 
-
-class CountAll(Order, frozen=True):
+class CountAll(Order[list[Tally | None]], frozen=True):
     """Have workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
 
     None does where the first call took over ``longest_first_s``. Only ``instruments`` count that have one of these
     names, all where there are none.
     """
 
-    answer: ClassVar[Any] = list[Tally | None]
     limit_s: float
     longest_first_s: float
     instruments: list[str] = []
@@ -502,14 +506,13 @@ class Warmed(msgspec.Struct, frozen=True):
     steps: int = 0
 
 
-class WarmAll(Order, frozen=True):
+class WarmAll(Order[Warmed], frozen=True):
     """Warm up both workers in a part of ``share_s``; the last one sizes the slices unless ``shape`` is given.
 
     ``call_s`` is about what a call takes, where that is known. Head is ``slowed``. ``calls`` are those that workers of
     the first pair had made when their slices began: the slices of others have the same ones, by number.
     """
 
-    answer: ClassVar[Any] = Warmed
     share_s: float
     shape: Shape | None = None
     call_s: float = 0.0
@@ -525,36 +528,32 @@ class Taken(msgspec.Struct, frozen=True):
     rounds: list[Rounds | None]
 
 
-class TakePair(Order, frozen=True):
+class TakePair(Order[Taken], frozen=True):
     """Take slices in turns, on one CPU where ``cpu`` is given, until the pair's error is under ``enough_error``.
 
     It has what is left of ``share_s``, in which it has warmed up. It ``reads`` from time to time what processes hold.
     """
 
-    answer: ClassVar[Any] = Taken
     cpu: int | None
     share_s: float
     enough_error: float
     reads: bool
 
 
-class GoOn(Order, frozen=True):
+class GoOn(Order[list[Reading]], frozen=True):
     """Take further slices for so long, and read what processes hold; watch whether they work while they wait."""
 
-    answer: ClassVar[Any] = list[Reading]
     seconds: float
 
 
-class MoveAll(Order, frozen=True):
+class MoveAll(Order[None], frozen=True):
     """Keep on another CPU from now on those workers that have been kept on one."""
 
     cpu: int
 
 
-class EndIdle(Order, frozen=True):
+class EndIdle(Order[list[float]], frozen=True):
     """Return the CPU time that base and head have used since their pair was measured, over the time since then."""
-
-    answer: ClassVar[Any] = list[float]
 
 
 class Alone(msgspec.Struct, frozen=True):
@@ -569,25 +568,23 @@ class Alone(msgspec.Struct, frozen=True):
     rounds: list[Rounds | None] = []
 
 
-class MeasureAlone(Order, frozen=True):
+class MeasureAlone(Order[Alone], frozen=True):
     """Measure one side by itself, in about ``max_time_s``; ``long`` as the baseline has it."""
 
-    answer: ClassVar[Any] = Alone
     max_time_s: float
     long: bool | None
     count: CountAll | None
 
 
-class ObserveAll(Order, frozen=True):
+class ObserveAll(Order[list[Footprint]], frozen=True):
     """Have every worker call its component until that has run and read nothing new."""
 
-    answer: ClassVar[Any] = list[Footprint]
     limit_s: float
     searches: bool = False
     names: list[str] = []
 
 
-class Relay(Order, frozen=True):
+class Relay(Order[Any], frozen=True):
     """Give an order to head's first worker, or to base's, and return its answer."""
 
     order: FindAllocations | Explain | Trace
@@ -599,22 +596,12 @@ class Relay(Order, frozen=True):
         return self.order.answer
 
 
-class LeftAll(msgspec.Struct, frozen=True):
-    """All workers have left the test; how it ended in the one that reports it, or why one could not leave.
+class LeaveAll(Order[Done | None], frozen=True):
+    """Let every worker leave the test, the one that reports it last, with its result or failure; return how it ended.
 
-    Then the one that reports it is still at its call, unless it ``is_reporter`` that could not.
+    Where another worker is lost, the one that reports the test stays at its call.
     """
 
-    done: Done | None
-    lost: str = ""
-    is_doubtful: bool = False
-    is_reporter: bool = False
-
-
-class LeaveAll(Order, frozen=True):
-    """Let every worker leave the test, the one that reports it last, with its result or failure."""
-
-    answer: ClassVar[Any] = LeftAll
     leave: Leave = Leave()
 
 
@@ -661,29 +648,26 @@ class Waiting(Message, frozen=True):
     """The driver goes on: it waits for one of its workers, and says so from time to time."""
 
 
-class Lost(Message, frozen=True):
-    """A worker or template is lost, so that the order of this number cannot be carried out.
+class Stop(msgspec.Struct, frozen=True):
+    """Why a process cannot go on with a test: it is lost, or the test has ended there, as ``done`` says.
 
-    A new interpreter may do better where this is ``is_doubtful``. ``is_reporter`` where it reported the test.
+    New interpreters may do better where this is ``is_doubtful``. ``is_base`` where base's process stopped;
+    ``is_reporter`` where it was the one that reports the test.
     """
 
-    order: int
     name: str
     text: str
-    is_base: bool
-    is_doubtful: bool
-    is_reporter: bool
+    is_base: bool = False
+    is_doubtful: bool = False
+    is_reporter: bool = False
+    done: Done | None = None
 
 
-class Left(Message, frozen=True):
-    """The test has ended in a worker before the order of this number was carried out; the fields are as in ``Lost``."""
+class Stopped(Message, frozen=True):
+    """A worker or template has stopped, so that the order of this number cannot be carried out."""
 
     order: int
-    name: str
-    done: Done
-    is_base: bool
-    is_doubtful: bool
-    is_reporter: bool
+    stop: Stop
 
 
 class Broken(Message, frozen=True):
@@ -693,8 +677,8 @@ class Broken(Message, frozen=True):
     text: str
 
 
-FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Lost | Left | Broken
-ToLoader: TypeAlias = Load | ForkDriver
+FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Stopped | Broken
+ToServer: TypeAlias = Load | ForkDriver
 
 
 def send(connection: Connection, message: Message) -> None:
@@ -702,7 +686,7 @@ def send(connection: Connection, message: Message) -> None:
     connection.send_bytes(dumps(as_json(message)).encode())
 
 
-def as_json(message: Message | TemplateSettings | DriverSettings) -> dict[str, Any]:
+def as_json(message: Message | Start | DriverSettings) -> dict[str, Any]:
     """Return a message or settings as JSON has them."""
     fields: dict[str, Any] = msgspec.to_builtins(message, str_keys=True, enc_hook=str)
     return fields
@@ -721,9 +705,9 @@ def reported_of(fields: object) -> Reported:
     return msgspec.convert(fields, Reported)
 
 
-def settings_of(settings: dict[str, Any]) -> TemplateSettings:
-    """Return settings from what :func:`as_json` made of them."""
-    return msgspec.convert(settings, TemplateSettings)
+def start_of(settings: dict[str, Any]) -> Start:
+    """Return a template's settings from what :func:`as_json` made of them."""
+    return msgspec.convert(settings, Start)
 
 
 def driver_settings_of(settings: dict[str, Any]) -> DriverSettings:
@@ -761,10 +745,10 @@ def _received(connection: Connection, kinds: Any) -> Any:
         raise UnreadableError(f"{type(error).__name__}: {error}") from None
 
 
-def answer_to(order: Order, answer: Answer) -> Any:
+def answer_to(order: Order[T], answer: Answer) -> T:
     """Return the value of an answer, of the type that the order has; UnreadableError where it is of another."""
     try:
-        value = msgspec.convert(answer.value, order.answer, str_keys=True)
+        value: T = msgspec.convert(answer.value, order.answer, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UnreadableError(f"{type(order).__name__}: {error}") from None
     for finding in _impossible_figures(value):

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_rlperf import wire
 from pytest_rlperf.model.judged import Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord
@@ -37,6 +39,16 @@ MS = 1e-3
 KEY = "tests/test_it.py::test_it"
 MACHINE = Machine(system="Linux", arch="x86_64", cpu="Made Up 9000", cores=4, python="CPython 3.11", kernel=1)
 PROVENANCE = Provenance(commit=None, tree=None, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
+
+
+# --------------------------------------------------------------------------- parameters
+
+
+def every_other_is_slow(argument: str, cases: Mapping[str, object]) -> pytest.MarkDecorator:
+    """Return the cases of a test, each of which takes long, by their ids; the second, the fourth and so on are slow."""
+    marks = [pytest.mark.slow if number % 2 else () for number in range(len(cases))]
+    found = [pytest.param(case, id=name, marks=mark) for (name, case), mark in zip(cases.items(), marks, strict=True)]
+    return pytest.mark.parametrize(argument, found)
 
 
 # --------------------------------------------------------------------------- measured
@@ -346,9 +358,11 @@ def footprint(files: Iterable[str] = (), functions: Mapping[str, list[int]] | No
     return replace(Footprint(list(files), children=False, functions=functions or {}), **changes)
 
 
-def template_settings(**changes: Any) -> wire.TemplateSettings:
+def template_settings(**changes: Any) -> wire.Start:
     """Return the settings of a template that needs none but these."""
     lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "sites")}
     texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
     others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
-    return wire.TemplateSettings(**(lists | texts | others | changes))
+    found = lists | texts | others | changes
+    shared = {name: found.pop(name) for name in wire.SharedSettings.__struct_fields__ if name in found}
+    return wire.Start(wire.SharedSettings(**shared), wire.TemplateSettings(**found))

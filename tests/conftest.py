@@ -73,6 +73,7 @@ def _older_objects_frozen() -> None:
 # The files that take longest, by their processor time: `pytest -n 3 --dist loadfile` begins with them, so that all
 # processes end at the same time.
 LONGEST = (
+    "test_init.py",
     "test_workers.py",
     "test_live.py",
     "test_sides_cases.py",
@@ -84,7 +85,6 @@ LONGEST = (
     "test_logs.py",
     "test_bisection.py",
     "test_sides_layouts.py",
-    "test_init.py",
     "test_sides_git.py",
     "test_reach.py",
     "test_counters_run.py",

@@ -22,11 +22,11 @@ from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.run import drivers as module
 from pytest_rlperf.run.drivers import Processes
-from pytest_rlperf.run.endpoints import Driver, Endpoint, PreloadServer
-from pytest_rlperf.run.on_test import OnTest
-from pytest_rlperf.run.schedule import Begin, Ended, Job, Lanes, Schedule, Steps
+from pytest_rlperf.run.endpoints import Endpoint, PairDriver, PreloadServer
+from pytest_rlperf.run.schedule import AnyOf, Job, Lanes, Schedule, Spawn, Steps
+from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.variables import library_variables
 
 T = TypeVar("T")
 CALLED = wire.Called("gae", "transition", 1.0)
@@ -34,7 +34,7 @@ WARM = Warm(Shape(1, 1, long=False), 1e-3, 0.1, 1, single=True)
 _TURNS_MOST = 200
 
 
-def collected(settings: wire.TemplateSettings) -> wire.Ready:
+def collected(start: wire.Start) -> wire.Ready:
     """Return that a template has collected one test."""
     return wire.Ready(PROTOCOL, ["test"], variables=library_variables())
 
@@ -45,7 +45,7 @@ def checked(**changes: Any) -> wire.Checked:
     return msgspec.structs.replace(found, **changes)
 
 
-def usual(driver: FakeDriver, order: wire.Order) -> object:
+def usual(driver: FakeDriver, order: wire.Order[Any]) -> object:
     """Answer as processes do of which nothing is to be told."""
     match order:
         case wire.Open():
@@ -66,7 +66,7 @@ def usual(driver: FakeDriver, order: wire.Order) -> object:
         case wire.MoveAll():
             return None
         case wire.LeaveAll():
-            return wire.LeftAll(None)
+            return None
     raise AssertionError(order)
 
 
@@ -83,13 +83,13 @@ class FakeGuardian(Guardian):
         self.scratch = scratch
         self.drivers: list[FakeDriver] = []
         self.servers: list[FakeServer] = []
-        self.collected: Callable[[wire.TemplateSettings], wire.Ready | wire.Lost | None] = collected
-        self.answer: Callable[[FakeDriver, wire.Order], object] = usual
+        self.collected: Callable[[wire.Start], wire.Ready | wire.Stopped | None] = collected
+        self.answer: Callable[[FakeDriver, wire.Order[Any]], object] = usual
         self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported()
         self.lost_at: type[wire.Message] | None = None
 
 
-class FakeDriver(Driver):
+class FakeDriver(PairDriver):
     """A driver that has the ``orders`` that it was given; it is told to end, or is lost, by ``die``."""
 
     def __init__(
@@ -103,12 +103,12 @@ class FakeDriver(Driver):
         here, self.there = Pipe()
         super().__init__(settings, guardian, number, here, preloaded)
         self.settings = settings
-        self.orders: list[wire.Order] = []
+        self.orders: list[wire.Order[Any]] = []
         self._known = guardian
         guardian.drivers.append(self)
         in_order = sorted(settings.templates, key=lambda each: (not each.is_base, each.number))
-        found = [guardian.collected(each) for each in in_order]
-        lost = next((each for each in found if isinstance(each, wire.Lost)), None)
+        found = [guardian.collected(wire.Start(settings.shared, each)) for each in in_order]
+        lost = next((each for each in found if isinstance(each, wire.Stopped)), None)
         if None not in found:
             self.say(lost or wire.Collected([each for each in found if isinstance(each, wire.Ready)]))
 
@@ -169,7 +169,7 @@ class FakeServer(PreloadServer):
 
 def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = True) -> tuple[Processes, FakeGuardian]:
     """Have a run's drivers and preload servers be fakes; return its processes and what knows them."""
-    patch.setattr(module, "Driver", FakeDriver)
+    patch.setattr(module, "PairDriver", FakeDriver)
     patch.setattr(module, "PreloadServer", FakeServer)
     patch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])
     guardian = FakeGuardian(scratch)
@@ -177,21 +177,20 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
     return Processes(variables, (), (), (), forks, top, False, False, start_limit_s=1.0, guardian=guardian), guardian
 
 
-def on_test(lanes: Lanes | None = None, forward: Callable[[Any], None] | None = None, **settings: Any) -> OnTest:
-    """Return a test on its way; ``settings`` are those that are not as usual."""
+def open_test(lanes: Lanes | None = None, **settings: Any) -> OpenTest:
+    """Return a test; ``settings`` are those that are not as usual."""
     usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_time_s": 1.0, "gating_counts": (), "spares": True}
     config: Any = SimpleNamespace(**{**usual_ones, "findings": Policy().findings, **settings})
-    lanes, ignore = lanes or Lanes(1, ()), lambda *_: None
-    return OnTest("test", None, config, Policy(), lanes, forward or ignore, show=ignore, begin=ignore)
+    return OpenTest("test", config, Policy(), lanes or Lanes(1, ()))
 
 
 def all_of(*steps: Steps[Any]) -> Steps[list[Any]]:
     """Run several jobs at once, and return what came of them."""
     jobs: list[Job[Any]] = []
     for each in steps:
-        jobs.append((yield Begin(each)))
+        jobs.append((yield Spawn(each)))
     while waited := [job for job in jobs if not job.is_done]:
-        yield Ended(waited)
+        yield AnyOf(waited)
     return [job.outcome() for job in jobs]
 
 

@@ -33,7 +33,7 @@ from pytest_rlperf.report.history import HistoryReport, render_history
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.report.tables import render_tree
 from pytest_rlperf.sides import git
-from pytest_rlperf.sides.prepare import parse_spec
+from pytest_rlperf.sides.specs import parse_spec
 from pytest_rlperf.timers import files
 
 if TYPE_CHECKING:

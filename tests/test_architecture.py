@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ ROOMS = (
     "options",
     # the verdict
     "judge",
+    "observe",
     "sides",
     "reach",
     "baseline",
@@ -63,6 +65,10 @@ HOSTS = (
 # Rooms of the engine by process: the coordinator, the driver of a pair, the process with the user's test.
 PROCESSES = {"run", "pair", "worker"}
 LOCKS = {"Lock", "RLock", "Condition", "Event", "Semaphore", "Barrier", "ThreadPoolExecutor", "ProcessPoolExecutor"}
+# In `run/` a test's way is read from top to bottom: each of these returns what the one before asks it for.
+WAY = ("run.loop", "run.measure", "run.observation", "run.compare", "run.selfcheck", "run.pairs", "run.test")
+WAY_TO_PROCESSES = ("run.base_sides", "run.drivers", "run.endpoints")
+LONGEST_ROW = 9  # modules of a room, of which each imports the next
 LONGEST_FUNCTION = 40  # lines
 # Entry and exit of a scope stand in one function: by calls of methods an entry takes twice as long.
 LONGER_FUNCTIONS = {"_bracket"}
@@ -216,6 +222,18 @@ def model_and_units_stand_alone(modules: list[Module]) -> list[str]:
     ]
 
 
+def what_is_watched_loads_little(modules: list[Module]) -> list[str]:
+    """Observe: every process of a side imports it, and so it imports the standard library and `model` only."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module in modules
+        if module.within("observe")
+        for found in module.imports
+        if found.library not in sys.stdlib_module_names
+        and (found.inside or "").partition(".")[0] not in {"model", "observe"}
+    ]
+
+
 def libraries_stay_in_their_places(modules: list[Module]) -> list[str]:
     """Rules 1 and 3: some libraries, and the verdict's own room, are imported in few places."""
     return [
@@ -266,6 +284,67 @@ def the_engine_has_no_locks(modules: list[Module]) -> list[str]:
         for node in ast.walk(module.tree)
         if (isinstance(node, ast.Attribute) and node.attr in LOCKS) or (isinstance(node, ast.Name) and node.id in LOCKS)
     ]
+
+
+def what_is_broken_off_closes_itself(modules: list[Module]) -> list[str]:
+    """Engine: jobs may be closed wherever they wait; contexts of `schedule` undo things, and no holder by hand."""
+    return [
+        module.at(node.lineno, f"catches {caught}")
+        for module in modules
+        if module.within("run") and not module.within("run.schedule")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ExceptHandler)
+        and (caught := "everything" if node.type is None else ast.unparse(node.type))
+        and any(name in caught for name in ("everything", "BaseException", "GeneratorExit"))
+    ]
+
+
+def nobody_on_a_tests_way_is_called_back(modules: list[Module]) -> list[str]:
+    """Engine: on a test's way nothing gives its own methods away in a partial, or is a protocol of callbacks."""
+    return [
+        module.at(getattr(node, "lineno", 1), f"has {node.id}")
+        for module in modules
+        if module.within(*WAY, *WAY_TO_PROCESSES)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Name) and node.id in {"partial", "Protocol"}
+    ]
+
+
+def labels_decide_nothing(modules: list[Module]) -> list[str]:
+    """Engine: what a process is called is for users; what it is stands in a field of its own."""
+    return [
+        module.at(node.lineno, f"compares {ast.unparse(node)}")
+        for module in modules
+        if module.within(*PROCESSES)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"startswith", "endswith"}
+        and isinstance(node.func.value, ast.Attribute)
+        and node.func.value.attr == "name"
+    ]
+
+
+def rows_are_short(modules: list[Module]) -> list[str]:
+    """Size: in a room of the engine few modules import each other in a row, so that one is read after few others."""
+    below = {
+        module.name: {
+            found.inside
+            for found in module.imports
+            if found.inside and found.inside != module.name and not found.typing_only
+        }
+        for module in modules
+        if module.within(*PROCESSES)
+    }
+
+    @cache
+    def row(name: str) -> tuple[str, ...]:
+        room = name.partition(".")[0]
+        rows = [row(other) for other in sorted(below[name]) if other in below and other.partition(".")[0] == room]
+        return name, *max(rows, key=len, default=())
+
+    longest = max(map(row, below), key=len, default=())
+    return [f"{' → '.join(longest)}: {len(longest)} in a row"] if len(longest) > LONGEST_ROW else []
 
 
 def torch_stays_in_its_places(modules: list[Module]) -> list[str]:
@@ -335,10 +414,15 @@ def functions_are_short(modules: list[Module]) -> list[str]:
 
 RULES: tuple[Rule, ...] = (
     model_and_units_stand_alone,
+    what_is_watched_loads_little,
     every_module_has_a_room,
     rooms_stand_on_lower_ones,
     a_path_says_in_which_process_a_line_runs,
     the_engine_has_no_locks,
+    what_is_broken_off_closes_itself,
+    nobody_on_a_tests_way_is_called_back,
+    labels_decide_nothing,
+    rows_are_short,
     libraries_stay_in_their_places,
     torch_stays_in_its_places,
     adapters_are_alone,
@@ -359,6 +443,24 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
     """Every module of the package keeps the rule."""
     findings = rule(modules)
     assert not findings, f"{rule.__doc__}\n" + "\n".join(findings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (what_is_broken_off_closes_itself, "try:\n    work()\nexcept (OSError, GeneratorExit):\n    undo()"),
+        (what_is_broken_off_closes_itself, "try:\n    work()\nexcept:\n    undo()"),
+        (nobody_on_a_tests_way_is_called_back, "from functools import partial\nloop = partial(print, 1)"),
+        (labels_decide_nothing, "is_pair = driver.name.startswith('the pair')"),
+        (rows_are_short, f"from {PACKAGE}.run import m0"),
+    ],
+)
+def test_a_breach_is_found(rule: Rule, source: str) -> None:
+    """In a module of a test's way, below which there are as many in a row as may be."""
+    row = {f"run/m{number}.py": f"from {PACKAGE}.run import m{number + 1}" for number in range(LONGEST_ROW - 1)}
+    last = {f"run/m{LONGEST_ROW - 1}.py": ""}
+    assert rule(parse_modules({**row, **last, "run/measure.py": ""})) == []
+    assert len(rule(parse_modules({**row, **last, "run/measure.py": source}))) == 1
 
 
 def modules_loaded_by(statements: str) -> set[str]:

@@ -59,7 +59,7 @@ CASES = (
         code=0,
     ),
     Case("forked", ("pytest_forked",), ("--forked",)),
-    Case("-x", (), ("-x",), passed=BEFORE_WRONG, is_quick=True),
+    Case("-x", (), ("-x",), passed=BEFORE_WRONG),
     Case("--lf", (), ("--lf",), passed=NONE),
     Case("--sw", (), ("--sw",), passed=BEFORE_WRONG, code=2),
     Case("--co", (), ("--co",), passed=NONE, fails=False, code=0, shows=False, is_measured=False),

@@ -25,7 +25,8 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Side
 from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
-from pytest_rlperf.sides.prepare import Candidate, Preparation
+from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.sides.specs import Candidate
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 LAST = "last, with 'quotes', a\\0, a\x0b and a \u2028"
@@ -282,7 +283,7 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     one, two, three, four = shas(slowing.root, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
     slowing.write({"out.txt": ""})
     before = git_files(slowing.root)
-    run = bisect(slowing, "--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..4", code=OK)
+    run = bisect(slowing, "--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..12", "--rlperf-max-time=20", code=OK)
     assert re.findall(r"(?m)^(bad|skip|good) commit (\w+): \S+::(\w+): (\w+)", run.out) == [
         ("bad", four, "test_x", "SLOWER"),
         ("bad", four, "test_same", "SAME"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import builders
 import pytest
-from fake_worker import FakeWorker
+from fake_worker import FakeWorker, checked_in
 from virtual_gpu import VirtualGPU
 from wording import Wording
 
+from pytest_rlperf import wire
 from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
@@ -25,7 +27,7 @@ from pytest_rlperf.report.wording import obstacle_text, verdict_message
 from pytest_rlperf.run.counting import CountingPairs, count_order, learn
 from pytest_rlperf.run.stored_counts import OtherCounts, StoredCounts, live_counts
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.wire import REPETITIONS, CountAll
+from pytest_rlperf.wire import REPETITIONS, CountAll, Order
 from pytest_rlperf.worker.counting import count
 
 EVERY = ("*",)
@@ -139,15 +141,14 @@ def test_what_one_worker_alone_counted_is_not_exact() -> None:
 
 class Clerk(FakeWorker):
     def __init__(self, answer: Tally, checked_s: float = 0.001) -> None:
-        self.checked_s = checked_s
+        self.checked = checked_in(checked_s)
         self.asked: list[tuple[int, float, Sequence[str]]] = []
-        self._answer = answer
+        self.tally = answer
 
-    def start_count(self, repetitions: int, limit_s: float, instruments: Sequence[str] = ()) -> None:
-        self.asked.append((repetitions, limit_s, instruments))
-
-    def wait_counted(self) -> Tally:
-        return self._answer
+    def carry_out(self, order: Order[Any]) -> Tally:
+        assert isinstance(order, wire.Count)
+        self.asked.append((order.repetitions, order.limit_s, order.instruments))
+        return self.tally
 
 
 COUNTED = tally(*[{WHOLE: {"ops": 7}}] * 2)
@@ -196,7 +197,7 @@ def test_after_a_first_call_that_failed_no_other_worker_counts(place: int, count
     clerks = [Clerk(FAILED if number == place else COUNTED) for number in range(3)]
     found = count_in(clerks, CountAll(1.0, 6.0))
     assert [len(clerk.asked) for clerk in clerks] == counted
-    assert found == [clerk.wait_counted() if number else None for clerk, number in zip(clerks, counted, strict=True)]
+    assert found == [clerk.tally if number else None for clerk, number in zip(clerks, counted, strict=True)]
 
 
 def orders(*pairs: tuple[Tally | None, Tally | None], **findings: str) -> list[list[str] | None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -164,6 +166,48 @@ def test_memory_and_setups_are_counted_by_phase() -> None:
     assert 100_000 <= found["outer", "host_net_bytes"] < 101_000
     assert 300_000 <= found["outer/inner", "host_peak_bytes"] + 1024 < 303_000
     assert ("outer/inner", "host_net_bytes") not in found
+
+
+class Holder:
+    """Holds something that only the collector releases: it knows itself."""
+
+    def __init__(self, held: object) -> None:
+        self.held, self.itself = held, self
+
+
+def test_what_garbage_holds_is_counted() -> None:
+    """Memory, files and child processes that the collector frees, in whichever phase they were left."""
+
+    def call() -> None:
+        with OUTER:
+            Holder(bytes(50_000))
+        Holder(open(os.devnull))  # noqa: SIM115, PTH123
+        bytes(300_000)
+
+    found = exact(count(call))
+    assert 50_000 <= found["", "garbage_bytes"] + 1024 < 60_000
+    assert found["", "garbage_files"] == 1
+    assert (found["", "garbage_threads"], found["", "garbage_processes"]) == (0, 0)
+    assert ("outer", "garbage_bytes") not in found
+
+
+class Child:
+    """A process that ends with the object."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    def __del__(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_children_of_garbage_are_counted() -> None:
+    """A child process that ends once the collector comes, and the pipe to it."""
+    found = exact(count(lambda: Holder(Child())))
+    assert (found["", "garbage_processes"], found["", "garbage_files"]) == (1, 1)
 
 
 def test_garbage_and_what_is_left_are_counted() -> None:

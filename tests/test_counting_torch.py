@@ -109,6 +109,20 @@ def test_memory_of_tensors_is_counted_by_phase() -> None:
     assert (found["outer/inner", "tensor_peak_bytes"], found["outer/inner", "tensor_net_bytes"]) == (4000, -4000)
 
 
+def test_tensors_that_only_the_collector_frees_are_counted() -> None:
+    """A thousand floats in a cycle wait for it; those that are dropped, or kept, do not."""
+    kept: list[Any] = [None]
+
+    def call() -> None:
+        cycle: list[Any] = [torch.empty(1000)]
+        cycle.append(cycle)
+        torch.empty(700)
+        kept[0] = torch.empty(500)
+
+    found = [each.value for counts in count(call).repetitions for each in counts if each.name == "tensor_garbage_bytes"]
+    assert found == [4000, 4000]
+
+
 def test_copies_to_a_device_are_counted() -> None:
     """A copy to another device than the host is one, and between two tensors of the host none."""
     rows = torch.ones(3)

@@ -25,7 +25,16 @@ from pytest_rlperf.judge.history import chains, courses, link_of
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.reasons import VersionChange
-from pytest_rlperf.model.stored import Break, Course, Link, LoggedCommit, Machine, Provenance, Session, session_figures
+from pytest_rlperf.model.stored import (
+    Break,
+    Course,
+    Link,
+    LoggedCommit,
+    Machine,
+    Provenance,
+    StoredSession,
+    session_figures,
+)
 from pytest_rlperf.report.history import HistoryReport, render_history, render_history_page, step_command
 from pytest_rlperf.sides.git import find_repository
 
@@ -47,16 +56,16 @@ def log(count: int) -> list[LoggedCommit]:
     ]
 
 
-def session(number: int, relative: float = 1.0, machine: Machine = builders.MACHINE, **changes: Any) -> Session:
+def session(number: int, relative: float = 1.0, machine: Machine = builders.MACHINE, **changes: Any) -> StoredSession:
     """Return a session of a commit; ``changes`` replace fields."""
     created = f"2026-02-{number + 1:02}T00:00:00+00:00"
     name = f"{created} {sha(number)[:12]}"
     work = ("gae", "transition", 1024.0)
-    made = Session(machine, name, created, sha(number), "wall", work, relative, relative, 1e-3)
+    made = StoredSession(machine, name, created, sha(number), "wall", work, relative, relative, 1e-3)
     return replace(made, **changes)
 
 
-def course(sessions: Sequence[Session] = (), links: Sequence[Link] = (), commits: int = 28) -> Course:
+def course(sessions: Sequence[StoredSession] = (), links: Sequence[Link] = (), commits: int = 28) -> Course:
     (found,) = courses(
         {TEST: sessions} if sessions else {},
         {TEST: links} if links else {},
@@ -299,7 +308,7 @@ def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]
     assert [each.created[:10] for each in found[::11]] == ["2026-02-01", "2026-02-12"]
 
 
-def read(top: Path) -> list[Session]:
+def read(top: Path) -> list[StoredSession]:
     """Return the sessions of a test that its baseline's versions have."""
     return list(read_sessions(find_repository(top), top / "baselines/default").tests[TEST].values())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import builders
 import pytest
-from fake_worker import FakeWorker
+from fake_worker import FakeWorker, checked_in
 from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
@@ -19,8 +19,9 @@ from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
 from pytest_rlperf.model.judged import Policy, Status, Verdict
-from pytest_rlperf.model.measured import Phase, Result, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.measured import Phase, Result, SliceKind
 from pytest_rlperf.pair.one_side import measure_one_side
+from pytest_rlperf.pair.processes import check
 from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.report.table import table_text
 from pytest_rlperf.report.tables import device_tables
@@ -169,26 +170,15 @@ class VirtualWorker(FakeWorker):
         self.meter = Meter(workload, lambda: kernels, Clocks(gpu.clock, gpu.clock, 76.0), VirtualLibrary(gpu))
         self._gpu = gpu
 
-    def start_check(self) -> None:
-        self.checked_s = self.meter.check()
-
-    def wait_checked(self) -> tuple[float, float]:
-        return self.checked_s or 0.0, 1.0
-
-    def warm_up(
-        self,
-        shape: Shape | None,
-        limit_s: float,
-        long: bool | None = None,
-        *,
-        kernels: bool = True,
-        calls: int = 0,
-        exactly: bool = True,
-    ) -> Warm:
-        return self.meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls, exactly=exactly)
-
-    def take(self, kind: SliceKind) -> SliceRecord:
-        return self.meter.take(kind)
+    def carry_out(self, order: wire.Order[Any]) -> Any:
+        match order:
+            case wire.Check():
+                return checked_in(self.meter.check())
+            case wire.WarmUp():
+                return self.meter.warm_up(order)
+            case wire.Take(kind):
+                return self.meter.take(kind)
+        return super().carry_out(order)
 
 
 def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
@@ -236,8 +226,7 @@ def compared(gpu: VirtualGPU) -> PairsMeasured:
     with driving(gpu):
         base, head = VirtualWorker(gpu, 10e-3), VirtualWorker(gpu, 11e-3)
         try:
-            for worker in (base, head):
-                worker.start_check()
+            check([base, head])
             pair = Pair(base, head, head_first=True, clock=lambda: gpu.clock.now_ns / 1e9)
             pair.warm_up(wire.WarmAll(3.0))
             taken = pair.take(wire.TakePair(None, 3.0, 0.0, reads=True))

@@ -2,73 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 
 import pytest
-from virtual_gpu import VirtualGPU, VirtualLibrary
+from slice_bench import Bench
+from virtual_gpu import VirtualGPU
 from wording import Wording
 
 from pytest_rlperf import wire
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, Pace
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord
 from pytest_rlperf.pair.records import device_figures
 from pytest_rlperf.report.wording import disturbances_text
 from pytest_rlperf.spawn.connections import connected
-from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker import rounds
 from pytest_rlperf.worker.device import RETAKES
 from pytest_rlperf.worker.device_state import NVML_MISSING, ConditionReader
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks, steady_shape
-
-LAUNCH_S = 5e-6
-KERNEL_S = 10e-6
-
-
-class Bench:
-    """A workload of three kernels, each of 10 µs after a launch of 5 µs, on a virtual GPU; ``then`` follows them."""
-
-    def __init__(self, pace: Pace = Pace.LATENCY, *, setup: Callable[[], None] | None = None) -> None:
-        self.gpu = VirtualGPU(launch_s=LAUNCH_S)
-        self.library = VirtualLibrary(self.gpu)
-        self.calls = 0
-        self.then: Callable[[], object] = lambda: None
-        weights = self.gpu.allocate(1 << 20)
-        self.workload = Workload(
-            component="callable",
-            call=self.call,
-            items=1.0,
-            unit="call",
-            check=self.call,
-            setup=setup,
-            holds=(weights,),
-            pace=pace,
-        )
-        kernels = {SliceKind.INTERPRETER: self._idle, SliceKind.MEMORY: self._idle}
-        self._kernels = kernels
-        self.meter = self.metered()
-
-    def metered(self) -> Meter:
-        clocks = Clocks(self.gpu.clock, self.gpu.clock, 76.0)
-        return Meter(self.workload, lambda: self._kernels, clocks, self.library)
-
-    def call(self) -> None:
-        self.calls += 1
-        with hierarchical_timer("kernels"):
-            for _ in range(3):
-                self.gpu.launch(KERNEL_S)
-        self.then()
-
-    def _idle(self) -> None:
-        self.gpu.host(2e-3)
-
-    def warm(self, limit_s: float = 0.1) -> Warm:
-        self.meter.check()
-        return self.meter.warm_up(None, limit_s)
 
 
 def told(record: SliceRecord) -> DeviceSlice:
@@ -109,7 +65,7 @@ def test_calls_with_a_setup_cannot_follow_each_other() -> None:
     meter = Meter(bench.workload, dict, Clocks(bench.gpu.clock, bench.gpu.clock, 76.0), bench.library)
     with driving(bench.gpu):
         meter.check()
-        assert meter.warm_up(None, 1.0).shape.iterations == 1
+        assert meter.warm_up(WarmUp(1.0)).shape.iterations == 1
         assert meter.take(SliceKind.PLAIN).call_s == pytest.approx(35e-6, abs=2e-9)
 
 

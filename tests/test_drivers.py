@@ -19,10 +19,9 @@ from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Sides
 from pytest_rlperf.run.drivers import KEPT_MOST, PAIR_NAMES, Drivers, Processes
-from pytest_rlperf.run.endpoints import ask
-from pytest_rlperf.run.schedule import Begin, Job, Steps
-from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
-from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.run.endpoints import BrokenError, DriverLostError, StoppedError, ask
+from pytest_rlperf.run.schedule import Job, Spawn, Steps
+from pytest_rlperf.spawn.variables import library_variables
 
 PROJECT = builders.project(Path("/t"))
 HEAD = PROJECT.side("HEAD", sys.executable, (), (Path("/head"),))
@@ -62,9 +61,9 @@ def test_a_driver_is_one_tests_until_it_is_given_back(pool: Pool) -> None:
     first, second = pool.lease(), pool.lease()
     assert (first.number, second.number) == (0, 1)
     for driver in (second, first):
-        pool.drivers.give_back(driver)
+        driver.give_back()
     assert pool.lease() is first
-    pool.drivers.give_back(first)
+    first.give_back()
     assert pool.lease(first) is second
     assert pool.lease(first, second).number == 2
     assert len(pool.known.drivers) == 3
@@ -76,9 +75,9 @@ def test_no_test_has_a_driver_that_was_told_to_end(pool: Pool, is_worn: bool) ->
     driver = pool.lease()
     if is_worn:
         driver.is_worn = True
-        pool.drivers.give_back(driver)
+        driver.give_back()
     else:
-        pool.drivers.retire(driver)
+        driver.start_ending(0.0)
     assert driver.is_ended
     again = pool.lease()
     assert again is not driver
@@ -89,10 +88,10 @@ def test_drivers_of_high_numbers_end_with_their_test(pool: Pool) -> None:
     """Few tests have so many pairs; those that a test still has go on."""
     drivers = [pool.lease() for _ in range(KEPT_MOST + 2)]
     for driver in drivers[:-1]:
-        pool.drivers.give_back(driver)
+        driver.give_back()
     pool.drivers.trim()
     assert [driver.number for driver in drivers if driver.is_ended] == [KEPT_MOST]
-    pool.drivers.give_back(drivers[-1])
+    drivers[-1].give_back()
     pool.drivers.trim()
     assert [driver.number for driver in drivers if driver.is_ended] == [KEPT_MOST, KEPT_MOST + 1]
 
@@ -100,7 +99,7 @@ def test_drivers_of_high_numbers_end_with_their_test(pool: Pool) -> None:
 def test_a_new_driver_is_none_that_ran_a_test(pool: Pool) -> None:
     """Though there is one that nobody has."""
     used = pool.lease()
-    pool.drivers.give_back(used)
+    used.give_back()
     assert pool.lease(new=True) is not used
 
 
@@ -111,10 +110,10 @@ def test_a_wide_driver_serves_narrow_tests(tmp_path: Path, monkeypatch: pytest.M
     assert [each.name for each in wide.settings.templates] == ["worker 0", "worker 1", "worker 2"]
     assert [each.is_base for each in wide.settings.templates] == [False] * 3
     assert [each.reports for each in wide.settings.templates] == [True, False, False]
-    assert wide.settings.apart
-    pool.drivers.give_back(wide)
+    assert wide.settings.own_heap
+    wide.give_back()
     assert pool.lease(width=1) is wide
-    pool.drivers.give_back(wide)
+    wide.give_back()
     assert pool.lease(width=4).width == 4
 
 
@@ -123,17 +122,17 @@ def test_observers_are_apart(pool: Pool, is_fresh: bool) -> None:
     """No pair has their driver, no two tests have one at once, and the next test has it again."""
     drivers = pool.drivers.new_interpreters() if is_fresh else pool.drivers
     observers = pool.lease(of=drivers, observes=True)
-    assert [each.observes for each in observers.settings.templates] == [True, True]
+    assert observers.settings.shared.observes
     assert {each.name for each in observers.settings.templates} == {"base observer", "head observer"}
     assert pool.lease(of=drivers, observes=True) is not observers
-    drivers.give_back(observers)
+    observers.give_back()
     assert pool.lease(of=drivers) is not observers
     assert pool.lease(of=drivers, observes=True) is observers
 
 
 def break_off(job: Steps[Any]) -> Steps[None]:
     """Begin a job, and break it off where it waits first."""
-    begun: Job[Any] = yield Begin(job)
+    begun: Job[Any] = yield Spawn(job)
     begun.close()
 
 
@@ -149,7 +148,7 @@ def test_a_driver_whose_test_is_broken_off_is_anothers(pool: Pool) -> None:
 def test_a_driver_ends_where_nobody_learns_what_it_imports(pool: Pool) -> None:
     """Whoever was to have it is broken off while its templates import; no test has it after that."""
     driver = pool.lease()
-    pool.drivers.give_back(driver)
+    driver.give_back()
     pool.drivers.learn(checked(imported=["scipy"]), checked())
     pool.known.answer = lambda driver, order: wire.Step("importing")
     pool.run(break_off(pool.drivers.lease()))
@@ -163,19 +162,19 @@ def test_a_driver_ends_where_nobody_learns_what_it_imports(pool: Pool) -> None:
 
 def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
     """Those that collect, and those that have collected and wait until no others do."""
-    pool.known.collected = lambda settings: None if settings.observes and not settings.number else collected(settings)
+    pool.known.collected = lambda start: None if start.shared.observes and not start.own.number else collected(start)
 
     def tests() -> Steps[None]:
         jobs: list[Job[Any]] = []
         for _ in range(2):
-            jobs.append((yield Begin(pool.drivers.lease_observers())))
+            jobs.append((yield Spawn(pool.drivers.lease_observers())))
         yield from pool.drivers.lease()
         yield from pool.drivers.lease()
         for job in jobs:
             job.close()
 
     pool.run(tests())
-    collecting, waiting = (driver for driver in pool.known.drivers if driver.settings.templates[0].observes)
+    collecting, waiting = (driver for driver in pool.known.drivers if driver.settings.shared.observes)
     assert (collecting.is_awaited, waiting.is_awaited) == (True, False)
     assert (collecting.is_taken, waiting.is_taken) == (False, False)
     assert pool.lease(observes=True) is waiting
@@ -186,7 +185,7 @@ def test_observers_whose_test_is_broken_off_are_anothers(pool: Pool) -> None:
 
 def test_neither_side_is_always_the_first_to_be_forked(pool: Pool) -> None:
     """Head is first in even pairs; what base's template has collected is returned first."""
-    pool.known.collected = lambda settings: msgspec.structs.replace(collected(settings), keys=[settings.name])
+    pool.known.collected = lambda start: msgspec.structs.replace(collected(start), keys=[start.own.name])
     drivers = pool.run(*(pool.drivers.lease() for _ in range(3)))
     assert [[key for ready in driver.collected for key in ready.keys] for driver in drivers] == [
         [f"{side} worker {number}" for side in ("base", "head")] for number in range(3)
@@ -198,15 +197,15 @@ def test_neither_side_is_always_the_first_to_be_forked(pool: Pool) -> None:
 
 def test_only_observers_observe(pool: Pool) -> None:
     """The others measure; observers look at the same places, and are never the ones that the user sees."""
-    observing, measuring = pool.lease(observes=True).settings.templates, pool.lease().settings.templates
-    assert [each.observes for each in (*observing, *measuring)] == [True, True, False, False]
-    assert {each.name: each.reports for each in (*observing, *measuring)} == {
+    both = [pool.lease(observes=observes).settings for observes in (True, False)]
+    assert [settings.shared.observes for settings in both] == [True, False]
+    assert {each.name: each.reports for settings in both for each in settings.templates} == {
         "base observer": False,
         "head observer": False,
         "base worker 0": False,
         "head worker 0": True,
     }
-    assert {tuple(each.watched) for each in (*observing, *measuring)} == {("/base", "/head", "/t")}
+    assert {tuple(settings.shared.watched) for settings in both} == {("/base", "/head", "/t")}
     assert not any(each.reports for each in pool.lease().settings.templates)
 
 
@@ -229,7 +228,7 @@ def test_pairs_that_confirm_are_of_a_second_server(pool: Pool) -> None:
     assert [len(server.forked) for server in pool.known.servers] == [1, 1]
     fresh = pool.drivers.new_interpreters()
     driver = pool.lease(of=fresh)
-    fresh.give_back(driver)
+    driver.give_back()
     assert pool.lease(of=fresh, server=1) is driver
     assert (driver.preloaded, driver.forks) == (None, False)
     assert len(pool.known.servers) == 2
@@ -239,7 +238,7 @@ def test_variables_of_a_side_are_its_own(pool: Pool) -> None:
     """Collecting leaves a side's cache of compiled code as the side has it; another value is set too late."""
     own = replace(SIDES, head=replace(HEAD, environment={"NUMBA_CACHE_DIR": "/own"}))
     left = {"base": library_variables(), "head": {**library_variables(), "NUMBA_CACHE_DIR": "/own"}}
-    pool.known.collected = lambda settings: wire.Ready(PROTOCOL, variables=left[settings.name.split()[0]])
+    pool.known.collected = lambda start: wire.Ready(PROTOCOL, variables=left[start.own.name.split()[0]])
     pool.drivers = pool.processes.drivers(own, *PAIR_NAMES)
     assert pool.lease().forks
     assert not pool.processes.not_forked()
@@ -265,12 +264,12 @@ def test_a_base_that_collects_none_of_the_tests_is_an_error(pool: Pool, keys: li
 # --------------------------------------------------------------------------- preload servers
 
 
-def faulty(settings: wire.TemplateSettings) -> wire.Ready:
-    return msgspec.structs.replace(collected(settings), fault="a copy of it hung" if settings.forks else "")
+def faulty(start: wire.Start) -> wire.Ready:
+    return msgspec.structs.replace(collected(start), fault="a copy of it hung" if start.shared.forks else "")
 
 
-def sets_a_variable(settings: wire.TemplateSettings) -> wire.Ready:
-    return msgspec.structs.replace(collected(settings), variables={**library_variables(), "OMP_WAIT": "1"})
+def sets_a_variable(start: wire.Start) -> wire.Ready:
+    return msgspec.structs.replace(collected(start), variables={**library_variables(), "OMP_WAIT": "1"})
 
 
 @pytest.mark.parametrize(
@@ -301,7 +300,7 @@ def test_forked_drivers_at_work_end_with_their_test(pool: Pool) -> None:
     pool.known.collected = faulty
     assert not pool.lease().forks
     ended.append(at_work.is_ended)
-    pool.drivers.give_back(at_work)
+    at_work.give_back()
     assert [*ended, at_work.is_ended] == [False, True]
     assert not pool.lease().forks
 
@@ -316,7 +315,7 @@ def test_pairs_that_find_out_at_once_end_no_new_interpreters(pool: Pool, known: 
     assert not any(driver.is_ended or driver.forks for driver in drivers)
     assert len(pool.known.servers) == 1
     for driver in drivers:
-        pool.drivers.give_back(driver)
+        driver.give_back()
     assert pool.lease() in drivers
 
 
@@ -341,12 +340,21 @@ def test_a_server_leaves_out_what_each_side_has_for_itself(pool: Pool) -> None:
 def test_a_server_begins_with_what_own_code_sets(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library variable that no imported module sets is there before a server imports any."""
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    for number in range(2):
+        pool.run(pool.drivers.lease(server=number))
+    begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
+    assert begun == [False, True, True], "the second server knows it"
+    assert [server.alive for server in pool.known.servers] == [False, True, True]
+
+
+def test_a_server_has_what_modules_set_from_their_import_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that a module sets is not there before, also where the tests' own code sets another one."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("MPLBACKEND", "Agg")
     pool.known.imported = lambda load: wire.Imported([], {"MPLBACKEND": "Agg"})
     driver = pool.lease()
-    begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
-    assert begun == [False, True]
-    assert "MPLBACKEND" not in pool.known.servers[-1].environment
+    (found,) = [server for server in pool.known.servers if server.alive]
+    assert [found.environment.get(name) for name in ("OMP_NUM_THREADS", "MPLBACKEND")] == ["77", None]
     assert [each.environment["MPLBACKEND"] for each in driver.settings.templates] == ["Agg", "Agg"]
 
 
@@ -365,25 +373,25 @@ def test_what_python_runs_at_its_start_takes_new_interpreters(pool: Pool, tmp_pa
 # --------------------------------------------------------------------------- what they say
 
 
-def lost(order: int, *, is_doubtful: bool) -> wire.Lost:
-    return wire.Lost(order, "base worker 0", "it died", is_base=True, is_doubtful=is_doubtful, is_reporter=False)
+def stopped(order: int, *, is_doubtful: bool, done: wire.Done | None = None) -> wire.Stopped:
+    return wire.Stopped(order, wire.Stop("base worker 0", "it died", True, is_doubtful, done=done))
 
 
 @pytest.mark.parametrize("is_fresh", [False, True])
 def test_a_driver_that_cannot_collect_ends(pool: Pool, is_fresh: bool) -> None:
     """Its test has the error, and nothing of it is left that would never be used."""
-    pool.known.collected = lambda settings: lost(0, is_doubtful=False)
-    with pytest.raises(LostError, match="it died") as caught:
+    pool.known.collected = lambda settings: stopped(0, is_doubtful=False)
+    with pytest.raises(StoppedError, match="it died") as caught:
         pool.lease(of=pool.drivers.new_interpreters() if is_fresh else pool.drivers)
     assert caught.value.is_due_to_base
     (driver,) = pool.known.drivers
     assert driver.is_ended or not driver.alive
 
 
-def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver, wire.Order], object]:
+def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver, wire.Order[Any]], object]:
     """Return what says these messages for an order, the last one as the answer."""
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         *before, last = [make(order.number) for make in messages]
         for message in before:
             driver.say(message)
@@ -395,13 +403,13 @@ def answering(*messages: Callable[[int], wire.Message]) -> Callable[[FakeDriver,
 def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
     """Steps are shown, reports forwarded, and answers to earlier orders of no interest."""
     driver, reported = pool.lease(), wire.Reported({})
-    seen: list[object] = []
-    driver.show = driver.forward = seen.append
+    seen: list[Any] = []
+    driver.show, driver.reports = seen.append, seen
     before = [lambda _: wire.Step("checking"), lambda _: reported, lambda number: wire.Answer(number - 1, [5.0])]
     pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
     assert pool.run(ask(driver, wire.EndIdle())) == [[1.0, 2.0]]
     assert seen == ["checking", reported]
-    pool.drivers.give_back(driver)
+    driver.give_back()
     pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
     pool.run(ask(driver, wire.EndIdle()))
     assert seen == ["checking", reported]
@@ -410,8 +418,8 @@ def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "is_worn"),
     [
-        (lambda number: lost(number, is_doubtful=True), LostError, True),
-        (lambda number: wire.Left(number, "base worker 0", DONE, True, True, False), LeftError, False),
+        (lambda number: stopped(number, is_doubtful=True), StoppedError, True),
+        (lambda number: stopped(number, is_doubtful=True, done=DONE), StoppedError, False),
         (lambda number: wire.Broken(number, "ValueError: why"), BrokenError, False),
         (lambda number: b"no message", DriverLostError, True),
     ],
@@ -426,7 +434,7 @@ def test_an_order_that_is_not_carried_out_is_an_error(
         pool.run(ask(driver, wire.EndIdle()))
     assert type(caught.value) is error
     pool.known.answer = usual
-    pool.drivers.give_back(driver)
+    driver.give_back()
     assert (driver.is_ended or not driver.alive) is is_worn
     assert (pool.lease() is driver) is not is_worn
 
@@ -436,7 +444,7 @@ def test_a_driver_that_is_gone_is_lost(pool: Pool) -> None:
     for die_before in (False, True):
         driver = pool.lease()
 
-        def die(driver: FakeDriver, order: wire.Order) -> None:
+        def die(driver: FakeDriver, order: wire.Order[Any]) -> None:
             driver.die()
 
         pool.known.answer = die
@@ -444,16 +452,15 @@ def test_a_driver_that_is_gone_is_lost(pool: Pool) -> None:
             driver.die()
         with pytest.raises(DriverLostError) as caught:
             pool.run(ask(driver, wire.EndIdle()))
-        assert caught.value.is_doubtful
-        assert not caught.value.is_reporter
-        pool.drivers.give_back(driver)
+        assert caught.value.stop == wire.Stop(driver.name, str(caught.value), is_doubtful=True)
+        driver.give_back()
         assert pool.lease() is not driver
 
 
 def test_all_processes_end_with_the_run(pool: Pool) -> None:
     """Those that a test has, and the servers that they were forked from."""
     pool.lease()
-    pool.drivers.give_back(pool.lease())
+    pool.lease().give_back()
     pool.lease(of=pool.drivers.new_interpreters())
     assert [*pool.processes.awaited()] == []
     pool.processes.start_closing(0.0)
@@ -466,6 +473,6 @@ def test_all_processes_end_with_the_run(pool: Pool) -> None:
 def test_a_driver_that_has_ended_is_forgotten(pool: Pool) -> None:
     """While the run goes on: else a long one has too many files open."""
     driver = pool.lease()
-    pool.drivers.retire(driver)
+    driver.start_ending(0.0)
     pool.lease()
     assert driver.connection.closed

@@ -761,7 +761,8 @@ def test_a_functional_env_that_is_wrong(pytester: pytest.Pytester, wording: Word
 # --------------------------------------------------------------------------- through the fixture
 
 
-@pytest.mark.parametrize("args", [(), ONE_CALL])
+# test_components: test_the_engine_closes_what_the_fixture_made measures one kind
+@pytest.mark.parametrize("args", [(), pytest.param(ONE_CALL, marks=pytest.mark.slow)])
 def test_the_fixture_measures_all_kinds(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
     """A test just runs, or is measured, with each kind of env; what a thunk made is closed."""
     from pathlib import Path

@@ -6,7 +6,7 @@ import importlib
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -22,16 +22,20 @@ from hypothesis import strategies as st
 
 from pytest_rlperf import units
 from pytest_rlperf import wire as m
+from pytest_rlperf.cli.command import parse
 from pytest_rlperf.components.checks import output_parts
-from pytest_rlperf.judge.findings import KINDS, find_all, first_call, growth, scale
+from pytest_rlperf.judge.findings import find_all, first_call, garbage, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
+from pytest_rlperf.model.facts import InWords, OtherBits
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
-from pytest_rlperf.model.measured import Usage
+from pytest_rlperf.model.measured import Counting, PhaseCounts, Usage
 from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.report.run_json import RunFile, document_of, written
+from pytest_rlperf.report.wording import finding_line, left_behind_text
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.spawn.connections import connected
 
@@ -68,17 +72,18 @@ def growing(head: dict[str, float], base: dict[str, float] | None = None, pairs:
 
 def lines(live: Live, **levels: str) -> list[str]:
     findings = find_all(live, Policy(findings={**FINDINGS, **levels}))
-    return [f"{finding.kind}{'!' if finding.gates else ''}: {finding.line}" for finding in findings]
+    return [f"{finding.kind}{'!' if finding.gates else ''}: {finding_line(finding.line)}" for finding in findings]
 
 
 def test_growth_without_a_base_is_a_note() -> None:
     """It needs several workers that agree, and growth that goes on."""
     growing_usages = [[usage(calls, objects=2.0) for calls in CALLS]] * 3
     filling = [[replace(NOTHING, calls=calls, objects=100_000 + min(calls, 150) * 2) for calls in CALLS]] * 3
-    (note,) = growth.notes(growing_usages)
-    assert "leaves 2 blocks of Python memory" in note
+    grown = growth.of_one_side(growing_usages)
+    assert grown is not None
+    assert "leaves 2 blocks of Python memory" in left_behind_text(grown)
     for usages in ([], growing_usages[:1], filling, [[usage(calls) for calls in CALLS]] * 3):
-        assert growth.notes(usages) == ()
+        assert growth.of_one_side(usages) is None
 
 
 @pytest.mark.parametrize(
@@ -117,6 +122,39 @@ def test_growth_without_a_base_is_a_note() -> None:
 def test_what_calls_leave_behind(live: Live, expected: list[str]) -> None:
     """Growth in every stretch of every pair, beyond base's, is found and gates."""
     assert lines(live) == expected
+
+
+def counted(**values: tuple[int, int]) -> Counting:
+    """Return what two workers have counted of a whole call: the least and the most of each count."""
+    exact = {name: least for name, (least, most) in values.items() if least == most}
+    varying = {name: found for name, found in values.items() if found[0] != found[1]}
+    return Counting((PhaseCounts("", exact, varying),), 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "expected"),
+    [
+        ({"garbage_files": (0, 0)}, {"garbage_files": (4, 4)}, "4 open files (0 on base)"),
+        ({"garbage_files": (1, 1)}, {"garbage_files": (0, 0)}, ""),
+        ({"garbage_files": (0, 2)}, {"garbage_files": (2, 4)}, ""),
+        ({"garbage_bytes": (1000, 2000)}, {"garbage_bytes": (400_000, 500_000)}, "400kB of memory (2.00k on base)"),
+        ({"garbage_bytes": (0, 0)}, {"garbage_bytes": (200_000, 200_000)}, ""),
+        (
+            {"garbage_bytes": (0, 0), "garbage": (0, 0)},
+            {"garbage_bytes": (36_000, 36_000), "garbage": (1, 1)},
+            "36.0kB of memory (0 on base)",
+        ),
+        ({"garbage_bytes": (0, 0), "garbage": (0, 0)}, {"garbage_bytes": (36_000, 36_000), "garbage": (9, 9)}, ""),
+        ({}, {"garbage_processes": (1, 1)}, ""),
+    ],
+)
+def test_what_a_call_leaves_to_the_collector(
+    was: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]], expected: str
+) -> None:
+    """All processes of head leave more than any of base, and enough of it; what a side did not count is not known."""
+    found = garbage.find(counted(**was), counted(**now), Policy())
+    line = "" if found is None else finding_line(found.line)
+    assert line == (f"each call leaves to the garbage collector: {expected}" if expected else "")
 
 
 def test_what_waits_for_the_collector_is_found() -> None:
@@ -239,30 +277,32 @@ def test_phases_that_agree_by_chance_are_not_named() -> None:
     assert lines(replace(live_of([[]] * 3), pairs=tuple(map(pair, range(3))))) == []
 
 
-def point(size: float, ratio: float, peak: int) -> scale.Point:
+def point(size: float, ratio: float, peak: int) -> scale.ScalePoint:
     """Return a test at a size whose time on head is ``ratio`` times base's, and whose memory on head is ``peak``."""
     ratios = [math.log(ratio) + noise for noise in (-0.01, 0.0, 0.01)]
-    return scale.Point(size, ratios, 1e-3, {"tensor_peak_bytes": 1000}, {"tensor_peak_bytes": peak})
+    return scale.ScalePoint(size, ratios, 1e-3, {"tensor_peak_bytes": 1000}, {"tensor_peak_bytes": peak})
 
 
 def test_a_scan_is_linear_beside_work_that_does_not_grow() -> None:
     """The law is that of what head adds, whatever share of a call it is; counts of both sides have it, too."""
     for constant in (1e-4, 1e-3, 1e-2):
         points = [
-            scale.Point(size, [math.log(1 + 1e-8 * size / constant)] * 3, constant, {"ops": 500}, {"ops": 500 + size})
+            scale.ScalePoint(
+                size, [math.log(1 + 1e-8 * size / constant)] * 3, constant, {"ops": 500}, {"ops": 500 + size}
+            )
             for size in (1_000, 100_000, 1_000_000)
         ]
         found = scale.find(points, Policy())
         assert found is not None
-        assert found.line.count(", what is added ∝ size^1.0") == len(found.figures) == 2
+        assert finding_line(found.line).count(", what is added ∝ size^1.0") == len(found.figures) == 2
     quadratic = [replace_ratio(each, 1 + 1e-9 * each.size**2) for each in points]
     found = scale.find(quadratic, Policy())
     assert found is not None
     assert "time" in found.figures
-    assert "what is added ∝ size^2.0; ops" in found.line
+    assert "what is added ∝ size^2.0; ops" in finding_line(found.line)
 
 
-def replace_ratio(point: scale.Point, ratio: float) -> scale.Point:
+def replace_ratio(point: scale.ScalePoint, ratio: float) -> scale.ScalePoint:
     """Return a test with the time of head at ``ratio`` times base's."""
     return point._replace(log_ratios=[math.log(ratio)] * 3)
 
@@ -294,10 +334,10 @@ def test_large_counts_are_written_without_exponents() -> None:
         ([point(1e5, 1.0, 1000), point(2e5, 1.0, 1000), point(2.1e5, 2.0, 1000)], None),  # sizes too near each other
     ],
 )  # fmt: skip
-def test_a_law_grows_faster(points: list[scale.Point], expected: str | None) -> None:
+def test_a_law_grows_faster(points: list[scale.ScalePoint], expected: str | None) -> None:
     """A larger exponent of time or of an exact count, by the two largest of three sizes or more, is found."""
     found = scale.find(points, Policy())
-    assert (found.line.partition(": ")[2] if found else None) == expected
+    assert (finding_line(found.line).partition(": ")[2] if found else None) == expected
 
 
 def test_the_last_test_of_a_series_has_its_law() -> None:
@@ -318,7 +358,7 @@ def test_the_last_test_of_a_series_has_its_law() -> None:
         found.append(series.add(builders.result(keys[name]), live, Policy()))
     assert found[:2] == [None, None]
     assert found[2] is not None
-    assert found[2].line == "from 100,000 to 1,000,000: time ×3.5 (base ×1)"
+    assert finding_line(found[2].line) == "from 100,000 to 1,000,000: time ×3.5 (base ×1)"
     assert series.add(builders.result("test_it.py::test_other"), live, Policy()) is None
 
 
@@ -463,7 +503,7 @@ def test_outputs_that_vary_are_not_compared() -> None:
 )
 def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: Status) -> None:
     """A finding that gates makes a test SLOWER whatever its time; one that is shown stands beside the verdict."""
-    live = replace(live_of([]), output=OutputComparison(outputs, "output", "differs"))
+    live = replace(live_of([]), output=OutputComparison(outputs, "output", OtherBits()))
     faster: Verdict = builders.verdict(Status.FASTER, 0.8)
     policy = Policy(findings={**FINDINGS, "outputs": level})
     found = with_findings(faster, find_all(live, policy), policy)
@@ -471,11 +511,29 @@ def test_a_finding_gates_where_it_is_to(level: str, outputs: Outputs, expected: 
     assert bool(found.findings) is (level != "off" and not (level == "gate" and outputs is Outputs.CLOSE))
 
 
+def test_a_file_has_findings_in_words() -> None:
+    """Their lines, and what differs in outputs, are read as they were written, and written as they were read."""
+    live = replace(growing({"objects": 1.0}), output=OutputComparison(Outputs.DIFFERENT, "output", OtherBits()))
+    judged = builders.verdict(Status.SLOWER, 1.2, message="because", findings=find_all(live, Policy()))
+    outcome = builders.outcome(builders.result(), judged, live=live)
+    document = written(document_of(RunFile(builders.MACHINE, (), (), {"a": outcome})))
+    run = parse(document.encode(), "x")
+    assert isinstance(run, RunFile)
+    found, again = run.tests["a"], run.tests["a"].live
+    assert [finding_line(each.line) for each in found.verdict.findings] == [
+        "each call leaves 1 block of Python memory more than on base",
+        "returns other numbers from the first call on: output differs",
+    ]
+    assert again is not None
+    assert again.output.what == InWords("differs")
+    assert written(document_of(run)) == document
+
+
 @pytest.mark.parametrize(("level", "fails"), [("show", False), ("gate", True)])
 def test_a_time_that_is_only_shown_fails_nothing_by_itself(level: str, fails: bool) -> None:
     """Another kind that gates still fails the test, and says so."""
     policy = Policy(findings={**FINDINGS, "time": "show", "outputs": level})
-    live = replace(live_of([]), output=OutputComparison(Outputs.DIFFERENT, "output", "differs"))
+    live = replace(live_of([]), output=OutputComparison(Outputs.DIFFERENT, "output", OtherBits()))
     slower = verdict(policy, Status.SLOWER, WrittenReason("live", "slower"))
     found = with_findings(slower, find_all(live, policy), policy)
     assert found.status is Status.SLOWER
@@ -496,7 +554,7 @@ def test_the_examples_on_the_page_are_real(tmp_path: Path) -> None:
     (command,) = re.findall(r"^pytest (--rlperf-against.*)$", PAGE, re.MULTILINE)
     run = example.pytest(*command.split(), code=FAILED)
     shown = re.findall(r"^\| `(\w+)` \| [^|]* \| (SAME|SLOWER: .*) \|$", PAGE, re.MULTILINE)
-    assert len(shown) == 2 * len({*KINDS, "scale"} - {"drift"})
+    assert len(shown) == 2 * len({*FINDINGS} - {"time", "counts", "drift"})
     for name, expected in shown:
         status, _, line = expected.partition(": ")
         (key,) = {f"test[{name}]", f"test_scale[{name}-1000000]"} & run.tests.keys()
@@ -516,6 +574,6 @@ def test_the_page_about_findings_lists_them_all() -> None:
     cells = [row for row in rows if len(row) == 4]
     assert {name: level for name, _, _, level in cells} == {f"`{kind}`": f"`{does}`" for kind, does in FINDINGS.items()}
     finds = {name: what for name, what, _, _ in cells}
-    for kind in (*KINDS, "scale"):
+    for kind in {*FINDINGS} - {"time", "counts"}:
         doc = importlib.import_module(f"pytest_rlperf.judge.findings.{kind}").__doc__ or ""
         assert finds[f"`{kind}`"] == doc.partition(".\n")[0].rstrip(".").partition(": ")[2]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import every_other_is_slow
 from example import Example
-from test_workflows import installs
 from wording import Wording
+from workflow_files import installs
 
 from pytest_rlperf.cli import init, main
 from pytest_rlperf.cli.first_tests.trial import Trial
@@ -166,9 +167,10 @@ def _gae(rewards, values): ...
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
-    """Return an empty project, in whose directory `rlperf init` runs."""
+    """Return an empty project, in whose directory `rlperf init` runs, and tries tests with no plugin but this one."""
     example = Example(tmp_path)
     monkeypatch.chdir(example.root)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return example
 
 
@@ -214,11 +216,14 @@ def files_of(project: Example) -> list[Path]:
     return sorted(project.root.rglob("*"))
 
 
-def test_a_hostile_project(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
+def test_a_hostile_project(
+    project: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
     """What ends a process, raises or has no name for an import is told with its place; the rest has tests, and no file.
 
-    Those run with the settings of pytest that the project has, of which some would end the trial.
+    Those run with the plugins and settings of pytest that the project has, of which some would end the trial.
     """
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     project.write(
         {
             "rl.py": GAE + BUFFER + KINDS_OF_PARAMETERS,
@@ -230,7 +235,6 @@ def test_a_hostile_project(project: Example, capsys: pytest.CaptureFixture[str],
             "tests/test_it.py": f"{HOSTILE}\ndef make_it(): return made",
             "my-agent.py": GAE,
             "types.py": "",
-            "wrong.py": "def wrong_gae(rewards, values):\n    return 0\n",
             "leaves.py": ENVS.replace("Walks", "Leaves").replace("self.steps += 1", "__import__('os')._exit(0)"),
             "pytest.ini": "[pytest]\naddopts = -x -p no:xdist --rlperf -k 'not memory'\n",
         }
@@ -360,16 +364,14 @@ LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("files", "arguments", "at", "tests"), LAYOUTS.values(), ids=LAYOUTS)
+@every_other_is_slow("layout", LAYOUTS)
 def test_a_layouts_components_have_tests(
     project: Example,
     monkeypatch: pytest.MonkeyPatch,
-    files: dict[str, str],
-    arguments: list[str],
-    at: str,
-    tests: list[str],
+    layout: tuple[dict[str, str], list[str], str, list[str]],
 ) -> None:
     """Each is found, and its test passed the trial, where the project's code is importable."""
+    files, arguments, at, tests = layout
     project.write(files)
     places = ["src", "py/a/src", "py/b", *(["."] if "perf/" in at else [])]
     path = os.pathsep.join([*(str(project.root / place) for place in places), os.environ.get("PYTHONPATH", "")])
@@ -405,7 +407,7 @@ def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wordin
         pytest.param({}, [], 5, id="no code"),
         pytest.param({"__init__.py": "", "more.py": NONE}, [], 5, id="a package itself"),
         pytest.param({"mine.py": NONE}, [], 5, id="no RL"),
-        pytest.param({"mine.py": "def mine_gae(rewards, values):\n    return 0\n"}, [], 5, id="a wrong function"),
+        pytest.param({"mine.py": BUFFER.replace("random.sample", "random.nothing")}, [], 5, id="a wrong method"),
         pytest.param({"mine.py": "import os\nos._exit(3)\n" + GAE}, [], 5, id="a module that ends the process"),
         pytest.param({"src/mine.py": GAE}, [], 4, id="not installed"),
         pytest.param({"mine.py": NONE}, ["mine:Actor"], 5, id="a named class of other arguments"),
@@ -454,7 +456,7 @@ def test_of_all_that_is_there(project: Example) -> None:
     fixtures = {argument.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for argument in node.args}
     kinds = ("vecenv_step", "replay_sample", "gae", "sac_update", "ppo_collect")
     assert {f"rlperf_{kind}" for kind in kinds} <= fixtures
-    options = ["--isolated", "--line-length=120", "--config=src=['.', 'tests']", "--select=E,F,I,W,B,UP,C4"]
+    options = ["--isolated", "--line-length=120", "--config=src=['.', 'tests']", "--select=E,F,W,B,UP,C4"]
     lint = [sys.executable, "-m", "ruff", "check", *options, "tests/test_perf.py"]
     result = subprocess.run(lint, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout

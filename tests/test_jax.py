@@ -17,6 +17,7 @@ from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
 from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker.device_state import Jax
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks
@@ -38,7 +39,7 @@ def metered(jax: VirtualJax, workload: Workload) -> Meter:
     idle = {kind: lambda: jax.clock.advance(50e-6) for kind in (SliceKind.INTERPRETER, SliceKind.MEMORY)}
     meter = Meter(workload, lambda: idle, Clocks(jax.clock, jax.clock, 76.0))
     meter.check()
-    meter.warm_up(None, 1.0)
+    meter.warm_up(WarmUp(1.0))
     return meter
 
 

@@ -180,6 +180,7 @@ def test_equal_trees_are_the_same_unmeasured(repository: Repository, wording: Wo
     assert {(test["base_call_s"], test["live"]) for test in run.tests.values()} == {(None, None)}
 
 
+@pytest.mark.slow  # test_sides_cases: test_code_is_compared_wherever_it_lies; test_reach: test_grow
 def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repository, wording: Wording) -> None:
     """A module that no measured test imports cannot have made it slower."""
     repository.write({"mylib/elsewhere.py": "VALUE = 1\n"})
@@ -214,6 +215,7 @@ def test_code_that_no_import_shows_at_first_is_measured(repository: Repository) 
     assert run.tests["test_twice"]["live"]["pairs"]
 
 
+@pytest.mark.slow  # test_reach_cases has children of many kinds, test_observation those before the call
 def test_code_that_only_child_processes_ran_is_measured(repository: Repository) -> None:
     """Nobody sees what a child process loads, least of all one that has ended."""
     more = """
@@ -254,6 +256,7 @@ def test_a_bug_of_base_itself_is_nothing_new(repository: Repository) -> None:
     run = repository.against("HEAD~1", *STORED, code=USAGE)
     assert run.statuses == {"test_mended": "INCOMPARABLE"}
     assert "'int' object has no attribute 'absent'" in run.reasons["test_mended"]
+    assert run.notes("nothing was compared: no gated test can be compared with HEAD~1")
 
 
 @pytest.mark.slow
@@ -277,18 +280,6 @@ def test_a_base_that_cannot_be_imported_is_the_reason_of_each_test(repository: R
     assert without_commits(run.reasons["test_work"]) == wording
     assert re.findall(r"(?m)^note .*", run.section("rlperf")) == wording
     assert repository.left_over() == []
-
-
-def test_a_run_whose_only_verdict_is_incomparable_is_no_pass(repository: Repository) -> None:
-    """Where a call is other work on the base side, nothing was compared."""
-    sized = "import mylib\n\ndef test_sized(rlperf):\n    rlperf(mylib.work, items=mylib.SIZE)\n"
-    repository.library("base", more="SIZE = 64\n")
-    repository.write({"tests/test_it.py": sized})
-    repository.commit()
-    repository.library("head", more="SIZE = 128\n")
-    run = repository.against("HEAD", code=USAGE)
-    assert run.statuses == {"test_sized": "INCOMPARABLE"}
-    assert run.notes("nothing was compared: no gated test can be compared with HEAD")
 
 
 def test_a_conftest_that_base_cannot_import_is_the_reason_of_its_tests(repository: Repository) -> None:
@@ -315,7 +306,7 @@ def test_a_side_that_reads_the_users_own_tree_is_a_usage_error(repository: Repos
     assert without_commits(run.err) == wording
 
 
-@pytest.mark.parametrize("base", ["named", "stored"])
+@pytest.mark.parametrize("base", ["named", pytest.param("stored", marks=pytest.mark.slow)])
 def test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test(
     repository: Repository, base: str, wording: Wording
 ) -> None:
@@ -348,6 +339,7 @@ def test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test(
     assert without_commits(why).replace(str(place), "PLACE") == wording
 
 
+@pytest.mark.slow  # test_sides_layouts: src on the path by a conftest
 def test_a_path_in_a_tests_conftest_leads_to_its_own_side(repository: Repository) -> None:
     """Base does not run head's modules, whatever puts the user's own tree on its path."""
     repository.write({"conftest.py": f"import sys\nsys.path.insert(0, {str(repository.root)!r})\n"})
@@ -406,6 +398,7 @@ def test_a_port_or_file_that_the_other_side_has_is_an_error_with_its_way_out(rep
         assert [part for part in (*sides, f"[Errno {error}]", way_out) if part not in text] == [], name
 
 
+@pytest.mark.slow  # test_a_port_or_file_that_the_other_side_has_is_an_error_with_its_way_out
 def test_a_file_that_the_other_side_has_is_no_missing_test(repository: Repository, fast: Store) -> None:
     """Stored numbers do not stand in for the baseline's commit where it fails for a file that head has."""
     run = collide(repository, "--rlperf", "-k", "work")

@@ -22,7 +22,7 @@ from fake_drivers import (
     checked,
     collected,
     fake_processes,
-    on_test,
+    open_test,
     usual,
 )
 
@@ -34,12 +34,12 @@ from pytest_rlperf.model.judged import Policy, Remedy, RemedyKind, Status, Verdi
 from pytest_rlperf.model.live import Live, OtherWork
 from pytest_rlperf.model.measured import Count, Result, Tally
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.drivers import PAIR_NAMES
-from pytest_rlperf.run.live import LiveComparison, UnpairedError
-from pytest_rlperf.run.on_test import OnTest
+from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError, StoppedError
 from pytest_rlperf.run.schedule import Held, Lanes, Steps
-from pytest_rlperf.run.stopped import DriverLostError, RetryFreshError
-from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.run.test import OpenTest, UnpairedError
+from pytest_rlperf.spawn.variables import library_variables
 
 HEAD = builders.project(Path("/t")).side("HEAD", sys.executable, (), (Path("/head"),))
 SIDES = Sides(replace(HEAD, label="commit 1", homes=(Path("/base"),)), HEAD, (), ("a.py",), ())
@@ -57,13 +57,12 @@ class Compared:
         self.known.answer = self._answer
         self.lanes = lanes or Lanes(1, ())
         self.find: Callable[[int], float] = lambda number: 0.0
-        self.answer: Callable[[FakeDriver, wire.Order], object] = lambda driver, order: None
-        self.reported: list[object] = []
-        self.test: OnTest = on_test(self.lanes, self.reported.append)
+        self.answer: Callable[[FakeDriver, wire.Order[Any]], object] = lambda driver, order: None
+        self.test: OpenTest = open_test(self.lanes)
         self.pairs = self.processes.drivers(SIDES, *PAIR_NAMES)
         self._taken = 0
 
-    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _answer(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         found = self.answer(driver, order)
         if found is None and isinstance(order, wire.TakePair):
             self._taken += 1
@@ -77,7 +76,8 @@ class Compared:
         return found
 
     def steps(self) -> Steps[tuple[Result, Live, Verdict]]:
-        return LiveComparison(self.test, self.pairs).compare()
+        found = yield from LiveComparison(self.test, self.pairs).compare()
+        return found.head, found.live, found.verdict
 
     @property
     def drivers(self) -> list[FakeDriver]:
@@ -134,7 +134,7 @@ def test_a_pair_too_short_to_show_its_threads_has_those_of_the_first(
     """As many calls take a pair no time that took the first one long on a busy machine; one thread keeps its CPU."""
     compared = Compared(tmp_path, monkeypatch, Lanes(1, (0,)))
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         single = first if driver is compared.drivers[0] else later
         return wire.Warmed(WARM, replace(WARM, single=single)) if isinstance(order, wire.WarmAll) else None
 
@@ -160,7 +160,7 @@ def test_the_last_pair_that_counts_has_another_seed(compared: Compared) -> None:
     """So a count that depends on the seed is not exact."""
     base, head = (Tally(((Count("", "syncs", value),),) * 2, ()) for value in (1, 2))
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         opened = next(each for each in driver.orders if isinstance(each, wire.Open))
         return [head, base][:: 1 if opened.last_first else -1] if isinstance(order, wire.CountAll) else None
 
@@ -194,7 +194,7 @@ def test_a_worker_with_code_of_the_other_side_ends_the_comparison(compared: Comp
     found = [checked(), checked()]
     found[side] = checked(loaded={"own": ("/head", "/base")[side] + "/own.py"})
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         return found if isinstance(order, wire.CheckAll) and compared.drivers.index(driver) == number else None
 
     compared.answer = answer
@@ -240,12 +240,12 @@ def test_calls_that_are_other_work_are_not_paired(compared: Compared, changes: d
 @pytest.mark.parametrize(("losses", "is_measured"), [(1, True), (2, True), (3, False)])
 @pytest.mark.parametrize("kind", [wire.Open, wire.WarmAll, wire.TakePair])
 def test_another_driver_takes_a_lost_ones_pair(
-    compared: Compared, kind: type[wire.Order], losses: int, is_measured: bool
+    compared: Compared, kind: type[wire.Order[Any]], losses: int, is_measured: bool
 ) -> None:
     """By no fault of the test; but not for ever."""
     lost: list[FakeDriver] = []
 
-    def answer(driver: FakeDriver, order: wire.Order) -> None:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> None:
         if isinstance(order, kind) and driver is not compared.drivers[0] and len(lost) < losses:
             lost.append(driver)
             driver.die()
@@ -257,10 +257,26 @@ def test_another_driver_takes_a_lost_ones_pair(
     assert {*map(id, lost)} == {id(driver) for driver in compared.drivers if not driver.alive}
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_no_other_test_has_a_driver_whose_worker_is_lost_as_it_leaves(compared: Compared, fresh: bool) -> None:
+    """Where workers are new interpreters, it has no other one for the next test."""
+    compared.test.fresh = fresh
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        is_leaving = isinstance(order, wire.LeaveAll) and driver is not compared.drivers[0]
+        return wire.Stopped(order.number, wire.Stop("head worker 1", "it died")) if is_leaving else None
+
+    compared.answer = answer
+    with pytest.raises(StoppedError, match="it died"):
+        compared.compare()
+    compared.end()
+    assert [driver.is_worn for driver in compared.drivers] == [False, True]
+
+
 def test_a_pair_that_waits_is_broken_off(compared: Compared) -> None:
     """Where another one of its test has an error: it leaves its place to other tests."""
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         if isinstance(order, wire.CheckAll) and len(compared.drivers) == 2:
             return [checked(), checked(loaded={"own": "/base/own.py"})]
         return None
@@ -308,7 +324,7 @@ def test_what_needs_the_machine_has_it_from_its_set_up_on(
     compared.test.needs_machine = known
     warm, found = replace(WARM, single=single), list[int]()
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         if driver is compared.drivers[0] and not isinstance(order, wire.EndIdle):
             found.append(compared.lanes.free)
         return wire.Warmed(warm, warm) if isinstance(order, wire.WarmAll) else None
@@ -331,7 +347,7 @@ def test_what_follows_the_pairs_runs_in_its_own_lane(
     warm = replace(WARM, single=not needs_machine)
     free: list[int] = []
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         if isinstance(order, wire.GoOn | wire.Relay):
             free.append(compared.lanes.free)
             return []
@@ -358,7 +374,7 @@ def test_few_pairs_of_a_test_begin_at_once(
     compared.find, compared.test.policy = lambda number: 0.2 * (-1) ** number, Policy(pairs=pairs)
     at_once: list[int] = []
 
-    def note(driver: FakeDriver, order: wire.Order) -> None:
+    def note(driver: FakeDriver, order: wire.Order[Any]) -> None:
         last = [each.orders[-1] for each in compared.drivers[1:] if each.orders]  # the first pair stays until the end
         at_once.append(sum(isinstance(each, wire.WarmAll | wire.TakePair) for each in last))
 
@@ -373,7 +389,7 @@ def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, 
     """As many as have to agree, each of new processes; the first that is not slow is enough."""
     slow, fast = checked(first_call_s=head_s), checked()
 
-    def answer(driver: FakeDriver, order: wire.Order) -> object:
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
         if isinstance(order, wire.TakePair):
             return wire.Taken(builders.pair(0.0, first_call_s=(0.1, head_s)), [], [None, None])
         return [fast, slow] if isinstance(order, wire.CheckAll) else None
@@ -389,9 +405,7 @@ def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, 
 
 def test_what_importing_the_tests_took_is_the_first_tests(compared: Compared) -> None:
     """It is the same for all tests of a run."""
-    compared.known.collected = lambda settings: msgspec.structs.replace(
-        collected(settings), import_s=1.0 + settings.is_base
-    )
+    compared.known.collected = lambda start: msgspec.structs.replace(collected(start), import_s=1.0 + start.own.is_base)
     assert [pair.import_s for pair in compared.compare()[1].pairs] == [(2.0, 1.0)] * 3
     compared.end()
     compared.test.order = 1

@@ -148,7 +148,7 @@ def made(name: str, file: Path) -> ModuleType:
     return module
 
 
-ASK = "from pytest_rlperf.spawn.preload import fault_of_forks\nprint(fault_of_forks({}))"
+ASK = "from pytest_rlperf.spawn.copies import fault_of_forks\nprint(fault_of_forks({}))"
 
 
 def fault_in(text: str, limit_s: float) -> str:

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pair import processes
-from pytest_rlperf.pair.processes import StoppedError, Template
+from pytest_rlperf.pair.processes import StoppedErrors, Template
 from pytest_rlperf.spawn import connections, process
 from pytest_rlperf.spawn.connections import connected, popen
 from pytest_rlperf.spawn.guardian import Guardian
@@ -32,7 +33,7 @@ RECORD = SliceRecord(SliceKind.PLAIN, 1e-6, 0.01, 10_000, 10_000.0, 0.01, 0.01, 
 WARM = Warm(Shape(10, 10, long=False), 1e-6, 0.1, 1, single=True)
 CHECKED = wire.Checked(0.001, 1.0, {}, children=False)
 OPEN = wire.Open("test", None, [0], last_first=False, setup_s=30, patience_s=30, reports=True)
-ORDERS = [wire.Check(), wire.WarmUp(None, 1.0, None, kernels=True), wire.Take(SliceKind.PLAIN)]
+ORDERS: list[wire.Order[Any]] = [wire.Check(), wire.WarmUp(1.0), wire.Take(SliceKind.PLAIN)]
 ANSWERS = [wire.Answer(number, value) for number, value in enumerate((CHECKED, WARM, RECORD), 1)]
 NAN = b'{"type": "Answer", "order": 3, "value": NaN}'
 REPORT, DONE = wire.Reported({}), wire.Done("passed", "", [], name_missing=False)
@@ -75,7 +76,7 @@ def hearing(*messages: wire.FromWorker | bytes, rest: bytes = b"") -> wire.Done:
 @given(st.integers(0, 7), st.lists(PARTS | st.text(), max_size=4), st.binary(max_size=12))
 def test_any_speech_ends_in_an_answer_or_an_error_of_the_test(begun: int, parts: list[str], rest: bytes) -> None:
     """Any messages at any point, any bytes after them and the end of what is sent: no other error."""
-    with suppress(*StoppedError):
+    with suppress(*StoppedErrors):
         assert hearing(*IN_ORDER[:begun], *(part.encode() for part in parts), rest=rest) == DONE
         assert begun == 7 or json.dumps(wire.as_json(DONE)) in parts
 

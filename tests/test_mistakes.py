@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import builders
+import numpy  # noqa: F401 - before a run in place, for no process can load it again
 import pytest
 from example import FAILED, NOTHING, OK, USAGE, Example
 
@@ -58,6 +59,9 @@ EXAMPLES = """
 """
 LIBRARY = "import mylib\n\ndef test_it(rlperf):\n    rlperf(mylib.work)\n"
 WORK = "def work():\n    return sum(range(9))\n"
+
+
+STARTS = re.compile("--rlperf$|--rlperf-(against|save-baseline)")  # options that have a run measure
 
 
 class Mistake(NamedTuple):
@@ -169,7 +173,37 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+IN_PLACE = {name: each for name, each in MISTAKES.items() if not any(map(STARTS.match, each.options))}
+
+
+def check(mistake: Mistake, text: str, port: str = "") -> None:
+    for shown in mistake.shown:
+        assert shown.replace("PORT", port) in " ".join(text.split())
+    assert re.search(rf"(?:see|what helps:)\s+{re.escape(f'{DOCS}/{mistake.place}')}\s", text)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("mistake", IN_PLACE.values(), ids=IN_PLACE)
+def test_the_message_helps_where_nothing_is_measured(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mistake: Mistake
+) -> None:
+    """It shows the value and what to do, and ends with an address."""
+    monkeypatch.setenv("COLUMNS", "100")
+    pytester.makepyfile(mylib=WORK, test_it=mistake.tests)
+    run = pytester.runpytest_inprocess("-p", "no:cacheprovider", *mistake.options)
+    assert run.ret == mistake.code
+    check(mistake, f"{run.stdout}\n{run.stderr}\n")
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        # test_live: test_a_port_or_file_that_the_other_side_has_is_an_error_with_its_way_out
+        pytest.param(each, id=name, marks=pytest.mark.slow if name == "port" else ())
+        for name, each in MISTAKES.items()
+        if name not in IN_PLACE
+    ],
+)
 def test_the_message_helps(tmp_path: Path, mistake: Mistake) -> None:
     """It shows the value and what to do, and ends with an address."""
     example = Example(tmp_path, mistake.before or {"mylib.py": WORK})
@@ -182,9 +216,7 @@ def test_the_message_helps(tmp_path: Path, mistake: Mistake) -> None:
         example.write({"test_it.py": mistake.tests.replace("PORT", port), "mylib.py": WORK})
         plugins = BENCHMARK if "benchmark" in mistake.tests else ("rlperf",)
         run = example.pytest(*mistake.options, plugins=plugins, code=mistake.code)
-    for shown in mistake.shown:
-        assert shown.replace("PORT", port) in run.words
-    assert re.search(rf"(?:see|what helps:)\s+{re.escape(f'{DOCS}/{mistake.place}')}\s", run.text)
+    check(mistake, run.text, port)
 
 
 def test_a_fixture_that_is_asked_for_late_is_named(tmp_path: Path) -> None:

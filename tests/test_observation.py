@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import builders
 import msgspec
 import pytest
 from example import Example
-from fake_drivers import FakeDriver, carried_out, checked, collected, fake_processes, on_test, usual
+from fake_drivers import FakeDriver, carried_out, checked, collected, fake_processes, open_test, usual
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
@@ -21,14 +21,12 @@ from pytest_rlperf.model.notes import Doubt
 from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run.drivers import PAIR_NAMES
-from pytest_rlperf.run.live import UnpairedError
+from pytest_rlperf.run.endpoints import RetryFreshError
 from pytest_rlperf.run.observation import ROUNDS, observe
-from pytest_rlperf.run.on_test import Observation
 from pytest_rlperf.run.schedule import Lanes
-from pytest_rlperf.run.stopped import RetryFreshError
+from pytest_rlperf.run.test import Observation, UnpairedError
 
 REPORTED = wire.Reported({})
-LEAVING = wire.LeftAll(None, "lost as it leaves", is_doubtful=True)
 
 
 CODE = """
@@ -64,15 +62,14 @@ class Observed:
         self.processes, self.known = fake_processes(top, patch)
         self.known.answer = self._answer
         self.rounds: Sequence[Round | None] = ()
-        self.lost: tuple[str, type[wire.Order] | None, int] = ("", None, 0)
+        self.lost: tuple[str, type[wire.Order[Any]] | None, int] = ("", None, 0)
         self.checked: list[wire.Checked] = [checked(), checked()]
         self.lanes = Lanes(1, ())
-        self.reported: list[object] = []
-        self.test = on_test(self.lanes, self.reported.append)
+        self.test = open_test(self.lanes)
         self.test.fresh = fresh
-        self.orders: list[wire.Order] = []
+        self.orders: list[wire.Order[Any]] = []
 
-    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _answer(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         assert self.lanes.free < self.lanes.count, "observing takes a CPU"
         self.orders.append(order)
         if isinstance(order, wire.Open) and order.reports:
@@ -80,9 +77,8 @@ class Observed:
         number = len(self.opened) - 1
         side, kind, when = self.lost
         if kind is not None and isinstance(order, kind) and number == when:
-            if kind is wire.LeaveAll:
-                return msgspec.structs.replace(LEAVING, is_reporter=side == "head")
-            return wire.Lost(order.number, side, "lost", side == "base", True, is_reporter=side == "head")
+            stop = wire.Stop(side, "lost", side == "base", is_doubtful=True, is_reporter=side == "head")
+            return wire.Stopped(order.number, stop)
         match order:
             case wire.CheckAll():
                 return self.checked
@@ -123,7 +119,7 @@ class Observed:
 
     def decide(self) -> Observation:
         """Return what is known of the test."""
-        drivers = self.test.of(self.processes.drivers(self.sides, *PAIR_NAMES))
+        drivers = self.processes.drivers(self.sides, *PAIR_NAMES).of(fresh=self.test.fresh)
         try:
             return carried_out(self.processes, observe(self.test, drivers), self.lanes)
         finally:
@@ -134,7 +130,7 @@ class Observed:
         try:
             return self.decide().reason
         finally:
-            assert (self.test.reporter, self.test.called, self.reported) == (None, None, [])
+            assert (self.test.reporter, self.test.called, self.test.reports) == (None, None, [])
             assert not any(driver.is_taken for driver in self.known.drivers)
             assert not self.orders or isinstance(self.orders[-1], wire.LeaveAll)
 
@@ -205,7 +201,7 @@ def test_a_test_is_spared_where_nothing_that_differs_is_run_or_read(
 def test_what_another_test_may_have_opened_is_looked_at_alone(observed: Observed, again: Round) -> None:
     """Of tests that are observed side by side any may have been it. One that runs the change needs no other look."""
     observed.lanes = Lanes(2, ())
-    observed.test = on_test(observed.lanes, observed.reported.append)
+    observed.test = open_test(observed.lanes)
     observed.test.fresh = True
     observed.rounds = [Round(opened=["data.txt"]), again]
     known = observed.decide()
@@ -281,7 +277,7 @@ def test_an_uneven_test_that_runs_what_differs_needs_no_second_round(observed: O
 @pytest.mark.parametrize("found", [SAME, Round(WITH_CODE)])
 def test_what_spares_a_test_is_known_where_reach_is_off(observed: Observed, found: Round) -> None:
     """All of it is measured then but for what reads nothing that differs; it shows what the machine does."""
-    observed.test = on_test(observed.lanes, observed.reported.append, spares=False)
+    observed.test = open_test(observed.lanes, spares=False)
     observed.test.fresh = True
     observed.rounds = [found]
     known = observed.decide()
@@ -294,7 +290,7 @@ def test_a_copy_that_has_observed_a_spared_test_reports_it(observed: Observed) -
     observed.test.fresh = False
     observed.decide()
     (driver,) = observed.known.drivers
-    assert (observed.test.reporter, observed.reported) == (driver, [REPORTED])
+    assert (observed.test.reporter, observed.test.reports) == (driver, [REPORTED])
     assert isinstance(observed.orders[-1], wire.ObserveAll)
     assert driver.is_taken
     observed.lanes.want(observed.test.lane())
@@ -308,7 +304,7 @@ def test_a_copy_that_has_observed_a_spared_test_reports_it(observed: Observed) -
 @pytest.mark.parametrize("kind", [wire.Open, wire.CheckAll, wire.ObserveAll, wire.LeaveAll])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_test_whose_observer_is_lost_is_measured(
-    observed: Observed, side: str, kind: type[wire.Order], number: int
+    observed: Observed, side: str, kind: type[wire.Order[Any]], number: int
 ) -> None:
     """It fails again there, and is reported; an observer that is lost on its way out has shown all it could."""
     observed.rounds = UNEVEN["files"]
@@ -389,6 +385,7 @@ def test_observers_that_cannot_be_forked_begin_the_test_anew(observed: Observed)
                 rlperf(lambda: sum(range(SIZE)))
             """,
             id="module",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -402,7 +399,8 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
     assert run.codes["test_it"] != "code", run.reasons
 
 
-def test_what_others_than_python_read_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["call", pytest.param("import", marks=pytest.mark.slow)])
+def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
     """A library in C reads data as a module is imported, or in a call: the tests that it does so for are measured."""
     c = """
     import ctypes, pathlib
@@ -430,11 +428,9 @@ def test_what_others_than_python_read_counts(tmp_path: Path) -> None:
     lazy = "import c\n\nc.read('import.bin')\n"
     example = Example(tmp_path, {"c.py": c, "lazy.py": lazy, "test_it.py": tests, "call.bin": "1", "import.bin": "1"})
     example.commit()
-    for name, measured in (("call", "test_call"), ("import", "test_import")):
-        example.write({f"{name}.bin": "2"})
-        run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
-        assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [measured], run.reasons
-        example.commit()
+    example.write({f"{name}.bin": "2"})
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
+    assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [f"test_{name}"], run.reasons
 
 
 @pytest.mark.parametrize(("changed", "expected"), [((), reasons.SameCode("commit 1", None)), (None, None)])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from fake_worker import FakeWorker
+from fake_worker import FakeWorker, checked_in
 
+from pytest_rlperf import wire
 from pytest_rlperf.model.durations import WARM_UP_S
 from pytest_rlperf.model.measured import Count, Phase, Shape, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.pair.one_side import WORKER_S, measure_one_side
@@ -15,7 +17,7 @@ from pytest_rlperf.pair.pace import BLOCKS_LEAST
 from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.results import SideMeasurement
 from pytest_rlperf.timers import FakeClock
-from pytest_rlperf.wire import Alone, CountAll, MeasureAlone
+from pytest_rlperf.wire import Alone, Check, CountAll, MeasureAlone, Order, Take, WarmUp
 from pytest_rlperf.worker.rounds import slice_shape
 
 KERNELS_S = {SliceKind.INTERPRETER: 50e-6, SliceKind.MEMORY: 80e-6}
@@ -46,31 +48,32 @@ class Simulated(FakeWorker):
         self._clock.advance(taken_s)
         return taken_s
 
-    def start_check(self) -> None:
-        self.checked_s = self._checked_s = self._run(self._call_s, 1) + self.compiles_s
-        self._clock.advance(self.compiles_s)
+    def carry_out(self, order: Order[Any]) -> Any:
+        match order:
+            case Check():
+                seconds = self._run(self._call_s, 1) + self.compiles_s
+                self._clock.advance(self.compiles_s)
+                return checked_in(seconds, 2.0)
+            case WarmUp():
+                return self._warm_up(order)
+            case Take(kind):
+                return self._take(kind)
+            case wire.Count():
+                self.counted += 1
+                self._clock.advance(30.0)
+                return self.tally
+        return super().carry_out(order)
 
-    def wait_checked(self) -> tuple[float, float]:
-        return self._checked_s, 2.0
-
-    def warm_up(
-        self,
-        shape: Shape | None,
-        limit_s: float,
-        long: bool | None = None,
-        *,
-        kernels: bool = True,
-        calls: int = 0,
-        exactly: bool = True,
-    ) -> Warm:
+    def _warm_up(self, order: WarmUp) -> Warm:
         """Spend as long as it takes, and a call at least; without time the checked call is the pace."""
-        self.shapes.append(shape)
-        self._shape = shape or slice_shape(self._call_s, 76.0, single=False, long=long)
-        warm_up_s = max(min(WARM_UP_S, limit_s), self._call_s) if limit_s > 0 else 0.0
+        self.shapes.append(order.shape)
+        self._shape = order.shape or slice_shape(self._call_s, 76.0, single=False, long=order.long)
+        warm_up_s = max(min(WARM_UP_S, order.limit_s), self._call_s) if order.limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
-        return Warm(self._shape, self._call_s if limit_s > 0 else self._checked_s, warm_up_s, threads=1, single=True)
+        call_s = self._call_s if order.limit_s > 0 else self.checked_s
+        return Warm(self._shape, call_s, warm_up_s, threads=1, single=True)
 
-    def take(self, kind: SliceKind) -> SliceRecord:
+    def _take(self, kind: SliceKind) -> SliceRecord:
         self.kinds.append(kind)
         call_s = KERNELS_S.get(kind, self._call_s)
         calls = 300 if kind in KERNELS_S else self._shape.iterations * self._shape.rounds
@@ -91,13 +94,6 @@ class Simulated(FakeWorker):
             phases=phases,
             rounds_ns=(round(1e9 * taken_s / calls),) * calls if kind is SliceKind.PLAIN else (),
         )
-
-    def start_count(self, repetitions: int, limit_s: float, instruments: Sequence[str] = ()) -> None:
-        self.counted += 1
-        self._clock.advance(30.0)
-
-    def wait_counted(self) -> Tally:
-        return self.tally
 
     def cpu_s(self) -> float:
         return self._idle * self._clock.now_ns / 1e9

@@ -18,9 +18,10 @@ import pytest
 from example import Example
 from wording import Wording
 
+from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit, UsageError, parse
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, SlowdownTrial, Status
 from pytest_rlperf.model.measured import CounterChange
 from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
 from pytest_rlperf.model.stored import Provenance
@@ -192,7 +193,9 @@ def faults(document: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message[-200:]}" for error in errors]
 
 
-def test_the_latest_run_is_shown_without_a_file(tmp_path: Path) -> None:
+def test_the_latest_run_is_shown_without_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From any directory of the project: all of it, one test, or the page; a file that is none is told from a test."""
     source = """
     def test_sum(rlperf):
@@ -202,20 +205,27 @@ def test_the_latest_run_is_shown_without_a_file(tmp_path: Path) -> None:
         rlperf(lambda: max(1, 2))
     """
     example = Example(tmp_path, {"test_it.py": source, "deep/er/x": ""})
-    assert "pytest --rlperf" in example.rlperf("show", code=Exit.USAGE).err
+    monkeypatch.chdir(example.root)
+
+    def show(*arguments: str, code: int = 0) -> str:
+        assert main(["show", *arguments]) == code
+        out, err = capsys.readouterr()
+        return err if code else out
+
+    assert "pytest --rlperf" in show(code=Exit.USAGE)
     run = example.pytest("--rlperf", "--rlperf-max-time=0.2", plugins=("rlperf", "cacheprovider"), code=0)
     assert faults(run.document) == []
     told = re.findall(r"^  NEW +[\d.]+ .s +(\w+)", run.out, re.MULTILINE)
     assert sorted(told) == ["test_max", "test_sum"], "each when it is there"
     shown = example.rlperf("show", code=0).out
     assert all(name in shown for name in ("test_sum", "test_max", "latest.json"))
-    assert "test_max" not in example.rlperf("show", "test_it.py::test_sum", code=0).out
-    page, again = (Path(example.rlperf("show", "test_sum", "--html", code=0).out.strip()) for _ in range(2))
+    assert "test_max" not in show("test_it.py::test_sum")
+    page, again = (Path(show("test_sum", "--html").strip()) for _ in range(2))
     assert (page, list(example.tmp.iterdir())) == (again, [])  # no page is left in the place of temporary files
     assert "<dt>tolerance<dd>±3.0 %" in page.read_text(encoding="utf-8")
-    assert "test_it.py::test_max" in example.rlperf("show", "test_mux", code=Exit.USAGE).err
-    example.root = example.root / "deep" / "er"
-    assert "test_max" in example.rlperf("show", code=0).out
+    assert "test_it.py::test_max" in show("test_mux", code=Exit.USAGE)
+    monkeypatch.chdir(example.root / "deep" / "er")
+    assert "test_max" in show()
 
 
 def test_documents_with_all_there_is_are_as_the_schema_says(wording: Wording) -> None:
@@ -225,7 +235,7 @@ def test_documents_with_all_there_is_are_as_the_schema_says(wording: Wording) ->
     sample = Path(__file__).with_name("samples") / "run_of_every_status.json"
     assert faults(json.loads(sample.read_bytes())) == []
     one = slower()
-    check = Selfcheck(one.result, (Trial(0.05, one.verdict, (), 3.0),))
+    check = Selfcheck(one.result, (SlowdownTrial(0.05, one.verdict, (), 3.0),))
     document = json.loads(written(selfcheck_document(HERE, {"a": check}, Fitness(0.03, False, 1))))
     assert faults(document) == []
     assert faults({**document, "schema": 2, "more": 1}) == wording
@@ -242,7 +252,9 @@ def test_the_schema_is_as_it_is_generated() -> None:
             assert part["description"], f"{name}.{field}"
 
 
-@pytest.mark.parametrize("links", [[""], ["d/rlperf/latest.json", "v/rlperf/seconds"]])
+@pytest.mark.parametrize(
+    "links", [[""], pytest.param(["d/rlperf/latest.json", "v/rlperf/seconds"], marks=pytest.mark.slow)]
+)
 def test_nothing_is_kept_through_a_link_in_the_tree(tmp_path: Path, links: list[str]) -> None:
     """Links that somebody has committed, at pytest's cache or in it, lead no file of a run out of the tree."""
     example = Example(tmp_path, {"test_it.py": "def test_it(rlperf): rlperf(lambda: sum(range(100)))\n"})

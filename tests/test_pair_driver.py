@@ -32,7 +32,7 @@ def failed(**changes: Any) -> wire.Done:
     return msgspec.structs.replace(DONE, outcome="failed", text="E  KeyError", **changes)
 
 
-def value(message: wire.Message, order: wire.Order | None = None) -> Any:
+def value(message: wire.Message, order: wire.Order[Any] | None = None) -> Any:
     """Return the value of an answer, to the order to leave if none is given."""
     assert isinstance(message, wire.Answer)
     return wire.answer_to(order or wire.LeaveAll(), message)
@@ -246,7 +246,7 @@ def test_workers_that_have_a_cpu_go_to_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: int | None, moved: list[int]
 ) -> None:
     """Others stay where the kernel places them."""
-    orders = [wire.WarmAll(1.0, number=2), wire.TakePair(cpu, 1.0, 0.0, reads=False, number=3)]
+    orders: list[wire.Message] = [wire.WarmAll(1.0, number=2), wire.TakePair(cpu, 1.0, 0.0, reads=False, number=3)]
     served = Served(tmp_path, OPEN, *orders, wire.MoveAll(7, number=4))
     pair = SimpleNamespace(warm_up=lambda order: None, take=lambda order: None)
     monkeypatch.setattr("pytest_rlperf.pair.driver.Pair", lambda *workers, **settings: pair)
@@ -269,9 +269,9 @@ def test_a_lost_worker_ends_those_on_their_way(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(FakeWorker, "end", noted)
     *_, lost = served.serve()
-    assert isinstance(lost, wire.Lost)
-    assert (lost.order, lost.name, lost.is_base) == (1, name, name == "base")
-    assert (lost.is_doubtful, lost.is_reporter) == (True, name == "head")
+    assert isinstance(lost, wire.Stopped)
+    assert (lost.order, lost.stop.name, lost.stop.is_base) == (1, name, name == "base")
+    assert (lost.stop.is_doubtful, lost.stop.is_reporter, lost.stop.done) == (True, name == "head", None)
     assert ended == {"base": name == "base", "head": True}
 
 
@@ -291,7 +291,8 @@ def test_a_test_that_ends_early_has_left(
     served = Served(tmp_path, OPEN, wire.CheckAll(number=2))
     monkeypatch.setattr(FakeWorker, "reply", answer_as(name, wire.Check, done))
     *_, left = served.serve()
-    assert left == wire.Left(2, name, done, name == "base", is_doubtful, is_reporter=name == "head")
+    stop = wire.Stop(name, done.text, name == "base", is_doubtful, is_reporter=name == "head", done=done)
+    assert left == wire.Stopped(2, stop)
 
 
 def test_a_fault_of_the_driver_is_no_end_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +312,7 @@ def test_the_next_order_breaks_off_the_one_before(tmp_path: Path, monkeypatch: p
     *_, opened, left = served.serve()
     assert isinstance(opened, wire.Answer)
     assert opened.order == 1
-    assert value(left) == wire.LeftAll(DONE)
+    assert value(left) == DONE
 
 
 def test_the_reporter_leaves_last_and_with_the_result(tmp_path: Path) -> None:
@@ -320,7 +321,7 @@ def test_the_reporter_leaves_last_and_with_the_result(tmp_path: Path) -> None:
     served = Served(tmp_path, OPEN, wire.LeaveAll(wire.Leave(failure=failure), number=2), more=1)
     served.run._orders[0] = msgspec.structs.replace(OPEN, seeds=[1, 2, 3])
     *_, left = served.serve()
-    assert value(left) == wire.LeftAll(DONE)
+    assert value(left) == DONE
     leaving = {
         worker.name: [each for each in worker.orders if isinstance(each, wire.Leave)] for worker in served.workers
     }
@@ -333,7 +334,7 @@ def test_a_worker_that_is_lost_as_it_leaves(tmp_path: Path, monkeypatch: pytest.
     served = Served(tmp_path, OPEN, wire.LeaveAll(number=2), wire.LeaveAll(number=3))
     monkeypatch.setattr(FakeWorker, "reply", answer_as(name, wire.Leave, FakeWorker.die))
     *_, left, again = served.serve()
-    found = value(left)
-    assert name in found.lost
-    assert (found.is_doubtful, found.is_reporter) == (True, name == "head")
-    assert value(again) == wire.LeftAll(DONE if name == "base" else None)
+    assert isinstance(left, wire.Stopped)
+    assert name in left.stop.text
+    assert (left.stop.is_doubtful, left.stop.is_reporter) == (True, name == "head")
+    assert value(again) == (DONE if name == "base" else None)

@@ -82,7 +82,7 @@ def test_a_plugin_alone(tmp_path: Path, name: str, measured: bool) -> None:
     ends_as_ever(tmp_path, [name], *(ONE_CALL if measured else ()))
 
 
-@pytest.mark.parametrize("measured", [False, True], ids=["plain", "measured"])
+@pytest.mark.parametrize("measured", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "measured"])
 def test_all_plugins_together(tmp_path: Path, measured: bool) -> None:
     """All that are installed at once."""
     ends_as_ever(tmp_path, INSTALLED, *(ONE_CALL if measured else ()))

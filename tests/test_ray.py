@@ -23,7 +23,7 @@ import pytest
 from builders import ALONE, ONE_CALL, environment, git, write
 
 from pytest_rlperf.model.judged import Shard
-from pytest_rlperf.run.ray_cluster import Answer, connected, measure_shard, read_answer
+from pytest_rlperf.run.ray_cluster import ShardAnswer, connected, measure_shard, read_answer
 from pytest_rlperf.sides.private import own_directory
 
 OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4
@@ -109,7 +109,7 @@ def test_an_answer_that_is_none(data: bytes) -> None:
     """It is a fault of its tests, which has the node, the shard and the end of the output, and no control character."""
     shard = Shard(1, 2, ("a", "b"), {})
     answer = read_answer(("node7", data, b"first\n\x1b[31mIt broke\n"), shard)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ShardAnswer)
     assert answer.run is None
     assert re.match(r"shard 1 of 2 on node7: \w+Error: .*\nfirst\n\\x1b\[31mIt broke$", answer.fault), answer.fault
 

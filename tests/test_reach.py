@@ -21,10 +21,10 @@ from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import ChangedPart, Kind, Touched
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.reach.coverage import Coverage
+from pytest_rlperf.reach.reads import compare_reads
 from pytest_rlperf.reach.touch import Change, Reached
 from pytest_rlperf.report.html import difference
 from pytest_rlperf.report.wording import note_lines, touched_lines
-from pytest_rlperf.sides.reads import compare_reads
 
 LIB = """
 import copy
@@ -51,7 +51,7 @@ TESTS = """
     def test_sample(rlperf):
         rlperf(Buffer().sample)
 """
-QUICK = ("--rlperf-against=HEAD", "--rlperf-pairs=2..3", "--rlperf-max-time=2", "--rlperf-findings=growth=off")
+QUICK = ("--rlperf-against=HEAD", "--rlperf-pairs=2..3", "--rlperf-max-time=1", "--rlperf-findings=growth=off")
 
 
 @pytest.fixture(scope="module")
@@ -114,15 +114,17 @@ def test_a_run_ends_with_the_changed_functions_that_no_test_runs(changed: tuple[
     assert len(run.notes("Buffer.save (lib.py:14)")) == 1
 
 
-def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [pytest.param("exits", marks=pytest.mark.slow), "crashes"])
+def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_path: Path, ends: str) -> None:
     """Whatever its observers have shown: it is the same only if it has passed."""
+    names = (ends, "closes")
     tests = """
         import os
         import signal
         import pytest
         from lib import Buffer
 
-        @pytest.fixture(params=["exits", "crashes", "closes"])
+        @pytest.fixture(params=KINDS)
         def buffer(request):
             yield Buffer()
             if request.param == "exits":
@@ -133,13 +135,14 @@ def test_a_spared_test_that_ends_its_process_in_the_teardown_is_an_error(tmp_pat
         def test_grow(rlperf, buffer):
             rlperf(buffer.grow)
     """
-    example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": tests})
+    example = Example(
+        tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": tests.replace("KINDS", repr(names))}
+    )
     example.commit()
     example.write({"lib.py": LIB.format(sample="1", save="2")})
-    run = example.pytest(*QUICK, "-v", code=FAILED)
-    names = ("exits", "crashes", "closes")
-    assert [run.statuses[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "SAME"], run.text
-    assert [run.outcomes[f"test_grow[{name}]"] for name in names] == ["ERROR", "ERROR", "PASSED"]
+    run = example.pytest(*QUICK, "-v", "--rlperf-max-time=0.1", code=FAILED)
+    assert [run.statuses[f"test_grow[{name}]"] for name in names] == ["ERROR", "SAME"], run.text
+    assert [run.outcomes[f"test_grow[{name}]"] for name in names] == ["ERROR", "PASSED"]
     assert not run.notes("new interpreters")
 
 
@@ -173,6 +176,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     assert len(run.notes("something may run a changed function unseen")) == 1
 
 
+@pytest.mark.slow  # test_sides_cases: test_what_git_ignores_is_there_on_both_sides
 def test_reach_off_measures_all(tmp_path: Path) -> None:
     """By the command line or, as here, by the settings; a comment is a difference then."""
     example = Example(tmp_path, {"lib.py": LIB.format(sample="1", save="1"), "test_it.py": TESTS})

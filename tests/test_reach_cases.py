@@ -18,7 +18,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -30,9 +30,9 @@ from example import Example
 
 from pytest_rlperf.model.reach import ChangedPart, Footprint, Kind
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.reach.reads import compare_reads
 from pytest_rlperf.reach.source import Source, changed_parts
 from pytest_rlperf.reach.touch import Change, Reached
-from pytest_rlperf.sides.reads import compare_reads
 
 SAMPLES = Path(__file__).with_name("samples") / "reach"
 PACKAGE = Path(__file__).parents[1] / "pytest_rlperf"
@@ -86,9 +86,11 @@ CASES = tuple(cases())
 
 
 def expected_to_be(expected: str) -> pytest.MarkDecorator:
-    """Return the parameters of a test for all cases of which one thing is expected."""
-    found = [case for case in CASES if case.expected == expected]
-    return pytest.mark.parametrize("case", found, ids=[case.name for case in found])
+    """Return the parameters of a test for all cases of which one thing is expected; every other one of a kind is slow.
+
+    Cases of a kind are beside each other in their file.
+    """
+    return builders.every_other_is_slow("case", {case.name: case for case in CASES if case.expected == expected})
 
 
 def of_side(text: str, side: str) -> str:
@@ -128,14 +130,14 @@ Looks: TypeAlias = list[Footprint]  # after the first call, and after all of the
 
 
 class Decided:
-    """What processes of both sides have shown of all cases, and what follows of it."""
+    """What processes of both sides have shown of cases, and what follows of it."""
 
-    def __init__(self, top: Path) -> None:
-        self.top = top
+    def __init__(self, top: Path, cases: Collection[Case]) -> None:
+        self.top, self.cases = top, cases
         for side in ENDINGS:
             write_side(top / side, side)
             (top / f"{side}_found").mkdir()
-        projects = list(dict.fromkeys(case.project for case in CASES))
+        projects = list(dict.fromkeys(case.project for case in cases))
         self.changes = {project: self._change(project) for project in projects}
         observers = [self._start(side, projects) for side in ENDINGS]
         self.output = "\n".join(observer.communicate()[0] for observer in observers)
@@ -143,9 +145,16 @@ class Decided:
     def _start(self, side: str, projects: Iterable[str]) -> subprocess.Popen[str]:
         tops = [self.top / side / project for project in projects]
         command: list[str | Path] = [sys.executable, SAMPLES / "observe.py", self.top / f"{side}_found", *tops]
+        names = " ".join(f"test_{case.name}" for case in self.cases)
         variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "", "PYTEST_ADDOPTS": ""}
+        variables["OBSERVED"] = names
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", env=variables
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            env=variables,
         )
 
     def _change(self, project: str) -> tuple[Sides, Change]:
@@ -178,8 +187,11 @@ def contents(path: Path) -> bytes | None:
 
 
 @pytest.fixture(scope="module")
-def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
-    return Decided(tmp_path_factory.mktemp("reach").resolve())
+def decided(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Decided:
+    """Return what is decided of the cases that this session runs."""
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    cases = [each["case"] for each in parameters if isinstance(each.get("case"), Case)]
+    return Decided(tmp_path_factory.mktemp("reach").resolve(), cases or CASES)
 
 
 @expected_to_be("chosen")
@@ -296,7 +308,7 @@ def check_planted(text: str, number: int, place: random.Random) -> None:
 
 def test_a_statement_planted_into_a_function_that_runs_is_found(decided: Decided) -> None:
     """That function, of all that the cases execute, is then all that differs."""
-    functions = [decided.looks(case)[0][1].functions for case in CASES]
+    functions = [decided.looks(case)[0][1].functions for case in decided.cases]
     executed = {(path, line) for found in functions for path, lines in found.items() for line in lines}
     count = 0
     for path, first in sorted(executed):
@@ -306,7 +318,7 @@ def test_a_statement_planted_into_a_function_that_runs_is_found(decided: Decided
             if first == min(lines):
                 check_planted(text, number, random.Random(first))
                 count += 1
-    assert count > len(CASES), executed
+    assert count > len(decided.cases), executed
 
 
 class Bare(ast.NodeTransformer):

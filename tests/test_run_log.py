@@ -174,12 +174,11 @@ def test_each_test_has_one_line_however_it_ends(tmp_path: Path) -> None:
     ("arguments", "plugins", "plans", "told"),
     [
         ((), (), 1, 1),
-        (("-s",), (), 1, 1),
         (("-v",), (), 1, 0),
         (("-q",), (), 1, 0),
-        (("-qq",), (), 0, 0),
-        (("--color=yes",), (), 1, 1),
-        ((), ("no:terminal",), 0, 0),
+        pytest.param(("-qq",), (), 0, 0, marks=pytest.mark.slow),
+        (("-s", "--color=yes"), (), 1, 1),
+        pytest.param((), ("no:terminal",), 0, 0, marks=pytest.mark.slow),
     ],
     ids=str,
 )

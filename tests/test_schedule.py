@@ -17,7 +17,7 @@ from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.budget import Budget
 from pytest_rlperf.run.lanes import count_lanes
-from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lane, Lanes, Reply, Schedule, Steps
+from pytest_rlperf.run.schedule import AnyOf, Held, Job, Lane, Lanes, Reply, Schedule, Spawn, Steps
 from pytest_rlperf.spawn.memory import free_bytes as free_memory
 
 
@@ -121,9 +121,9 @@ class Loop:
     def _all(self, *steps: Steps[Any]) -> Steps[list[Any]]:
         jobs: list[Job[Any]] = []
         for each in steps:
-            jobs.append((yield Begin(each)))
+            jobs.append((yield Spawn(each)))
         while waited := [job for job in jobs if not job.is_done]:
-            yield Ended(waited)
+            yield AnyOf(waited)
         return [came_of(job) for job in jobs]
 
     def hold(self, name: str, test: int, pair: int = 0, *, whole: bool = False) -> Steps[int | None]:
@@ -269,11 +269,11 @@ def test_a_job_begins_others_at_once() -> None:
         return name
 
     def outer() -> Steps[list[object]]:
-        slow: Job[object] = yield Begin(inner("slow"))
+        slow: Job[object] = yield Spawn(inner("slow"))
         loop.log.append("between")
-        quick: Job[object] = yield Begin(inner("quick"))
-        first = yield Ended([slow, quick])
-        then = yield Ended([slow])
+        quick: Job[object] = yield Spawn(inner("quick"))
+        first = yield AnyOf([slow, quick])
+        then = yield AnyOf([slow])
         return [first == [quick], then == [slow], slow.outcome(), quick.outcome()]
 
     assert loop.run(outer()) == [[True, True, "slow", "quick"]]
@@ -288,8 +288,8 @@ def test_the_error_of_a_job_is_that_of_who_asks_for_its_outcome() -> None:
         raise ValueError("why")
 
     def outer() -> Steps[str]:
-        job: Job[None] = yield Begin(failing())
-        yield Ended([job])
+        job: Job[None] = yield Spawn(failing())
+        yield AnyOf([job])
         with pytest.raises(ValueError, match="why"):
             job.outcome()
         return "goes on"
@@ -314,7 +314,7 @@ def test_the_end_of_a_run_breaks_off_the_others(error: Exception | None) -> None
 
     def outer() -> Steps[None]:
         for steps in (noted("first"), noted("second"), loop.hold("third", 0), loop.hold("waiting", 1)):
-            yield Begin(steps)
+            yield Spawn(steps)
         yield Reply(nudge, 60.0)
         if error is not None:
             raise error
@@ -333,10 +333,10 @@ def test_a_job_that_is_broken_off_leaves_its_lane(has_lane: bool) -> None:
     def outer() -> Steps[None]:
         jobs: list[Job[Any]] = []
         for number, name in enumerate(("first", "second", "third")):
-            jobs.append((yield Begin(loop.hold(name, number))))
+            jobs.append((yield Spawn(loop.hold(name, number))))
         yield Reply(nudge, 60.0)  # by then the first has its lane
         jobs[0 if has_lane else 1].close()
-        yield Ended([jobs[2]])
+        yield AnyOf([jobs[2]])
 
     assert loop.run(outer()) == [None]
     others = ["second", "second leaves"] if has_lane else ["first leaves"]

@@ -8,17 +8,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import builders
 import pytest
-from fake_drivers import FakeDriver, carried_out, fake_processes, on_test, usual
+from fake_drivers import FakeDriver, carried_out, fake_processes, open_test, usual
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.live import judge_fitness
-from pytest_rlperf.model.judged import Fitness, Selfcheck, Status, Trial
+from pytest_rlperf.model.judged import Fitness, Selfcheck, SlowdownTrial, Status
 from pytest_rlperf.model.measured import SliceKind, Workload
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.report.run_json import selfcheck_document, written
@@ -26,6 +27,7 @@ from pytest_rlperf.report.terminal import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.timers import FakeClock
+from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker import rounds, slowdowns
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks
@@ -41,9 +43,9 @@ class Trials:
         self.slowed: list[tuple[int, wire.Slowdown]] = []
         self.lost_at = -1
         self._share = 0.0
-        self._test = on_test()
+        self._test = open_test()
 
-    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _answer(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         if isinstance(order, wire.WarmAll):
             assert order.slowed is not None
             self.slowed.append((self.known.drivers.index(driver), order.slowed))
@@ -121,7 +123,7 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
     workload = Workload("callable", lambda: clock.advance(1e-3), 4.0, "thing", lambda: None)
     meter = Meter(workload, lambda: {}, Clocks(clock, clock, 76.0))
     try:
-        meter.warm_up(None, 0.5, kernels=False)
+        meter.warm_up(WarmUp(0.5, kernels=False))
         for share, expected_s in ((0.06, 1.06e-3), (0.03, 1.03e-3), (0.0, 1e-3), (0.12, 1.12e-3)):
             steps = meter.slow_down(share, None)
             assert steps == round(share * 1e-3 / 30e-9)
@@ -157,12 +159,12 @@ def test_a_lost_pair_of_a_self_check_is_replaced(tmp_path: Path, monkeypatch: py
     assert sum(not driver.alive for driver in trials.known.drivers) == 1
 
 
-def trial(share: float, status: Status, ratio: float | None = None) -> Trial:
+def trial(share: float, status: Status, ratio: float | None = None) -> SlowdownTrial:
     found = builders.verdict(status, 1 + share if ratio is None else ratio, code="live", smallest_seen=0.03)
-    return Trial(share, found, (builders.pair(share),) * 3, 5.0)
+    return SlowdownTrial(share, found, (builders.pair(share),) * 3, 5.0)
 
 
-def check(*trials: Trial, name: str = "test_step") -> Selfcheck:
+def check(*trials: SlowdownTrial, name: str = "test_step") -> Selfcheck:
     return Selfcheck(builders.result(f"tests/test_env.py::{name}"), trials)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit, parse
-from pytest_rlperf.model.judged import Outcome, Part, Shard, Status
+from pytest_rlperf.model.judged import Outcome, Shard, ShardPart, Status
 from pytest_rlperf.model.reach import ChangedPart, Kind
 from pytest_rlperf.report.run_json import MergeError, RunFile, document_of, merge_shards, written
 
@@ -89,7 +89,7 @@ def test_shards_become_the_run_that_measures_all() -> None:
 def test_a_merged_run_is_read_as_it_was_written() -> None:
     """Its JSON is a run's, in which each test has the machine that measured it."""
     merged = merge_shards({"a": part_of(1), "b": part_of(2, machine=OTHER)})
-    assert merged.parts == (Part(builders.MACHINE, FIRST.tests), Part(OTHER, SECOND.tests))
+    assert merged.parts == (ShardPart(builders.MACHINE, FIRST.tests), ShardPart(OTHER, SECOND.tests))
     again = read_back(written(document_of(merged)))
     assert read_back(written(document_of(again))) == again
     assert again.parts == merged.parts

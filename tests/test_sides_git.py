@@ -20,8 +20,9 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import trees
 from pytest_rlperf.sides.git import Commit, NoRepositoryError, Repository, find_repository, read_allowances
-from pytest_rlperf.sides.prepare import Preparation, parse_spec
+from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.sides.programs import run
+from pytest_rlperf.sides.specs import parse_spec
 
 
 @pytest.fixture(autouse=True)
@@ -612,8 +613,12 @@ def test_file_taken_away_or_added_differs(tree: Tree) -> None:
 BUILT = "\x7fELF, of which nobody knows what it was built from"
 
 
-def test_what_may_go_into_a_build_is_no_question_of_its_ending(tree: Tree, tmp_path: Path) -> None:
+def test_what_may_go_into_a_build_is_no_question_of_its_ending(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Flags and what sources include may; modules may not, but for those that are compiled as they stand or build."""
+    monkeypatch.setattr("pytest_rlperf.sides.prepare.build_into", lambda *_, **__: None)
+    monkeypatch.setattr("pytest_rlperf.sides.prepare.needs_isolation", lambda *_: False)
     into: tuple[str, ...] = (
         "Makefile",
         "csrc/rounds.inl",

@@ -6,13 +6,14 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import builders
 import pytest
-from fake_drivers import FakeDriver, FakeGuardian, FakeServer, checked, collected, fake_processes, on_test, usual
+from fake_drivers import FakeDriver, FakeGuardian, FakeServer, checked, collected, fake_processes, open_test, usual
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_live_comparison import SIDES
@@ -22,12 +23,12 @@ from pytest_rlperf.judge.findings import growth
 from pytest_rlperf.judge.live import judge_records
 from pytest_rlperf.model.judged import Policy, Verdict
 from pytest_rlperf.model.live import PairRecord
-from pytest_rlperf.run import live_pairs, schedule
+from pytest_rlperf.run import pairs, schedule
+from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.drivers import PAIR_NAMES, Drivers
-from pytest_rlperf.run.live import LiveComparison
-from pytest_rlperf.run.on_test import OnTest
-from pytest_rlperf.run.schedule import Begin, Ended, Held, Job, Lane, Lanes, Schedule, Steps
-from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
+from pytest_rlperf.run.endpoints import RetryFreshError, StoppedError
+from pytest_rlperf.run.schedule import AnyOf, Held, Job, Lane, Lanes, Schedule, Spawn, Steps
+from pytest_rlperf.run.test import OpenTest
 
 _TURNS_MOST = 20_000
 _LANES = (1, 2, 16, 64)
@@ -105,10 +106,10 @@ class Machine:
         self.lanes.fit(1, min(history.room, history.lanes) - 1)
         self.clock = builders.Seconds()
         self.processes, self.known = fake_processes(scratch, patch)
-        patch.setattr("pytest_rlperf.run.drivers.Driver", SimulatedDriver)
+        patch.setattr("pytest_rlperf.run.drivers.PairDriver", SimulatedDriver)
         patch.setattr(FakeGuardian, "new_directory", lambda guardian: scratch)
         patch.setattr(schedule, "_REFRESH_S", 0.0)
-        patch.setattr(live_pairs, "judge_records", self._judge)
+        patch.setattr(pairs, "judge_records", self._judge)
         patch.setattr(growth, "hints", lambda live: self._happens(50) and not live.longer)
         patch.setattr(growth, "find", lambda live, policy: SimpleNamespace(figures={}) if self._happens(50) else None)
         self.known.answer = self._answer
@@ -133,7 +134,7 @@ class Machine:
 
     # ------------------------------------------------------------------ its processes
 
-    def _answer(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _answer(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         """Do what the history has for an order; an answer that is late comes at a tick."""
         self._measuring.pop(driver, None)
         if isinstance(order, wire.Open):
@@ -156,7 +157,7 @@ class Machine:
         self._said(driver)
         return answer
 
-    def _value(self, driver: FakeDriver, order: wire.Order) -> object:
+    def _value(self, driver: FakeDriver, order: wire.Order[Any]) -> object:
         match order:
             case wire.TakePair():
                 change = self.history.change * self.draw.choice([1.0, 1.0, 1.0, -1.0])
@@ -198,42 +199,39 @@ class Machine:
 
     # ------------------------------------------------------------------ its tests
 
-    def run(self) -> list[OnTest]:
+    def run(self) -> list[OpenTest]:
         """Compare all tests, and return them."""
         tests = [self._test(number) for number in range(self.history.tests)]
         Schedule(self.lanes, self.processes.awaited, self._tick, self.clock).run(self._all(tests))
         return tests
 
-    def _test(self, number: int) -> OnTest:
-        test = on_test(self.lanes)
+    def _test(self, number: int) -> OpenTest:
+        test = open_test(self.lanes)
         test.key, test.order = f"test {number}", number
         test.policy = Policy(pairs=self.history.pairs)
         test.needs_machine = self.draw.choice([None, False, False, True])
         return test
 
-    def _all(self, tests: Sequence[OnTest]) -> Steps[None]:
+    def _all(self, tests: Sequence[OpenTest]) -> Steps[None]:
         jobs: list[Job[None]] = []
         for test in tests:
-            jobs.append((yield Begin(self._one(test))))
+            jobs.append((yield Spawn(self._one(test))))
         if self._happens(10):
             return  # the others are broken off
         while waited := [job for job in jobs if not job.is_done]:
-            yield Ended(waited)
+            yield AnyOf(waited)
         for job in jobs:
             job.outcome()
 
-    def _one(self, test: OnTest) -> Steps[None]:
+    def _one(self, test: OpenTest) -> Steps[None]:
         """Compare one test as a run does: again in new interpreters where that is in doubt."""
         for test.fresh in (False, True):
             try:
-                yield from LiveComparison(test, self.pool).compare()
-                yield from test.conclude(wire.Leave())
+                with closing(test):
+                    yield from LiveComparison(test, self.pool).compare()
+                    yield from test.conclude(wire.Leave())
+                    return
             except (StoppedError, RetryFreshError):
-                continue
-            else:
-                return
-            finally:
-                test.close()
                 test.forget_reporter()
 
 
@@ -259,7 +257,7 @@ def check_history(history: History, scratch: Path) -> None:
 _SETTINGS: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 
-@settings(max_examples=200, derandomize=True, **_SETTINGS)
+@settings(max_examples=80, derandomize=True, **_SETTINGS)
 @given(history=HISTORIES)
 def test_every_job_ends_and_gives_back_what_it_had(tmp_path_factory: pytest.TempPathFactory, history: History) -> None:
     """Whatever processes do: no lane is had twice, and no driver stays with a test that is over."""

@@ -17,6 +17,7 @@ from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.model.durations import SLICE_S, TURN_S
 from pytest_rlperf.model.measured import Shape, SliceKind, Workload
 from pytest_rlperf.timers import FakeClock, hierarchical_timer
+from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks, slice_figure_ns, slice_shape
@@ -94,7 +95,7 @@ def test_calls_of_different_lengths_are_told_by_their_mean() -> None:
         clock.advance(6.5e-3 if calls[0] % 4 == 0 else 1e-3)
 
     subject = meter(workload(call), clock)
-    shape = subject.warm_up(None, 10.0).shape
+    shape = subject.warm_up(WarmUp(10.0)).shape
     assert shape.long
     records = [subject.take(SliceKind.PLAIN) for _ in range(20)]
     assert sum(record.call_s for record in records) / 20 == pytest.approx(2.375e-3, rel=0.1)
@@ -105,22 +106,22 @@ def test_the_stored_figure_is_kept_to() -> None:
     """A test with a baseline of long calls is judged by their mean, also where calls have become short."""
     clock = FakeClock()
     subject = meter(workload(lambda: clock.advance(1.9e-3)), clock)
-    assert not subject.warm_up(None, 1.0).shape.long
-    assert subject.warm_up(None, 1.0, long=True).shape.long
+    assert not subject.warm_up(WarmUp(1.0)).shape.long
+    assert subject.warm_up(WarmUp(1.0, long=True)).shape.long
 
 
 def test_a_slice_reports_what_its_calls_took() -> None:
     """A workload of 50 µs a call is measured at 50 µs, in a slice of its size, with its items."""
     clock = FakeClock()
     subject = meter(workload(lambda: clock.advance(50e-6)), clock)
-    warm = subject.warm_up(None, 10.0)
+    warm = subject.warm_up(WarmUp(10.0))
     record = subject.take(SliceKind.PLAIN)
     assert warm.call_s == pytest.approx(50e-6)
     assert record.call_s == pytest.approx(50e-6)
     assert record.rounds_s == pytest.approx(SLICE_S, rel=0.1)
     assert record.items == 4 * record.calls
     assert record.phases == ()
-    subject.warm_up(None, 10.0, kernels=False)
+    subject.warm_up(WarmUp(10.0, kernels=False))
     assert subject.take(SliceKind.PLAIN).rounds_s == pytest.approx(TURN_S, rel=0.1)
 
 
@@ -134,20 +135,20 @@ def test_warming_up_ends_after_as_many_calls_as_another_process_made() -> None:
 
     first, second = (meter(workload(call, check=call), clock) for _ in range(2))
     first.check()
-    warm = first.warm_up(None, 10.0, kernels=False)
+    warm = first.warm_up(WarmUp(10.0, kernels=False))
     assert calls == [warm.calls]
     slices = [first.take(SliceKind.PLAIN) for _ in range(2)]
     assert [each.first_call for each in slices] == [warm.calls, warm.calls + slices[0].calls]
     calls[0] = 0
     second.made(7)  # while counting
     calls[0] = 7
-    second.warm_up(warm.shape, 10.0, kernels=False, calls=warm.calls)
+    second.warm_up(WarmUp(10.0, warm.shape, kernels=False, calls=warm.calls))
     assert calls == [warm.calls]
     record = second.take(SliceKind.PLAIN)
     assert record.first_call == warm.calls
     third = meter(workload(call, check=call), clock)
     third.check()
-    sooner = third.warm_up(warm.shape, 0.03, kernels=False, calls=warm.calls, exactly=False).calls
+    sooner = third.warm_up(WarmUp(0.03, warm.shape, kernels=False, calls=warm.calls, exactly=False)).calls
     assert sooner < warm.calls
     assert (warm.calls - sooner) % record.calls == 0
     assert third.take(SliceKind.PLAIN).first_call == sooner
@@ -158,7 +159,7 @@ def test_calls_that_take_much_longer_than_in_the_other_process_end_warming_up_in
     """A process makes no more calls than it has time for."""
     clock = FakeClock()
     subject = meter(workload(lambda: clock.advance(0.1)), clock)
-    assert subject.warm_up(None, 0.5, kernels=False, calls=1000).warm_up_s == pytest.approx(0.5, rel=0.2)
+    assert subject.warm_up(WarmUp(0.5, kernels=False, calls=1000)).warm_up_s == pytest.approx(0.5, rel=0.2)
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -175,7 +176,7 @@ def test_a_full_collection_costs_what_it_costs_with_all_objects(asks: bool) -> N
     clock = FakeClock()
     subject = Meter(workload(call), dict, Clocks(clock, time.process_time_ns, 76.0))
     try:
-        subject.warm_up(Shape(1, 1, long=False), 0.0, kernels=False)
+        subject.warm_up(WarmUp(0.0, Shape(1, 1, long=False), kernels=False))
         own_s, frozen_s = subject.collecting_s(20), subject.take(SliceKind.PLAIN).cpu_s
     finally:
         subject.thaw()
@@ -190,7 +191,7 @@ def test_warming_up_ends_when_calls_stop_getting_faster() -> None:
     def call() -> None:
         clock.advance(1e-3 if clock.now_ns > 5e8 else 3e-3 - 4e-12 * clock.now_ns)
 
-    warm = meter(workload(call), clock).warm_up(None, 10.0)
+    warm = meter(workload(call), clock).warm_up(WarmUp(10.0))
     assert warm.call_s == pytest.approx(1e-3, rel=0.05)
     assert 0.5 <= warm.warm_up_s < 1.0
 
@@ -204,19 +205,19 @@ def test_warming_up_keeps_to_its_limit() -> None:
         calls[0] += 1
         clock.advance(1.0 / calls[0])
 
-    assert meter(workload(call), clock).warm_up(None, 1.0).warm_up_s < 2.5
+    assert meter(workload(call), clock).warm_up(WarmUp(1.0)).warm_up_s < 2.5
     calls[0] = 0
     subject = meter(workload(call, check=call), clock)
-    assert subject.check() == subject.warm_up(None, 0.0).call_s == 1.0
+    assert subject.check() == subject.warm_up(WarmUp(0.0)).call_s == 1.0
     assert calls == [1]
 
 
 def test_waiting_is_told_from_working() -> None:
     """A process that gives up its CPU by itself is seen to; one that computes is not."""
     working = Meter(workload(lambda: sum(range(1000))), make_kernels)
-    working.warm_up(None, 0.05)
+    working.warm_up(WarmUp(0.05))
     waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), make_kernels)
-    waiting.warm_up(None, 0.05)
+    waiting.warm_up(WarmUp(0.05))
     assert min(working.take(SliceKind.PLAIN).waits for _ in range(5)) == 0
     record = waiting.take(SliceKind.PLAIN)
     assert record.waits >= record.calls
@@ -236,7 +237,7 @@ def test_traced_slices_have_phases_per_call() -> None:
             clock.advance(5e-3)
 
     subject = meter(workload(call, setup=setup), clock)
-    subject.warm_up(None, 1.0)
+    subject.warm_up(WarmUp(1.0))
     record = subject.take(SliceKind.TRACED)
     assert record.wall_s == record.cpu_s == pytest.approx(3e-3 * record.calls)
     assert [(phase.path, phase.count) for phase in record.phases] == [("work", 1.0)]
@@ -257,7 +258,7 @@ def test_a_call_that_fails_under_tracing_alone_has_no_phases() -> None:
             raise ValueError("it broke")
 
     subject = meter(workload(call, setup=lambda: made.append("setup")), clock)
-    subject.warm_up(None, 1.0)
+    subject.warm_up(WarmUp(1.0))
     made.append("traced")
     record = subject.take(SliceKind.TRACED)
     assert made.count("traced") == 1
@@ -284,7 +285,7 @@ def test_a_call_that_fails_without_tracing_too_raises() -> None:
             raise ValueError(f"it broke {len(is_broken)} times")
 
     subject = meter(workload(call), clock)
-    subject.warm_up(None, 1.0)
+    subject.warm_up(WarmUp(1.0))
     assert subject.take(SliceKind.TRACED).note == ""
     is_broken.append(True)
     with pytest.raises(ValueError, match="it broke"):
@@ -311,7 +312,7 @@ def test_items_and_collections_are_those_of_a_slice() -> None:
     subject = meter(workload(call, count=count), clock)
     gc.unfreeze()
     try:
-        subject.warm_up(None, 0.5)
+        subject.warm_up(WarmUp(0.5))
         assert gc.get_freeze_count() > 0
         record = subject.take(SliceKind.PLAIN)
         assert record.items == 3 * record.calls

@@ -25,7 +25,7 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
 from pytest_rlperf.baseline.provenance import (
     HARNESS,
-    Tree,
+    TreeState,
     changed_versions,
     free_distributions,
     make_provenance,
@@ -778,7 +778,7 @@ def test_which_changes_make_it_dirty(repository: Path, name: str, root: str, bas
 
 def test_code_that_changes_meanwhile_is_dirty() -> None:
     """So is code that was dirty before."""
-    clean, dirty = Tree("a" * 40, "b" * 40, dirty=False), Tree("a" * 40, "b" * 40, dirty=True)
+    clean, dirty = TreeState("a" * 40, "b" * 40, dirty=False), TreeState("a" * 40, "b" * 40, dirty=True)
     other = replace(clean, tree="c" * 40)
     found = [make_provenance(*trees, []).dirty for trees in ((clean, clean), (dirty, dirty), (clean, other))]
     assert found == [False, True, True]

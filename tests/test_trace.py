@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 from example import USAGE, Example
-from test_device_slices import KERNEL_S, Bench
+from slice_bench import KERNEL_S, Bench
 
 from pytest_rlperf.devices import driving
 from pytest_rlperf.model.measured import Harvest
 from pytest_rlperf.probes.functions import probes_for
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.worker import trace
-from pytest_rlperf.worker.trace import HOST, RUNNING, Span, Trace, chrome_trace, trace_call
+from pytest_rlperf.worker.trace import HOST, RUNNING, CallTrace, Span, chrome_trace, trace_call
 
 
-def traced(call: Any, *probes: Any) -> Trace:
+def traced(call: Any, *probes: Any) -> CallTrace:
     return trace_call(Harvest(call, probes), None, None, time.perf_counter_ns)
 
 
@@ -163,7 +163,7 @@ def test_a_device_has_tracks_of_its_streams() -> None:
 def test_ranges_that_overlap_are_on_two_tracks() -> None:
     """Viewers draw the ranges of a track only if they nest."""
     spans = (Span("a", 0, 10, "stream"), Span("b", 5, 15, "stream"), Span("b/c", 6, 9, "stream"))
-    found = rows(chrome_trace(Trace(spans), "it"))
+    found = rows(chrome_trace(CallTrace(spans), "it"))
     assert {track: [name for name, *_ in ranges] for (_, track), ranges in found.items()} == {
         "stream": ["a", "c"],
         "stream (2)": ["b"],

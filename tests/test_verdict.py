@@ -12,7 +12,7 @@ from wording import Wording
 
 from pytest_rlperf.judge.live import judge_records
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
-from pytest_rlperf.model import reasons
+from pytest_rlperf.model import facts, reasons
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
 from pytest_rlperf.model.judged import Allowance, Policy, Status
 from pytest_rlperf.model.live import Live, OtherWork
@@ -203,8 +203,8 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.CountsChanged(CHANGES),
     reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),
     reasons.CountsChanged(CHANGES, also=True),
-    reasons.Found(("each call leaves 1 block of Python memory more than on base",)),
-    reasons.Found(("works with 3 threads, 1 on base", "returns other numbers"), also=True),
+    reasons.Found((facts.Growth({"objects": 1.0}),)),
+    reasons.Found((facts.Threads((facts.Both("thread", 1, 3),)), facts.InWords("returns other numbers")), also=True),
     reasons.BeyondAllowance("1a2b3c4d5e6f", 0.05, 1.08),
     *(reasons.NotSettledLive(why, "git has no such commit") for why in reasons.NoCode),
 )

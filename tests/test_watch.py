@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_rlperf.sides.observer import Observer
-from pytest_rlperf.sides.watch import Watch
+from pytest_rlperf.observe.observer import Observer
+from pytest_rlperf.observe.watch import Watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="others have no inotify")
 

@@ -26,9 +26,9 @@ from wording import Wording
 from pytest_rlperf import wire
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.reach.recorder import Recorded
+from pytest_rlperf.observe.recorder import Recorded
 from pytest_rlperf.spawn.connections import connected
-from pytest_rlperf.spawn.preload import library_variables
+from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.timers import FakeClock
 from pytest_rlperf.worker import session
 from pytest_rlperf.worker.engine import Engine, Unwound

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from builders import git
 from ruamel.yaml import YAML
-from test_workflows import write
+from workflow_files import write
 
 from pytest_rlperf.cli.command import LARGEST_BYTES
 

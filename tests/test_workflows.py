@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+from workflow_files import installs, load, write
 
-from pytest_rlperf.cli.workflows import PYTHONS, write_workflows
+from pytest_rlperf.cli.workflows import PYTHONS
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
@@ -47,13 +47,6 @@ each_workflow = pytest.mark.parametrize(
 )
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Return a workflow as YAML 1.2 reads it, where `on` is a string."""
-    workflow = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    assert isinstance(workflow, dict)
-    return workflow
-
-
 def check(*paths: Path) -> subprocess.CompletedProcess[str]:
     """Validate workflows, or other files of GitHub's, against the schema that check-jsonschema carries along."""
     special = {ACTION: "github-actions", CITATION: "citation-file-format", **dict.fromkeys(FORMS, "github-issue-forms")}
@@ -85,19 +78,6 @@ def test_files_are_valid(paths: tuple[Path, ...]) -> None:
     assert paths
     result = check(*paths)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def write(directory: Path, files: dict[str, str], project: str = ".", **options: Any) -> tuple[Path, Path]:
-    """Write both workflows of a project, whose tests are in tests/test_perf.py, and return their places."""
-    texts = {f"{project}/tests/test_perf.py": "", ".git/HEAD": "", **files}
-    for name, text in texts.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text, encoding="utf-8")
-    root = directory / project
-    needed = options.pop("needed", ())
-    write_workflows(root, directory, root / "tests" / "test_perf.py", needed, **{"dependencies": ["numpy"], **options})
-    gate = directory / ".github" / "workflows" / "gate.yml"
-    return gate, gate.with_name("dependencies.yml")
 
 
 @pytest.fixture(scope="module")
@@ -349,13 +329,6 @@ test = []
     "setup.py": ({"setup.py": "", "requirements.txt": ""}, ".", ["pip install -e . TOOL"], "3.13", ["setup.py"]),
     "no project": ({TOML: "[tool.ruff]"}, ".", ["pip install TOOL"], "3.13", []),
 }
-
-
-def installs(path: Path) -> list[str]:
-    """Return the commands by which a workflow installs, with a word for this package's own requirement."""
-    job, *_ = load(path)["jobs"].values()
-    (run,) = [step["run"] for step in job["steps"] if step.get("name") == "Install what is measured"]
-    return [re.sub(r"'?pytest-rlperf(\[rl\])?( @ \S+|==[^\s']+)'?", r"TOOL\1", line) for line in run.splitlines()]
 
 
 @pytest.mark.parametrize(("files", "project", "commands", "python", "cached"), SHAPES.values(), ids=SHAPES)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.run_json import SCHEMA, RunFile, SelfcheckFile
 
@@ -28,13 +29,21 @@ ADDED: dict[str, dict[str, Any]] = {
     "Live": {"blame": TEXT, "clock": {"enum": ["cpu", "wall"]}, "setup_s": NUMBER, "measured_s": NUMBER},
     "Selfcheck": {"smallest_found": NUMBER_OR_NULL},
 }
-NAMED = {"RunFile": "Run", "SelfcheckFile": "SelfcheckRun", "WrittenReason": "Reason"}
+NAMED = {
+    "RunFile": "Run",
+    "SelfcheckFile": "SelfcheckRun",
+    "WrittenReason": "Reason",
+    "ShardPart": "Part",
+    "SlowdownTrial": "Trial",
+}
 
 
 def generate(old: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of today's code, with the descriptions that ``old`` has."""
     refs = {name: {"$ref": f"#/$defs/{name}"} for name in ("Run", "SelfcheckRun", "Reason")}
-    _, found = msgspec.json.schema_components([RunFile, SelfcheckFile], schema_hook=lambda type_: refs["Reason"])
+    _, found = msgspec.json.schema_components(
+        [RunFile, SelfcheckFile], schema_hook=lambda type_: {**TEXT} if type_ is Fact else refs["Reason"]
+    )
     found |= msgspec.json.schema_components([WrittenReason])[1]
     del found["Verdict"]["properties"]["also"]  # the message of a reason has all reasons
     definitions = {NAMED.get(name, name): definition for name, definition in found.items()}
@@ -63,11 +72,17 @@ def _definition(name: str, found: dict[str, Any], old: dict[str, Any]) -> dict[s
     return described | {"type": "object", "properties": properties, "required": list(properties)}
 
 
+def _named(ref: str) -> str:
+    """Return a reference by the name that the schema has for what it leads to."""
+    start, slash, name = ref.rpartition("/")
+    return f"{start}{slash}{NAMED.get(name, name)}"
+
+
 def _without_words(part: Any) -> Any:
     """Return a part of msgspec's schema without its titles and defaults."""
     if isinstance(part, dict):
         kept = {key: value for key, value in part.items() if key not in ("description", "default", "title")}
-        return {key: _without_words(value) for key, value in kept.items()}
+        return {key: _without_words(_named(value) if key == "$ref" else value) for key, value in kept.items()}
     return [_without_words(one) for one in part] if isinstance(part, list) else part
 
 

@@ -14,9 +14,9 @@ from pytest_rlperf.model.stored import (
     Link,
     Machine,
     Provenance,
-    Session,
     SessionFigures,
     StoredResult,
+    StoredSession,
 )
 from pytest_rlperf.sides.git import Repository, short
 
@@ -25,7 +25,7 @@ from pytest_rlperf.sides.git import Repository, short
 class Sessions:
     """Sessions by test, each once, and live comparisons by test; ``skipped`` are versions that cannot be read."""
 
-    tests: dict[str, dict[tuple[Machine, str], Session]] = field(default_factory=dict)
+    tests: dict[str, dict[tuple[Machine, str], StoredSession]] = field(default_factory=dict)
     links: dict[str, list[Link]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
@@ -83,12 +83,12 @@ def _contents(repository: Repository | None, directory: Path, found: Sessions) -
             found.skipped.append(f"{path}: {error}")
 
 
-def _session(baseline: Baseline, stored: StoredResult, figures: SessionFigures) -> Session:
+def _session(baseline: Baseline, stored: StoredResult, figures: SessionFigures) -> StoredSession:
     """Return a session of a version, with as much of its origin as that version has."""
     created, _, commit = figures.session.partition(" ")
     origin = baseline.sessions.get(figures.session)
     result = stored.result
-    return Session(
+    return StoredSession(
         machine=baseline.machine,
         name=figures.session,
         created=created if origin is None else origin.created,

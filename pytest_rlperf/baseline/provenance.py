@@ -26,7 +26,7 @@ HARNESS = frozenset(
 
 
 @dataclass(frozen=True)
-class Tree:
+class TreeState:
     """The state of the code: full SHAs of commit and tree, None outside git, and whether the files differ from them."""
 
     commit: str | None
@@ -34,7 +34,7 @@ class Tree:
     dirty: bool
 
 
-def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> Tree:
+def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> TreeState:
     """Return the state of the tree at ``root``.
 
     Baselines below ``baseline_dir`` do not count, nor do the ``outputs`` of the run itself. SideError where git refuses
@@ -42,16 +42,16 @@ def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> T
     """
     repository = repository_around(root)
     if repository is None:
-        return Tree(None, None, dirty=False)
+        return TreeState(None, None, dirty=False)
     try:
         dirty = repository.is_dirty(baseline_dir, outputs)
     except SideError:
         dirty = True  # without git's answer any file may have changed
-    return Tree(repository.head, repository.tree(), dirty=dirty)
+    return TreeState(repository.head, repository.tree(), dirty=dirty)
 
 
 def make_provenance(
-    before: Tree, after: Tree, modules: Iterable[str], providers: Mapping[str, Sequence[str]] | None = None
+    before: TreeState, after: TreeState, modules: Iterable[str], providers: Mapping[str, Sequence[str]] | None = None
 ) -> Provenance:
     """Return the provenance of figures measured between the states ``before`` and ``after``.
 

@@ -22,6 +22,7 @@ from pytest_rlperf.cli.first_tests.search import Search, search
 from pytest_rlperf.cli.first_tests.trial import Trial
 from pytest_rlperf.cli.workflows import write_workflows
 from pytest_rlperf.errors import SideError, shown
+from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.units import counted
@@ -129,9 +130,7 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool, we
     output = output or _place(root, names, own)
     if output.suffix != ".py":
         raise UsageError(f"--output={output} names no file of Python: give it the ending .py")
-    here = root.resolve()
-    # Where GitHub reads workflows; the root outside of a repository.
-    top = next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
+    top = tree_top(root.resolve())  # where GitHub reads workflows
     if github and not output.resolve().is_relative_to(top):
         raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
     kept = output.exists() or output.is_symlink()

@@ -277,7 +277,7 @@ class Steps(TotalsInstrument):
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Be in place while the body runs."""
+        """Install the hooks for the block, and remove them afterwards."""
         undo = together(self._attach())
         try:
             yield

@@ -19,7 +19,7 @@ from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.timers.tree import EdgeTree, Tree
 
 # A count is rounded down to a multiple of this: smaller differences are no differences in size.
-STEPS: Mapping[str, int] = {"host_peak_bytes": 1024}
+STEPS: Mapping[str, int] = {"host_peak_bytes": 1024, "garbage_bytes": 1024}
 
 # The meaning of each counter, in one line; those named `_bytes` are sizes. A name that ends with a colon is a family: a
 # part follows it that names what was counted.
@@ -42,6 +42,11 @@ NAMES: Mapping[str, str] = {
     "collections": "runs of the garbage collector, counted from just after one",
     "objects_left": "objects that a call leaves behind after a collection, of kinds that can be cyclic",
     "garbage": "objects that only the garbage collector could free",
+    "garbage_bytes": "bytes of Python's and NumPy's memory that it freed with them",
+    "tensor_garbage_bytes": "bytes of PyTorch's host memory that it freed with them",
+    "garbage_files": "open files that it closed with them",
+    "garbage_threads": "threads that it ended with them",
+    "garbage_processes": "child processes that it ended with them",
     "syncs": "implicit waits of the host for the device",
     "copies_to_device": "copies from the host to a device",
     "copies_to_host": "copies from a device to the host, `item()` included",
@@ -190,7 +195,7 @@ class Instrument(ABC):
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Be in place while the body runs, and leave everything as it was; CannotCountError where that is not to be."""
+        """Install the hooks for the block, and restore everything afterwards; CannotCountError if it cannot."""
         yield
 
     @abstractmethod

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from os import listdir  # which tests may replace
+from os import open as open_descriptor
 from typing import Any
 
 from pytest_rlperf.counters.instrument import (
@@ -33,6 +35,7 @@ from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 
+_OF_GARBAGE = ("garbage_bytes", "garbage_files", "garbage_threads", "garbage_processes")
 _EDGES_MOST = 5000  # of a call; every one takes a tenth of a millisecond, and more where the call makes many objects
 
 
@@ -58,10 +61,11 @@ class HostMemory(Instrument):
     At every edge of a phase the collector runs and caches are cleared, so that only memory that is still held counts.
     """
 
-    names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes")
+    names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes", *_OF_GARBAGE)
 
     def __init__(self) -> None:
         self.recorder = Recorder(on_edge=self._edge)
+        self._garbage = array("q", bytes(8 * len(_OF_GARBAGE)))
         # Of each edge the innermost phase that was open, and the memory in use and at most since the last edge. There
         # is room for as many edges as the last call had: nothing is allocated to keep them.
         self._nodes: list[Node | None] = []
@@ -75,14 +79,16 @@ class HostMemory(Instrument):
         with self.recorder.recording():
             _clear_caches()  # it may hold what was before
             self._edge(None)
+            self._garbage = array("q", bytes(8 * len(_OF_GARBAGE)))
             call()
             self._edge(None)
         if self._edges > _EDGES_MOST:
             raise CannotCountError(f"a call enters over {_EDGES_MOST // 2} phases, and looking at memory takes time")
         # Peaks are rounded: names that caches hold on to within a phase make less of a difference, but make one.
+        garbage = (Count(WHOLE, name, value) for name, value in zip(_OF_GARBAGE, self._garbage, strict=True))
         return tuple(
             replace(count, value=count.value // STEPS.get(count.name, 1) * STEPS.get(count.name, 1))
-            for count in self._levels().counts(self.recorder.paths(), *self.names)
+            for count in (*self._levels().counts(self.recorder.paths(), *self.names[:2]), *garbage)
         )
 
     def _edge(self, innermost: Node | None) -> None:
@@ -96,9 +102,16 @@ class HostMemory(Instrument):
             self._bytes.extend((0, 0))
         self._nodes[number] = innermost
         self._bytes[2 * number + 1] = _traced_bytes()[1]
-        _clear_caches()
+        self._free_garbage()
         self._bytes[2 * number] = _traced_bytes()[0]
         tracemalloc.reset_peak()
+
+    def _free_garbage(self) -> None:
+        """Let the collector run, and note what this process held until then."""
+        held = _held()
+        if _clear_caches():
+            for place, (before, now) in enumerate(zip(held, _held(), strict=True)):
+                self._garbage[place] += max(0, before - now)
 
     def _levels(self) -> Levels:
         """Return the stretches of the last call."""
@@ -108,13 +121,35 @@ class HostMemory(Instrument):
         return levels
 
 
-def _clear_caches() -> None:
-    """Free what Python keeps for itself: objects to use again, and names of attributes that were looked up."""
+def _clear_caches() -> int:
+    """Free what Python keeps for itself: objects to use again, and names of attributes that were looked up.
+
+    Return how many objects only the collector could free.
+    """
     if sys.version_info >= (3, 13):
         sys._clear_internal_caches()
     else:
         sys._clear_type_cache()
-    gc.collect()
+    return gc.collect()
+
+
+def _held() -> tuple[int, int, int, int]:
+    """Return this process's bytes, open files, threads and child processes; without /proc the bytes alone."""
+    in_use = _traced_bytes()[0]
+    try:
+        files, tasks = listdir("/proc/self/fd"), listdir("/proc/self/task")  # noqa: PTH208
+        return in_use, len(files), len(tasks), sum(len(_children(task)) for task in tasks)
+    except OSError:
+        return in_use, 0, 0, 0
+
+
+def _children(task: str) -> list[bytes]:
+    """Return the numbers of the child processes of one thread."""
+    descriptor = open_descriptor(f"/proc/self/task/{task}/children", os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1 << 16).split()
+    finally:
+        os.close(descriptor)
 
 
 def _traced_bytes() -> tuple[int, int]:
@@ -135,7 +170,7 @@ class TensorMemory(Profiled):
     file descriptor 2 leads nowhere, for the whole process.
     """
 
-    names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations")
+    names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations", "tensor_garbage_bytes")
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return the counts by phase; none where PyTorch is not loaded."""
@@ -146,8 +181,10 @@ class TensorMemory(Profiled):
 
         with self.recorder.recording(), _no_stderr(), profile(profile_memory=True, use_kineto=False) as profiler:
             self.run(call)
-        stretches, elsewhere = _stretches(profiler.kineto_results.events())
-        return tuple(self._counts(stretches, elsewhere, self.recorder.paths()))
+            gc.collect()
+        (*stretches, freed), elsewhere = _stretches(profiler.kineto_results.events())
+        garbage = Count(WHOLE, "tensor_garbage_bytes", -sum(size for size in freed if size < 0))
+        return (*self._counts(stretches, elsewhere, self.recorder.paths()), garbage)
 
     def _counts(self, stretches: list[_Sizes], elsewhere: _Sizes, paths: dict[Node, str]) -> Iterator[Count]:
         """Yield counts; other threads' allocations have no place among the edges, and belong to no phase."""
@@ -185,7 +222,7 @@ def _no_stderr() -> Iterator[None]:
 
 
 def _stretches(events: Sequence[Any]) -> tuple[list[_Sizes], _Sizes]:
-    """Return the sizes between each two marks, and those of threads without marks."""
+    """Return the sizes from each mark to the next, the last to the end, and those of threads without marks."""
     stretches: list[_Sizes] = []
     elsewhere: _Sizes = []
     marked = {event.start_thread_id() for event in events if event.name() == MARK}
@@ -197,7 +234,7 @@ def _stretches(events: Sequence[Any]) -> tuple[list[_Sizes], _Sizes]:
                 elsewhere.append(event.nbytes())
             elif stretches:
                 stretches[-1].append(event.nbytes())
-    return stretches[:-1], elsewhere  # nothing comes after the last mark
+    return stretches, elsewhere
 
 
 class Garbage(TotalsInstrument):

@@ -133,7 +133,7 @@ class Profiled(Instrument):
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Be in place while the body runs; CannotCountError where another profiler is."""
+        """Allow counting during the block; CannotCountError where another profiler is active."""
         torch = sys.modules.get("torch")
         if torch is not None and torch._C._autograd._profiler_enabled():
             raise CannotCountError("a PyTorch profiler is active")
@@ -215,7 +215,7 @@ class DeviceCounts(TotalsInstrument):
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Be in place while the body runs."""
+        """Install the hooks for the block, and remove them afterwards."""
         with self._driver.counting_syncs() as self._waits:
             peak = () if self._driver.memory() is None else ("device_peak_bytes",)
             self.names = (*self._all_counts(), *peak)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from pytest_rlperf.devices.clocks import (
     CudaDriver,
     DeviceClockError,
-    Driver,
+    DeviceDriver,
     EventClock,
     HostClock,
     SyncClock,
@@ -28,11 +28,11 @@ AnyClock: TypeAlias = HostClock | EventClock | SyncClock
 _ON_HOST = frozenset({"cpu", "host", "meta"})  # a meta tensor has no data, and no work
 
 # Devices with drivers of their own, such as the tests' virtual GPU.
-_driven: dict[str, Driver] = {}
+_driven: dict[str, DeviceDriver] = {}
 
 
 @contextmanager
-def driving(*drivers: Driver) -> Iterator[None]:
+def driving(*drivers: DeviceDriver) -> Iterator[None]:
     """Within the context, use these drivers for their devices, such as those of another library than PyTorch."""
     before = dict(_driven)
     _driven.update({driver.device: driver for driver in drivers})

@@ -87,7 +87,7 @@ class WaitedDevice:
         yield None
 
 
-class Driver(Device, Protocol):
+class DeviceDriver(Device, Protocol):
     """A device that records events on its streams: PyTorch's, or a virtual one."""
 
     def make_event(self) -> Any:
@@ -182,10 +182,10 @@ class EventClock(_DeviceClock):
     """
 
     is_synced = False
-    driver: Driver
+    driver: DeviceDriver
 
     def __init__(
-        self, driver: Driver, pool_size: int = POOL_SIZE, host_ns: Callable[[], int] = time.perf_counter_ns
+        self, driver: DeviceDriver, pool_size: int = POOL_SIZE, host_ns: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         self.driver = driver
         self.device = driver.device

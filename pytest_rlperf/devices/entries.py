@@ -30,7 +30,7 @@ class Untimed(str, enum.Enum):
     SHORT = "short"  # of events
 
 
-class Look(NamedTuple):
+class DeviceLook(NamedTuple):
     """The device's memory at an edge, since the edge before, and the host's implicit waits so far; None if unknown."""
 
     memory: Memory | None

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, SyncClock
-from pytest_rlperf.devices.entries import EdgeLog, Entry, Look, Moment, Timeline, Untimed, entries_of, marks_of
+from pytest_rlperf.devices.entries import DeviceLook, EdgeLog, Entry, Moment, Timeline, Untimed, entries_of, marks_of
 from pytest_rlperf.model.device import Bound, DeviceTimes
 from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.timers import keep_from_compiling
@@ -23,7 +23,7 @@ class _Iteration:
     """The record of one call. ``looks`` is a list in an iteration that looks at memory, and None in others."""
 
     anchor: Mark | None
-    looks: list[Look] | None
+    looks: list[DeviceLook] | None
     log: EdgeLog
     end: Mark | None = None
     edges: int = 0
@@ -195,11 +195,11 @@ class Tape:
             self._broken = DeviceClockError(f"marking the edge of a phase on {clock.device} failed: {error}")
         return Moment(clock.host_ns(), None, Untimed.SHORT)
 
-    def _look(self, looks: list[Look]) -> int:
+    def _look(self, looks: list[DeviceLook]) -> int:
         driver = self.clock.driver
         memory = driver.memory()
         driver.reset_peak()
-        looks.append(Look(memory, self._count_syncs() if self._count_syncs is not None else None))
+        looks.append(DeviceLook(memory, self._count_syncs() if self._count_syncs is not None else None))
         return len(looks) - 1
 
     def _read(self, iteration: _Iteration, before: Timeline | None) -> Timeline | None:
@@ -232,7 +232,7 @@ class Tape:
         elapsed_ns = round(self.clock.elapsed_ns(before.anchor, anchor))
         return before.anchor_lag_ns + elapsed_ns - before.host_ns(anchor.host_ns)
 
-    def _read_looks(self, iteration: _Iteration, looks: list[Look]) -> None:
+    def _read_looks(self, iteration: _Iteration, looks: list[DeviceLook]) -> None:
         own = [track for track in iteration.log.tracks if not track.label]
         self._main.look((entry for track in own for entry in entries_of(track, None, 0)), looks)
 
@@ -296,7 +296,7 @@ class _Total:
         # Where entries differ, the longest ones decide what bounds the path's time.
         self.bounds[bound_of(entry)] += 1 + (entry.device_ns or 0)
 
-    def look(self, looks: Sequence[Look]) -> None:
+    def look(self, looks: Sequence[DeviceLook]) -> None:
         """Add the looks from an entry's beginning to its end."""
         seen = [look.memory for look in looks]
         first, last = seen[0], seen[-1]
@@ -339,7 +339,7 @@ class PhaseTotals:
         for entry in entries:
             self._at(entry.path).add(entry)
 
-    def look(self, entries: Iterable[Entry], looks: Sequence[Look]) -> None:
+    def look(self, entries: Iterable[Entry], looks: Sequence[DeviceLook]) -> None:
         """Add an iteration that looked at the device's memory; its times do not count."""
         self.looked += 1
         for entry in entries:

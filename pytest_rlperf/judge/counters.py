@@ -48,6 +48,12 @@ def combine(verdict: Verdict, then: Counting, now: Counting, policy: Policy) -> 
     return overruled(policy, verdict, status, reasons.CountsChanged(named))
 
 
+def more_of(name: str, then: Counting, now: Counting) -> tuple[int, int] | None:
+    """Return the most of a count then and the least now, of a whole call; None where a side did not count it."""
+    was, found = _Side(then).range_of("", name), _Side(now).range_of("", name)
+    return None if was is None or found is None or min(then.workers, now.workers) < 2 else (was[1], found[0])
+
+
 def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
     """Return the ``gates`` that cannot be compared, as a side has not counted them.
 

@@ -13,14 +13,14 @@ from pytest_rlperf.model.reasons import Code, VersionChange
 from pytest_rlperf.model.stored import (
     LARGEST_LOG,
     Break,
+    ChainPoint,
+    ChainStep,
     Course,
     Line,
     Link,
     LoggedCommit,
-    Point,
     Segment,
-    Session,
-    Step,
+    StoredSession,
 )
 
 FALSE_STEPS = 0.05  # the chance of any change in a chain of equal code
@@ -90,7 +90,7 @@ def _chain_segment(
     ratios = accumulate((link.log_ratio for link in row), initial=0.0)
     errors = accumulate((link.error for link in row), math.hypot, initial=0.0)
     points = (
-        Point(times.get(sha, ""), sha, _ratio(log_ratio), min(error, LARGEST_LOG), place=order.get(sha))
+        ChainPoint(times.get(sha, ""), sha, _ratio(log_ratio), min(error, LARGEST_LOG), place=order.get(sha))
         for sha, log_ratio, error in zip([row[0].base, *(link.head for link in row)], ratios, errors, strict=True)
     )
     return Segment(tuple(points), Break.FIRST if is_first else Break.GAP)
@@ -99,7 +99,7 @@ def _chain_segment(
 # ----------------------------------------------------------------------- stored sessions
 
 
-def _in_order(sessions: Iterable[Session], order: Mapping[str, int]) -> list[Session]:
+def _in_order(sessions: Iterable[StoredSession], order: Mapping[str, int]) -> list[StoredSession]:
     """Return the sessions of one machine class in the order of their commits, those without a place in it left out.
 
     They are in the order of time where the history has none of them.
@@ -109,12 +109,12 @@ def _in_order(sessions: Iterable[Session], order: Mapping[str, int]) -> list[Ses
     return sorted(placed, key=lambda each: order[each.commit[:_DIGITS]]) or timed
 
 
-def _stored_line(ordered: Sequence[Session], order: Mapping[str, int]) -> Line:
+def _stored_line(ordered: Sequence[StoredSession], order: Mapping[str, int]) -> Line:
     """Return ordered sessions of one machine class as a line.
 
     Its values are multiples of the kernel by which they vary less from one session to the next.
     """
-    groups: list[tuple[Break, list[Session]]] = []
+    groups: list[tuple[Break, list[StoredSession]]] = []
     for session in ordered:
         begins = _break(groups[-1][1][-1], session) if groups else Break.FIRST
         if begins is not None:
@@ -125,14 +125,14 @@ def _stored_line(ordered: Sequence[Session], order: Mapping[str, int]) -> Line:
     return Line(ordered[0].machine, "interpreter" if pace == "relative" else "memory", tuple(segments))
 
 
-def _break(before: Session, now: Session) -> Break | None:
+def _break(before: StoredSession, now: StoredSession) -> Break | None:
     """Return why two sessions in a row cannot be compared, None where they can."""
     if before.work[:2] != now.work[:2] or not math.isclose(before.work[2], now.work[2], rel_tol=_SAME_SIZE):
         return Break.WORKLOAD
     return Break.CLOCK if before.clock != now.clock else None
 
 
-def _calmer(groups: Sequence[Sequence[Session]]) -> str:
+def _calmer(groups: Sequence[Sequence[StoredSession]]) -> str:
     """Return the pace by which sessions in a row differ less."""
 
     def roughness(pace: str) -> float:
@@ -142,15 +142,15 @@ def _calmer(groups: Sequence[Sequence[Session]]) -> str:
     return min(("relative", "relative_memory"), key=roughness)
 
 
-def _point(session: Session, pace: str, order: Mapping[str, int]) -> Point:
+def _point(session: StoredSession, pace: str, order: Mapping[str, int]) -> ChainPoint:
     place = order.get(session.commit[:_DIGITS])
-    return Point(session.created, session.commit, getattr(session, pace), 0.0, session.call_s, place)
+    return ChainPoint(session.created, session.commit, getattr(session, pace), 0.0, session.call_s, place)
 
 
 # ----------------------------------------------------------------------- changes
 
 
-def _chain_steps(row: Sequence[Link], segment: Segment) -> list[Step]:
+def _chain_steps(row: Sequence[Link], segment: Segment) -> list[ChainStep]:
     """Return the links of a chain that differ from no change, all of them sharing ``FALSE_STEPS``."""
     least = normal_quantile(1 - FALSE_STEPS / (2 * len(row)))
     width = normal_quantile((1 + CONFIDENCE) / 2)
@@ -161,11 +161,11 @@ def _chain_steps(row: Sequence[Link], segment: Segment) -> list[Step]:
     ]
 
 
-def _step(before: Point, after: Point, change: float, half: float) -> Step:
+def _step(before: ChainPoint, after: ChainPoint, change: float, half: float) -> ChainStep:
     # Live pairs are SLOWER for certain from 4/3 of the tolerance on.
     tolerance = None if change > math.log1p(4 / 3 * LIVE_TOLERANCE) else max(LEAST_TOLERANCE, math.expm1(change) / 2)
     ratios = (_ratio(change), _ratio(change - half), _ratio(change + half))
-    return Step(before, after, *ratios, tolerance=tolerance)
+    return ChainStep(before, after, *ratios, tolerance=tolerance)
 
 
 def _ratio(log_ratio: float) -> float:
@@ -177,7 +177,7 @@ def _ratio(log_ratio: float) -> float:
 
 
 def courses(
-    sessions: Mapping[str, Collection[Session]],
+    sessions: Mapping[str, Collection[StoredSession]],
     links: Mapping[str, Collection[Link]],
     commits: Sequence[LoggedCommit],
 ) -> list[Course]:
@@ -194,7 +194,7 @@ def courses(
 
 def _course(
     test: str,
-    sessions: Collection[Session],
+    sessions: Collection[StoredSession],
     links: Iterable[Link],
     commits: Sequence[LoggedCommit],
     order: Mapping[str, int],
@@ -212,7 +212,7 @@ def _course(
     return Course(test, tuple(lines), whole)
 
 
-def _with_commits(step: Step, commits: Sequence[LoggedCommit], order: Mapping[str, int]) -> Step:
+def _with_commits(step: ChainStep, commits: Sequence[LoggedCommit], order: Mapping[str, int]) -> ChainStep:
     """Return a change with the commits that lie between its ends."""
     before, after = (order.get(point.commit[:_DIGITS]) for point in (step.before, step.after))
     if before is None or after is None:

@@ -262,7 +262,7 @@ class _LiveJudge:
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
     def _give_up(self, seen: Sequence[float], estimate: Estimate, spread: Spread) -> Verdict:
-        """Return the verdict by pairs to which more, up to the most, would hardly add one."""
+        """Return UNDECIDED where not even the most pairs would decide."""
         smallest = self._smallest(spread, self.most)
         reason = self._differing(seen, estimate, smallest)
         if _within(estimate, _NEAR * self._policy.tolerance) and not self._is_moved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.findings import GATE, OFF, SHOW
 from pytest_rlperf.model.judged import Estimate, Finding, Policy, Status, Verdict
 from pytest_rlperf.model.reasons import Reason, TimeAlone
@@ -36,6 +37,6 @@ def overruled(policy: Policy, verdict: Verdict, status: Status, reason: Reason) 
     return replace(verdict, status=status, reason=reason, also=also, remedy=None, gated=policy.gated)
 
 
-def finding(policy: Policy, kind: str, line: str, figures: Mapping[str, float]) -> Finding:
+def finding(policy: Policy, kind: str, line: Fact, figures: Mapping[str, float]) -> Finding:
     """Return a finding, which gates where the policy has its kind do more than show."""
     return Finding(kind, line, dict(figures), gates=policy.findings[kind] not in (OFF, SHOW))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_rlperf.errors import closest
 from pytest_rlperf.judge.counters import combine
-from pytest_rlperf.judge.findings import find_all
+from pytest_rlperf.judge.findings import find_all, garbage
 from pytest_rlperf.judge.policy import overruled, verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
@@ -63,8 +63,9 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     if counts is not None:
         found = combine(found, counts.then, counts.now, policy)
     if evidence.live is not None and found.status is not Status.INCOMPARABLE:
-        laws = () if evidence.law is None else (evidence.law,)
-        found = with_findings(found, (*find_all(evidence.live, policy), *laws), policy)
+        waste = None if counts is None else garbage.find(counts.then, counts.now, policy)
+        others = tuple(each for each in (waste, evidence.law) if each is not None)
+        found = with_findings(found, (*find_all(evidence.live, policy), *others), policy)
     return allow(found, evidence.head.nodeid, evidence.allowances)
 
 

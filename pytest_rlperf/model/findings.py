@@ -8,7 +8,7 @@ OFF, SHOW, GATE = "off", "show", "gate"
 FINDINGS: Mapping[str, str] = {
     "time": GATE,
     "counts": SHOW,
-    **dict.fromkeys(("growth", "threads", "drift", "first_call", "scale"), GATE),
+    **dict.fromkeys(("growth", "garbage", "threads", "drift", "first_call", "scale"), GATE),
     **dict.fromkeys(("phases", "outputs"), SHOW),
 }
 """The kinds of findings, each with what it does unless a run or a test sets it otherwise."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote
 
+from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.live import Live, PairRecord
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
@@ -87,11 +88,11 @@ def pattern_of(key: str) -> str:
 class Finding:
     """What a kind of look at a test found worse on head: a line for people, its figures, and whether it fails the test.
 
-    ``figures`` are by name, each a call's unless the name says otherwise.
+    ``line`` has the facts of that line; ``figures`` are by name, each a call's unless the name says otherwise.
     """
 
     kind: str
-    line: str
+    line: Fact
     figures: dict[str, float]
     gates: bool
 
@@ -285,7 +286,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """The tests of a merged run that one shard measured, and its machine."""
 
     machine: Machine
@@ -296,7 +297,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SlowdownTrial:
     """One known slowdown of today's code against itself, 0.05 being 5 % and 0.0 none, with its verdict."""
 
     slowdown: float
@@ -320,7 +321,7 @@ class Selfcheck:
     """One test's trials, by rising slowdown."""
 
     result: Result
-    trials: tuple[Trial, ...]
+    trials: tuple[SlowdownTrial, ...]
 
     @property
     def smallest_found(self) -> float | None:
@@ -350,6 +351,6 @@ class Fitness:
         """The slowdown from which on a fit machine finds every one, 0.05 being 5 %."""
         return _SURELY * self.tolerance
 
-    def is_large(self, trial: Trial) -> bool:
+    def is_large(self, trial: SlowdownTrial) -> bool:
         """Whether a trial is one of those that a fit machine finds."""
         return trial.slowdown >= self.found_from - 1e-9

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_rlperf.model.facts import Fact, InWords
 from pytest_rlperf.model.measured import Result, Usage, WorkerRecord
 
 PAIR_BLOCKS = 16  # fewer, of calls over 40 ms, say so little that starting another pair costs more than they do
@@ -131,7 +132,7 @@ class OutputComparison:
 
     outputs: Outputs = Outputs.UNKNOWN
     path: str = ""
-    what: str = ""
+    what: Fact = InWords("")  # noqa: RUF009 - a frozen value
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf.model.device import Disturbance
+from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.live import OtherWork
 from pytest_rlperf.model.measured import CounterChange
 
@@ -388,7 +389,7 @@ class CountsChanged(Reason):
 class Found(Reason):
     """Findings of other kinds than time and counts, a line each, which gate or ``also`` stand beside what decides."""
 
-    lines: tuple[str, ...]
+    lines: tuple[Fact, ...]
     also: bool = False
     code = Code.FINDING
 

@@ -181,7 +181,7 @@ class LoggedCommit:
 
 
 @dataclass(frozen=True)
-class Session:
+class StoredSession:
     """One session's figures of a test on one machine class.
 
     ``commit`` is a full SHA or the first 12 digits of one, empty where the code was in no commit. ``relative`` and
@@ -210,7 +210,7 @@ class Break(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Point:
+class ChainPoint:
     """A value at a commit, the standard error of its logarithm, and the seconds per call where they are known.
 
     In a line of stored sessions it is a multiple of a kernel's call, with an error of 0 for none that is known; in a
@@ -230,7 +230,7 @@ class Point:
 class Segment:
     """Points that can be compared with one another."""
 
-    points: tuple[Point, ...]
+    points: tuple[ChainPoint, ...]
     begins: Break = Break.FIRST
 
 
@@ -243,13 +243,13 @@ class Line:
     segments: tuple[Segment, ...]
 
     @property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[ChainPoint, ...]:
         """All points in order."""
         return tuple(point for segment in self.segments for point in segment.points)
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """A change in a chain: the point before it and the one after it, and their ratio.
 
     ``low`` and ``high`` bound the ratio at 99 %. ``commits`` are
@@ -257,8 +257,8 @@ class Step:
     for the one that made it slower needs the ``tolerance``, None for the usual one.
     """
 
-    before: Point
-    after: Point
+    before: ChainPoint
+    after: ChainPoint
     ratio: float
     low: float
     high: float
@@ -277,4 +277,4 @@ class Course:
 
     test: str
     lines: tuple[Line, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]

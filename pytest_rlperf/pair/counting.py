@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pytest_rlperf import units
 from pytest_rlperf.model.measured import Tally
-from pytest_rlperf.pair.processes import Worker, wait_all
-from pytest_rlperf.wire import REPETITIONS, CountAll
+from pytest_rlperf.pair.processes import Worker, ask_all
+from pytest_rlperf.wire import REPETITIONS, Count, CountAll
 
 _LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
 
@@ -20,19 +20,12 @@ def count_in(workers: Sequence[Worker], order: CountAll) -> list[Tally | None]:
     """
     __tracebackhide__ = True
     first, *others = workers
-    if (first.checked_s or 0.0) > order.longest_first_s:
-        note = f"not counted: the first call took {units.seconds(first.checked_s or 0.0)}"
+    if first.checked_s > order.longest_first_s:
+        note = f"not counted: the first call took {units.seconds(first.checked_s)}"
         return [Tally((), (f"{note}; a longer --rlperf-max-time leaves time for it",))] * len(workers)
-    (found,) = _count([first], REPETITIONS, order.limit_s, order)
+    found = first.ask(Count(REPETITIONS, order.limit_s, order.instruments))
     if found.has_failed:
         return [found, *[None] * len(others)]
     if not found.repetitions:
         return [found] * len(workers)
-    return [found, *_count(others, len(found.repetitions), _LENIENCE * order.limit_s, order)]
-
-
-def _count(workers: Sequence[Worker], repetitions: int, limit_s: float, order: CountAll) -> list[Tally]:
-    __tracebackhide__ = True
-    for worker in workers:
-        worker.start_count(repetitions, limit_s, order.instruments)
-    return wait_all(workers, lambda worker: worker.wait_counted())
+    return [found, *ask_all(others, Count(len(found.repetitions), _LENIENCE * order.limit_s, order.instruments))]

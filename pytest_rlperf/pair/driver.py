@@ -22,7 +22,17 @@ from typing import Any
 from pytest_rlperf import wire
 from pytest_rlperf.pair.counting import count_in
 from pytest_rlperf.pair.one_side import measure_one_side
-from pytest_rlperf.pair.processes import LeftEarlyError, Template, Worker, check, end_all, give_back, wait_all
+from pytest_rlperf.pair.processes import (
+    LeftEarlyError,
+    StoppedErrors,
+    Template,
+    Worker,
+    ask_all,
+    check,
+    end_all,
+    give_back,
+    wait_all,
+)
 from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.spawn.connections import limited
 from pytest_rlperf.spawn.guardian import Guardian
@@ -69,7 +79,7 @@ class Driver:
             for template in self._templates:
                 template.wait_ready()
         except ProcessLostError as lost:
-            self._send(self._lost(0, lost))
+            self._send(wire.Stopped(0, self._stop(lost)))
         else:
             self._send(wire.Collected([template.collected for template in self._templates]))
 
@@ -91,13 +101,8 @@ class Driver:
         """Carry out an order; return its answer, or what kept it from being carried out."""
         try:
             value = self._carry_out(order)
-        except ProcessLostError as lost:
-            return self._lost(order.number, lost)
-        except LeftEarlyError as early:
-            worker, done = early.worker, early.done
-            is_doubtful = worker.is_forked and done.outcome == "failed" and not done.is_certain
-            is_reporter = worker is self._reporter
-            return wire.Left(order.number, worker.name, done, worker.is_base, is_doubtful, is_reporter)
+        except StoppedErrors as stopped:
+            return wire.Stopped(order.number, self._stop(stopped))
         except InterruptedWaitError:
             raise
         except Exception as error:
@@ -105,16 +110,17 @@ class Driver:
             return wire.Broken(order.number, f"{type(error).__name__}: {error}\n{trace}")
         return wire.answer(order.number, value)
 
-    def _lost(self, order: int, lost: ProcessLostError) -> wire.Lost:
-        process = lost.process
+    def _stop(self, error: ProcessLostError | LeftEarlyError) -> wire.Stop:
+        process, done = error.process, error.done if isinstance(error, LeftEarlyError) else None
         assert isinstance(process, Template | Worker)
-        return wire.Lost(
-            order,
+        is_certain = done is not None and (done.is_certain or done.outcome != "failed")
+        return wire.Stop(
             process.name,
-            str(lost),
-            is_base=(process.template if isinstance(process, Worker) else process).settings.is_base,
-            is_doubtful=process.is_forked and not process.is_blocked,
+            str(error),
+            process.is_base,
+            is_doubtful=process.is_forked and not is_certain,
             is_reporter=process is self._reporter,
+            done=done,
         )
 
     @property
@@ -141,7 +147,7 @@ class Driver:
                 return self._warmed.take(order)
             case wire.MoveAll(cpu):
                 for worker in self._workers if self._is_placed else ():
-                    worker.place([cpu])
+                    worker.ask(wire.Place([cpu]))
                 return None
             case wire.GoOn(seconds):
                 return self._warmed.go_on(seconds)
@@ -151,11 +157,10 @@ class Driver:
                 self._step("checking")
                 return measure_one_side(self._workers, order, self._step)
             case wire.ObserveAll(limit_s, searches, names):
-                for worker in self._workers:
-                    worker.start(wire.Observe(limit_s, searches, names))
-                return wait_all(self._workers, Worker.answer)
-            case wire.Relay(inner, to_base):
-                return (self._workers[0] if to_base else self._heads_first).ask(inner)
+                return ask_all(self._workers, wire.Observe(limit_s, searches, names))
+            case wire.Relay(to_base=to_base):
+                asked: wire.Order[Any] = order.order
+                return (self._workers[0] if to_base else self._heads_first).ask(asked)
             case wire.LeaveAll(leave):
                 return self._leave(leave)
 
@@ -194,9 +199,9 @@ class Driver:
         assert self._pair is not None
         return self._pair
 
-    def _leave(self, leave: wire.Leave) -> wire.LeftAll:
+    def _leave(self, leave: wire.Leave) -> wire.Done | None:
         """Let every worker leave the test that still can, the reporter last; then let all of them go."""
-        reporter, done = self._reporter, None
+        reporter, done, failure = self._reporter, None, None
         others = [worker for worker in self._in_turn if worker is not reporter]
         try:
             for step in (methodcaller("start_leaving"), methodcaller("leave")):  # all of them leave in the time of one
@@ -204,16 +209,15 @@ class Driver:
             if reporter is not None and reporter.alive:
                 done = reporter.leave(leave)
         except ProcessLostError as lost:
-            is_doubtful = lost.process.is_forked and not lost.process.is_blocked
-            left = wire.LeftAll(None, str(lost), is_doubtful, is_reporter=lost.process is reporter)
-        else:
-            left = wire.LeftAll(done)
-        staying = [] if not left.lost or left.is_reporter or reporter is None else [reporter]
+            failure = lost
+        staying = [] if failure is None or reporter is None or reporter is failure.process else [reporter]
         self._leaving = [worker for worker in self._in_turn if worker not in staying]
         self._in_turn, self._pair = staying, None
         if reporter is None:  # else the test's report need not wait for their ends
             self._let_go()
-        return left
+        if failure is not None:
+            raise failure
+        return done
 
     def _let_go(self) -> None:
         """End those workers that have left the test and that no other test can use."""
@@ -259,7 +263,7 @@ def main(
     guardian = Guardian.joined(found.run, found.scratch, pipe)
     copies: list[tuple[int, Connection] | None] = [(pid, limited(here)) for pid, here in begun]
     templates = [
-        Template(each, guardian, found.start_limit_s, copy=copy, master=run)
+        Template(wire.Start(found.shared, each), guardian, found.start_limit_s, copy=copy, master=run)
         for each, copy in zip(found.templates, copies or [None] * len(found.templates), strict=True)
     ]
     in_order = sorted(templates, key=lambda template: (not template.settings.is_base, template.settings.number))

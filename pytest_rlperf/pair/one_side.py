@@ -25,7 +25,7 @@ from pytest_rlperf.pair.pace import BlockPace
 from pytest_rlperf.pair.processes import Worker, check
 from pytest_rlperf.pair.records import rounds_of, worker_record
 from pytest_rlperf.pair.watches import IdleWatch
-from pytest_rlperf.wire import Alone, MeasureAlone
+from pytest_rlperf.wire import Alone, MeasureAlone, ReadUsage, Take, WarmUp
 
 WORKER_S = 0.3  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
@@ -46,9 +46,9 @@ class _Block:
     def take(cls, worker: Worker, *, single: bool) -> _Block:
         """Have a worker take one; with one slice of the workload where ``single``."""
         __tracebackhide__ = True
-        before = {kernel: worker.take(kernel) for kernel in KERNELS}
-        plain = tuple(worker.take(SliceKind.PLAIN) for _ in range(1 if single else 2))
-        return cls(before, plain, {kernel: worker.take(kernel) for kernel in reversed(KERNELS)})
+        before = {kernel: worker.ask(Take(kernel)) for kernel in KERNELS}
+        plain = tuple(worker.ask(Take(SliceKind.PLAIN)) for _ in range(1 if single else 2))
+        return cls(before, plain, {kernel: worker.ask(Take(kernel)) for kernel in reversed(KERNELS)})
 
     def log_ratio(self, kernel: SliceKind, clock: Clock) -> float:
         """Return the logarithm of the workload's time over a kernel's."""
@@ -70,14 +70,14 @@ class WorkerSlices:
         """Take slices for up to ``share_s``, and read what the worker holds between blocks."""
         __tracebackhide__ = True
         pace = BlockPace(share_s, WORKER_S, clock)
-        self.usages.append(self.worker.usage())
+        self.usages.append(self.worker.ask(ReadUsage()))
         while pace.begins():
             self.blocks.append(_Block.take(self.worker, single=self.warm.call_s >= SINGLE_CALL_S))
             if pace.traces():
-                self.traced.append(self.worker.take(SliceKind.TRACED))
+                self.traced.append(self.worker.ask(Take(SliceKind.TRACED)))
                 if self.plain[0].device is not None:
-                    self.other_pace.append(self.worker.take(SliceKind.OTHER_PACE))
-            self.usages.append(self.worker.usage())
+                    self.other_pace.append(self.worker.ask(Take(SliceKind.OTHER_PACE)))
+            self.usages.append(self.worker.ask(ReadUsage()))
 
     @property
     def plain(self) -> list[SliceRecord]:
@@ -122,17 +122,16 @@ def measure_one_side(
     max_time_s = order.max_time_s
     deadline_s = clock() + max_time_s
     first = workers[0]
-    first.start_check()
-    check_s, items = first.wait_checked()
+    check([first])
     tallies, counted_s = _counted([first], order, clock)
     deadline_s += counted_s
     left_s = deadline_s - clock()
     if left_s <= 0:
-        return _first_call_only(first, check_s, items, max_time_s, tallies)
+        return _first_call_only(first, max_time_s, tallies)
     # The pace is that of a second call: the first may have compiled, imported or allocated.
-    warm = first.warm_up(None, min(WARM_UP_MOST_S, left_s / (3 * len(workers))), order.long)
-    others_s = (len(workers) - 1) * (check_s + warm.call_s)
-    is_short = warm.call_s <= SLICE_S and check_s <= _CHECK_S
+    warm = first.ask(WarmUp(min(WARM_UP_MOST_S, left_s / (3 * len(workers))), long=order.long))
+    others_s = (len(workers) - 1) * (first.checked_s + warm.call_s)
+    is_short = warm.call_s <= SLICE_S and first.checked_s <= _CHECK_S
     chosen = workers if is_short or warm.call_s + others_s <= deadline_s - clock() else workers[:1]
     check(chosen)
     if order.count is not None and tallies and tallies[0].repetitions and not tallies[0].has_failed:
@@ -187,7 +186,7 @@ def _take_turns(
         show(f"worker {index + 1} of {len(chosen)}")
         if index:
             warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if pace_s < share_s / 4 else 0.0
-            warm = worker.warm_up(warm.shape, warm_up_s, calls=calls if warm_up_s else 0)
+            warm = worker.ask(WarmUp(warm_up_s, warm.shape, calls=calls if warm_up_s else 0))
             pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
@@ -197,15 +196,17 @@ def _take_turns(
     return taken, [slices.record(idle.share(slices.worker)) for slices in taken]
 
 
-def _first_call_only(first: Worker, call_s: float, items: float, max_time_s: float, tallies: list[Tally]) -> Alone:
+def _first_call_only(first: Worker, max_time_s: float, tallies: list[Tally]) -> Alone:
     """Make do with the call that checked the component: it took all the time."""
+    assert first.checked is not None
+    call_s = first.checked_s
     figures = Figures(call_s, relative=0.0, relative_memory=0.0)
     record = WorkerRecord(
         wall=figures,
         cpu=figures,
         long=True,
         alone=False,
-        items_per_call=items,
+        items_per_call=first.checked.items,
         slices=0,
         calls=1,
         cpu_share=1.0,

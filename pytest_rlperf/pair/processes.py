@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from pytest_rlperf import wire
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Tally, Usage, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.spawn.connections import connected, interpreter
 from pytest_rlperf.spawn.guardian import Guardian
@@ -25,6 +24,7 @@ _SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setu
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
 _BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.worker.session import main; main()"
 
+T = TypeVar("T")
 Forward: TypeAlias = Callable[["wire.Reported | wire.Warned"], None]
 """Receives the reports and warnings that a worker sends between its answers."""
 
@@ -34,11 +34,11 @@ class LeftEarlyError(Exception):
 
     def __init__(self, worker: Worker, done: wire.Done) -> None:
         super().__init__(done.text)
-        self.worker = worker
+        self.process = worker
         self.done = done
 
 
-StoppedError = (ProcessLostError, LeftEarlyError)
+StoppedErrors = (ProcessLostError, LeftEarlyError)
 """What keeps a worker from going on with its test: its process was lost, or the test ended there."""
 
 
@@ -47,22 +47,23 @@ class Template(Process):
 
     def __init__(
         self,
-        settings: wire.TemplateSettings,
+        start: wire.Start,
         guardian: Guardian,
         limit_s: float,
         *,
         copy: tuple[int, Connection] | None = None,
         master: Connection | None = None,
     ) -> None:
-        self.settings = settings
-        self.forks = settings.forks
+        self.settings = settings = start.own
+        self.forks = start.shared.forks
+        self.is_base = settings.is_base
         self.collected = wire.Ready(PROTOCOL)
         self.kept: Worker | None = None  # the copy that has set up what tests share, at length
         self._limit_s = limit_s
         self._due_s = time.monotonic() + limit_s
-        started, connection = _new_interpreter(settings) if copy is None else (None, copy[1])
+        started, connection = _new_interpreter(start) if copy is None else (None, copy[1])
         super().__init__(settings.name, connection, Path(settings.scratch), guardian, started, master)
-        self.places = settings.tree, settings.top
+        self.places = settings.tree, start.shared.top
         if copy is not None:
             self.is_known_as(copy[0])
 
@@ -135,16 +136,16 @@ class Worker(Process):
     """A process at work on one test; it keeps its files in ``scratch``.
 
     Every method that sends or receives may raise ProcessLostError, and LeftEarlyError where the test has ended instead
-    of answering. A ``start_`` method returns at once and its ``wait_`` method returns the answer, so that several
-    workers can do the same at once. The limit of an answer begins with its order: several workers that hang after
-    orders given at once are waited for one limit, not several.
+    of answering. An order is given by ``start`` and answered by ``answer``, so that several workers can do the same at
+    once. The limit of an answer begins with its order: several workers that hang after orders given at once are waited
+    for one limit, not several.
     """
 
     def __init__(self, template: Template, connection: Connection, scratch: Path) -> None:
         started = None if template.forks else template.started
         super().__init__(template.name, connection, scratch, template.guardian, started, template.master)
         self.template = template
-        self.is_base = template.settings.is_base
+        self.is_base = template.is_base
         self.places = template.places
         self.seed = 0
         self.running = False
@@ -159,12 +160,11 @@ class Worker(Process):
         self._due_s = 0.0
         self._is_leaving = False
         self._orders = 0
-        self._pending: wire.Order | None = None
 
     @property
-    def checked_s(self) -> float | None:
-        """The seconds of the first call, its check included; None before that call."""
-        return None if self.checked is None else self.checked.first_call_s
+    def checked_s(self) -> float:
+        """The seconds of the first call, its check included; zero before that call."""
+        return 0.0 if self.checked is None else self.checked.first_call_s
 
     # ------------------------------------------------------------------ one test, from its start to its end
 
@@ -187,57 +187,10 @@ class Worker(Process):
         self.shared_setup_s = message.shared_setup_s
         return message
 
-    def start_check(self) -> None:
-        """Begin to run the component once and check it."""
-        self.start(wire.Check())
-
-    def wait_checked(self) -> tuple[float, float]:
-        """Return the seconds of the checked call and the items it processed."""
-        checked: wire.Checked = self.answer()
-        self.checked = checked
-        return checked.first_call_s, checked.items
-
-    def start_count(self, repetitions: int, limit_s: float, instruments: Sequence[str] = ()) -> None:
-        """Begin to count ``repetitions`` calls, unless that takes longer than ``limit_s``."""
-        self.start(wire.Count(repetitions, limit_s, list(instruments)))
-
-    def wait_counted(self) -> Tally:
-        """Return the counts."""
-        tally: Tally = self.answer()
-        return tally
-
-    def warm_up(
-        self,
-        shape: Shape | None,
-        limit_s: float,
-        long: bool | None = None,
-        *,
-        kernels: bool = True,
-        calls: int = 0,
-        exactly: bool = True,
-    ) -> Warm:
-        """Warm up for at most ``limit_s``, or up to so many ``calls``; size the slices unless ``shape`` is given."""
-        warm: Warm = self.ask(wire.WarmUp(shape, limit_s, long, kernels, calls=calls, exactly=exactly))
-        return warm
-
-    def place(self, cpus: Collection[int]) -> None:
-        """Keep the worker on ``cpus`` until it leaves the test."""
-        self.ask(wire.Place(list(cpus)))
-
-    def take(self, kind: SliceKind) -> SliceRecord:
-        """Take one slice."""
-        record: SliceRecord = self.ask(wire.Take(kind))
-        return record
-
-    def usage(self) -> Usage:
-        """Return the resources that the process holds by now."""
-        usage: Usage = self.ask(wire.ReadUsage())
-        return usage
-
-    def ask(self, order: wire.Order) -> Any:
+    def ask(self, order: wire.Order[T]) -> T:
         """Give an order and return its answer, of the order's type."""
         self.start(order)
-        return self.answer()
+        return self.answer(order)
 
     def start_leaving(self, order: wire.Leave | None = None) -> None:
         """Begin to leave the test at its call, which it may yet have to reach; the call ends as ``order`` has it."""
@@ -264,18 +217,16 @@ class Worker(Process):
         self._hint = hint
         self._due_s = time.monotonic() + limit_s
 
-    def start(self, order: wire.Order) -> None:
+    def start(self, order: wire.Order[Any]) -> None:
         """Give an order, which :meth:`answer` has the answer to."""
         self._begin_limit(self._patience_s, CALL_HINT)
         self._orders += 1
-        self._pending = order.numbered(self._orders)
-        self.send(self._pending)
+        self.send(order.numbered(self._orders))
 
-    def answer(self) -> Any:
-        """Return the answer to the last order."""
-        order, message = self._pending, self._next()
-        assert order is not None
-        if not isinstance(message, wire.Answer) or message.order != order.number:
+    def answer(self, order: wire.Order[T]) -> T:
+        """Return the answer to the last order, which is this one."""
+        message = self._next()
+        if not isinstance(message, wire.Answer) or message.order != self._orders:
             raise self.unexpected(message)
         try:
             return wire.answer_to(order, message)
@@ -321,11 +272,7 @@ class Worker(Process):
                 self.send(wire.Quit())
 
 
-Each = TypeVar("Each")
-Answer = TypeVar("Answer")
-
-
-def wait_all(workers: Sequence[Each], wait: Callable[[Each], Answer]) -> list[Answer]:
+def wait_all(workers: Sequence[Worker], wait: Callable[[Worker], T]) -> list[T]:
     """Return every worker's answer; the error of the first that has none, after all were waited for."""
     __tracebackhide__ = True
     failure: Exception | None = None
@@ -333,21 +280,27 @@ def wait_all(workers: Sequence[Each], wait: Callable[[Each], Answer]) -> list[An
     for worker in workers:  # all of them: an unread answer would be taken for the answer to the next message
         try:
             answers.append(wait(worker))
-        except StoppedError as error:
+        except StoppedErrors as error:
             failure = failure or error
     if failure is not None:
         raise failure
     return answers
 
 
-def check(workers: Sequence[Any]) -> float:
-    """Have those of ``workers`` that have not done so run their component once; return the longest seconds."""
+def ask_all(workers: Sequence[Worker], order: wire.Order[T]) -> list[T]:
+    """Give an order to workers that carry it out at the same time, and return their answers."""
     __tracebackhide__ = True
-    fresh = [worker for worker in workers if worker.checked_s is None]
-    for worker in fresh:
-        worker.start_check()
-    wait_all(fresh, lambda worker: worker.wait_checked())
-    return max(worker.checked_s or 0.0 for worker in workers)
+    for worker in workers:
+        worker.start(order)
+    return wait_all(workers, lambda worker: worker.answer(order))
+
+
+def check(workers: Sequence[Worker]) -> None:
+    """Have those of ``workers`` that have not done so run their component once and check it."""
+    __tracebackhide__ = True
+    fresh = [worker for worker in workers if worker.checked is None]
+    for worker, checked in zip(fresh, ask_all(fresh, wire.Check()), strict=True):
+        worker.checked = checked
 
 
 def give_back(workers: Sequence[Worker]) -> None:
@@ -372,12 +325,13 @@ def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:
         each.end(limit_s + _TERMINATING_LIMIT_S if each in quitting else 0)
 
 
-def _new_interpreter(settings: wire.TemplateSettings) -> tuple[Any, Connection]:
+def _new_interpreter(start: wire.Start) -> tuple[Any, Connection]:
     """Start a template that is a new interpreter, and give it its settings; return it and the connection to it."""
+    settings = start.own
     terminal = None if settings.share_terminal else Path(settings.output)
     return interpreter(
         _BOOT,
-        settings,
+        start,
         settings.environment,
         Path(settings.scratch),
         python=settings.python,

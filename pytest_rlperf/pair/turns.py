@@ -32,7 +32,7 @@ from pytest_rlperf.pair.pace import BlockPace
 from pytest_rlperf.pair.processes import Worker
 from pytest_rlperf.pair.records import rounds_of, worker_record
 from pytest_rlperf.pair.watches import IdleWatch, OtherWorkWatch
-from pytest_rlperf.wire import PriceCollections, Slow, Taken, TakePair, WarmAll, Warmed
+from pytest_rlperf.wire import Place, PriceCollections, ReadUsage, Slow, Take, Taken, TakePair, WarmAll, Warmed, WarmUp
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.3  # likewise, where its own error is small already: what disturbs a machine lasts for longer
@@ -135,16 +135,15 @@ class Pair:
         most_s = min(WARM_UP_MOST_S, part_s)
         steps = 0
         if order.shape is None:
-            check_s = max(self._base.checked_s or 0.0, self._head.checked_s or 0.0)
-            head = self._head.warm_up(None, most_s if check_s < order.share_s / 2 else 0.0, kernels=False)
-            base = self._base.warm_up(
-                head.shape, most_s if head.call_s < part_s else 0.0, kernels=False, calls=head.calls
-            )
+            check_s = max(self._base.checked_s, self._head.checked_s)
+            head = self._head.ask(WarmUp(most_s if check_s < order.share_s / 2 else 0.0, kernels=False))
+            base_s = most_s if head.call_s < part_s else 0.0
+            base = self._base.ask(WarmUp(base_s, head.shape, kernels=False, calls=head.calls))
         else:
             most_s = most_s if order.call_s < part_s else 0.0
             one, other = self._in_turn()
-            first = one.warm_up(order.shape, most_s, kernels=False, calls=order.calls, exactly=False)
-            second = other.warm_up(order.shape, most_s, kernels=False, calls=first.calls)
+            first = one.ask(WarmUp(most_s, order.shape, kernels=False, calls=order.calls, exactly=False))
+            second = other.ask(WarmUp(most_s, order.shape, kernels=False, calls=first.calls))
             base, head = (second, first) if self._head_first else (first, second)
         if order.slowed is not None:
             self._base.ask(Slow(0.0, 0))
@@ -170,7 +169,7 @@ class Pair:
         started_s = self._clock()
         if order.cpu is not None:
             for worker in (self._base, self._head):
-                worker.place([order.cpu])
+                worker.ask(Place([order.cpu]))
         pace = BlockPace(order.share_s - self._warm_s, PAIR_S, self._clock, least=PAIR_BLOCKS, traced_blocks=1.0)
         usages, watch = [self._usages(self._blocks)] if order.reads else [], OtherWorkWatch(self._run)
         while pace.begins():
@@ -200,9 +199,9 @@ class Pair:
         """Have both workers take a slice."""
         __tracebackhide__ = True
         if self._head_first:
-            head = self._head.take(kind)
-            return Block(self._base.take(kind), head)
-        return Block(self._base.take(kind), self._head.take(kind))
+            head = self._head.ask(Take(kind))
+            return Block(self._base.ask(Take(kind)), head)
+        return Block(self._base.ask(Take(kind)), self._head.ask(Take(kind)))
 
     def go_on(self, seconds: float) -> tuple[Reading, ...]:
         """Take further blocks for so long, which are in no figure; return readings of six stretches of equal length."""
@@ -223,7 +222,7 @@ class Pair:
 
     def _usages(self, blocks: Sequence[Block]) -> _Usages:
         """Return what both sides hold after these blocks."""
-        return _Usages(len(blocks), self._base.usage(), self._head.usage())
+        return _Usages(len(blocks), self._base.ask(ReadUsage()), self._head.ask(ReadUsage()))
 
     # ------------------------------------------------------------------ the record
 
@@ -283,7 +282,7 @@ class Pair:
             seconds=seconds,
             readings=readings,
             phases=self._phases(),
-            first_call_s=(self._base.checked_s or 0.0, self._head.checked_s or 0.0),
+            first_call_s=(self._base.checked_s, self._head.checked_s),
             other_work=other_work,
             total_log_ratio=math.log(self._total_s("head", head) / self._total_s("base", base)),
         )

@@ -13,8 +13,8 @@ from pathlib import Path
 from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touched
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.reach.reads import Reads, changed_places, places_of
 from pytest_rlperf.reach.source import Part, changed_parts, source_of
-from pytest_rlperf.sides.reads import Reads, changed_places, places_of
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
 _WORD = re.compile(r"\w+")

@@ -108,7 +108,7 @@ def _chart_words(ratios: Sequence[float], estimate: Estimate, tolerance: float |
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """A test in the plot of all: places in per cent of the width; ``number`` is its place among the page's tests.
 
     ``beyond`` is 1 where the estimate is further to the right than the axis reaches, -1 to the left, else 0.
@@ -134,8 +134,8 @@ class Plot:
     ``same`` are rows that a page of many tests folds away, ``left_out`` says how many tests are not drawn.
     """
 
-    rows: Sequence[Row]
-    same: Sequence[Row]
+    rows: Sequence[ChartRow]
+    same: Sequence[ChartRow]
     ticks: Sequence[tuple[float, str]]
     zero: float
     legend: str
@@ -191,12 +191,12 @@ def _row(
     band: tuple[float, float] | None,
     *,
     is_unique: bool,
-) -> Row:
+) -> ChartRow:
     def at(ratio: float) -> float:
         return min(max(axis.at(100 * (ratio - 1)), 0.0), 100.0)
 
     verdict, change = outcome.verdict, 100 * (estimate.ratio - 1)
-    return Row(
+    return ChartRow(
         number,
         name=outcome.result.name if is_unique else outcome.result.nodeid,
         status=verdict.status,

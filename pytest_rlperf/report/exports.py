@@ -17,7 +17,7 @@ from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Machine, Provenance
-from pytest_rlperf.report.wording import message
+from pytest_rlperf.report.wording import finding_line, message
 
 BENCHMARK_OPTION = "--rlperf-benchmark-json"
 
@@ -114,7 +114,7 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
     for change in verdict.counters:
         name = f"{change.path}: {change.name}" if change.path else change.name
         found += [("counter", f"{shown(name)} {change.was} → {change.now}")]
-    found += [("finding", f"{finding.kind}: {shown(finding.line)}") for finding in verdict.findings]
+    found += [("finding", f"{finding.kind}: {shown(finding_line(finding.line))}") for finding in verdict.findings]
     return [(f"rlperf_{name}", _text(value)) for name, value in found]
 
 

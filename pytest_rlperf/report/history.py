@@ -11,7 +11,7 @@ from typing import Any
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import for_log, shown
-from pytest_rlperf.model.stored import Break, Course, Line, LoggedCommit, Machine, Point, Segment, Step
+from pytest_rlperf.model.stored import Break, ChainPoint, ChainStep, Course, Line, LoggedCommit, Machine, Segment
 from pytest_rlperf.report.charts import Axis, around
 from pytest_rlperf.report.html import environment
 
@@ -68,7 +68,7 @@ def _product(segment: Segment) -> str:
     return f"{units.change(last.value)} [{low}, {high}] over {units.counted(links, 'link')}, {ends}"
 
 
-def step_text(step: Step) -> str:
+def step_text(step: ChainStep) -> str:
     """Return a change in words: its size, and how many commits lie between."""
     low, high = (units.change(bound, step.ratio) for bound in (step.low, step.high))
     interval = f"{units.change(step.ratio)} [{low}, {high}]"
@@ -79,12 +79,12 @@ def step_text(step: Step) -> str:
     )
 
 
-def since_text(step: Step) -> str:
+def since_text(step: ChainStep) -> str:
     """Return the commit with which a change was first measured and its day, or the day alone."""
     return " of ".join(filter(None, [_short(step.after.commit), step.after.created[:10]]))
 
 
-def step_command(course: Course, step: Step) -> str:
+def step_command(course: Course, step: ChainStep) -> str:
     """Return the search that names the commit of a slowdown, empty where nothing can be searched."""
     if not step.commits or not step.is_slower:
         return ""
@@ -204,7 +204,7 @@ def render_history_page(report: HistoryReport) -> str:
     )
 
 
-def _slowdown(course: Course) -> Step | None:
+def _slowdown(course: Course) -> ChainStep | None:
     """Return the largest slowdown of a test, None where it never got slower."""
     return max((step for step in course.steps if step.is_slower), key=lambda step: step.ratio, default=None)
 
@@ -249,13 +249,13 @@ def _plot(course: Course, line: Line, machines: Mapping[Machine, str]) -> dict[s
     }
 
 
-def _interval(point: Point, line: Line) -> tuple[float, float]:
+def _interval(point: ChainPoint, line: Line) -> tuple[float, float]:
     """Return the ends of a point's 99 % interval; of a session the workers' spread says less, so it has none."""
     half = _CONFIDENCE_Z * point.error if line.machine is None else 0.0
     return point.value * math.exp(-half), point.value * math.exp(half)
 
 
-def _dot(point: Point, x: float, axis: Axis, first: float, line: Line) -> Dot:
+def _dot(point: ChainPoint, x: float, axis: Axis, first: float, line: Line) -> Dot:
     low, high = _interval(point, line)
     y, upper, lower = (100 - axis.at(_percent(value, first)) for value in (point.value, high, low))
     call = "" if point.call_s is None else f", {units.seconds(point.call_s)} per call"
@@ -275,7 +275,7 @@ def _steps(course: Course, line: Line, places: Mapping[int, float]) -> Iterator[
 
 
 def _breaks(line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
-    before: Point | None = None
+    before: ChainPoint | None = None
     for segment in line.segments:
         if before is not None and segment.begins is not Break.FIRST:
             first = segment.points[0]

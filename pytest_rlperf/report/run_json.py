@@ -13,12 +13,21 @@ import msgspec
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import shown, shown_lines
-from pytest_rlperf.model.judged import Fitness, Outcome, Part, Selfcheck, Shard, Verdict
+from pytest_rlperf.model.facts import Fact, InWords
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Shard, ShardPart, Verdict
 from pytest_rlperf.model.notes import Untested
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.reasons import FullReason, Reason
 from pytest_rlperf.model.stored import LARGEST_LOG, Machine, Provenance
-from pytest_rlperf.report.wording import blame_text, fitness_lines, message, note_lines, shard_failures, verdict_message
+from pytest_rlperf.report.wording import (
+    blame_text,
+    finding_line,
+    fitness_lines,
+    message,
+    note_lines,
+    shard_failures,
+    verdict_message,
+)
 from pytest_rlperf.units import counted
 
 SCHEMA = 1
@@ -57,7 +66,8 @@ def _selfcheck(check: Selfcheck) -> dict[str, Any]:
 def _verdict(document: dict[str, Any], verdict: Verdict, message: str) -> dict[str, Any]:
     """Return a verdict's document: all reasons in one text, with the code of the one that decides."""
     return {name: value for name, value in document.items() if name != "also"} | {
-        "reason": {"code": verdict.reason.code, "message": message}
+        "reason": {"code": verdict.reason.code, "message": message},
+        "findings": [{**asdict(each), "line": finding_line(each.line)} for each in verdict.findings],
     }
 
 
@@ -72,6 +82,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     document["base_mean_call_s"] = None if before is None else before.mean_call_s
     if live is not None:
         document["live"]["clock"] = live.clock
+        document["live"]["output"]["what"] = finding_line(live.output.what)
         document["live"]["blame"] = blame_text(outcome)
         document["live"]["setup_s"] = sum(pair.setup_s for pair in live.pairs)
         document["live"]["measured_s"] = sum(pair.seconds for pair in live.pairs)
@@ -128,7 +139,7 @@ class RunFile:
     strict: bool = False
     against: str | None = None
     shard: Shard | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ShardPart, ...] = ()
     changed: int = 0
     untested: tuple[ChangedPart, ...] = ()
     tolerances: dict[str, float] = field(default_factory=dict)
@@ -180,7 +191,7 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
         raise ReadingError(f"$.kind is {_shown(kind)}, expected 'run' or 'selfcheck'")
     try:
         type_: Any = RunFile if kind == "run" else SelfcheckFile
-        recorded: RunFile | SelfcheckFile = msgspec.convert(fit_to_show(document), type_, dec_hook=_reason)
+        recorded: RunFile | SelfcheckFile = msgspec.convert(fit_to_show(document), type_, dec_hook=_in_words)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         raise ReadingError(f"${path.removesuffix('`')}: {text}") from None
@@ -195,7 +206,9 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
     return recorded
 
 
-def _reason(type_: type, value: object) -> Reason:
+def _in_words(type_: type, value: object) -> Reason | Fact:
+    if type_ is Fact:
+        return InWords(msgspec.convert(value, str))
     assert type_ is Reason, type_
     return msgspec.convert(value, FullReason)
 
@@ -282,7 +295,7 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
         unmeasured=tuple(sorted(unmeasured)),
         strict=run.strict,
         against=run.against,
-        parts=tuple(Part(run.machine, tuple(run.tests)) for run in ordered),
+        parts=tuple(ShardPart(run.machine, tuple(run.tests)) for run in ordered),
         changed=changed,
         untested=untested,
         tolerances={key: tolerance for run in ordered for key, tolerance in run.tolerances.items()},

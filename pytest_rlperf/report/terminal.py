@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import for_log, in_encoding, shown, shown_lines
-from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, Status, Trial
+from pytest_rlperf.model.judged import Fitness, Outcome, Selfcheck, SlowdownTrial, Status
 from pytest_rlperf.model.measured import test_name
 from pytest_rlperf.model.notes import Plan, UnderWay
 from pytest_rlperf.report.summary import Summary, is_plain
@@ -53,7 +53,7 @@ from pytest_rlperf.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from pytest_rlperf.sides.prepare import Candidate  # which Windows, where files are only shown, cannot import
+    from pytest_rlperf.sides.specs import Candidate  # which Windows, where files are only shown, cannot import
 
 _LOGGED_S = 15.0  # without another line, until a log has one on what is being measured
 _LOG_WIDTH = 80  # of lines with verdicts, whose names are never cut
@@ -378,7 +378,7 @@ def _trial_table(checks: Sequence[Selfcheck]) -> Table:
     return make_table(columns, rows)
 
 
-def _trial(trial: Trial) -> str:
+def _trial(trial: SlowdownTrial) -> str:
     """Write a trial: the change seen, and whether the verdict is right."""
     estimate, status = trial.verdict.estimate, trial.verdict.status
     seen = "" if estimate is None else f"{100 * (estimate.ratio - 1):+.1f} "

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import see, shown
-from pytest_rlperf.model import notes, reasons
+from pytest_rlperf.model import facts, notes, reasons
 from pytest_rlperf.model.device import Disturbance
+from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.judged import (
     TRAILER,
     Allowance,
@@ -61,10 +62,6 @@ _KEPT_BACK = {
     notes.KeptBack.UNDECIDED: 'UNDECIDED by stored numbers; old figures stay, --rlperf-accept="why" replaces them',
     notes.KeptBack.SLOWER_AND_NEW: "slower than before, or maybe; there are none of this machine, "
     '--rlperf-accept="why" stores them',
-}
-_COLLISIONS = {
-    "EADDRINUSE": "bind to port 0, for which the system gives each process a port of its own",
-    "EEXIST": "create files below pytest's tmp_path, which is another directory in each process",
 }
 
 
@@ -292,6 +289,85 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
             return f"measure again without other work, such as that of {shown(work.process)}"
 
 
+# Resources by their names in figures: the words for one and for several, or what bytes are of.
+_NUMBERS = {
+    "objects": ("block of Python memory", "blocks of Python memory"),
+    "open_files": ("open file", "open files"),
+    "threads": ("thread", "threads"),
+    "processes": ("child process", "child processes"),
+    "garbage_files": ("open file", "open files"),
+    "garbage_threads": ("thread", "threads"),
+    "garbage_processes": ("child process", "child processes"),
+}
+_BYTES = {
+    "private_bytes": "of memory",
+    "device_bytes": "of device memory",
+    "waiting_bytes": "that wait for the garbage collector",
+    "garbage_bytes": "of memory",
+    "tensor_garbage_bytes": "of tensors",
+}
+_STARTS = {"first_call_s": "the first call", "import_s": "importing the tests"}
+
+
+def finding_line(fact: Fact) -> str:
+    """Return the line of a finding."""
+    match fact:
+        case facts.InWords(text):
+            return text
+        case facts.Drift(ratio, calls):
+            return f"gets slower while it runs: {units.change(ratio)} within {units.counted(calls, 'call')}"
+        case facts.SlowStart(parts):
+            takes = "{} takes {}, {} on base".format
+            return "; ".join(takes(_STARTS[name], units.seconds(now), units.seconds(was)) for name, was, now in parts)
+        case facts.Growth(more, places):
+            allocated = f"; allocated at {', '.join(places)}" if places else ""
+            return f"each call leaves {_grown(more)} more than on base{allocated}"
+        case facts.Garbage(parts):
+            left = (f"{_amount(name, head)} ({units.quantity(base)} on base)" for name, base, head in parts)
+            return f"each call leaves to the garbage collector: {', '.join(left)}"
+        case facts.OtherOutput(path, how):
+            return f"returns other numbers from the first call on: {path} {finding_line(how)}"
+        case facts.OnOneSide():
+            return "is there on one side alone"
+        case facts.OtherKind(base, head):
+            return f"is {head}, {base} on base"
+        case facts.OtherNumbers(most, whole):
+            return f"by up to {units.number(most)} of {units.number(whole, 3)}"
+        case facts.OtherBits():
+            return "differs"
+        case facts.SlowerPhases(phases):
+            slower = [f"{path} {units.change(by)}, at least {units.change(least)}" for path, by, least in phases]
+            return f"slower in a phase: {'; '.join(slower)}"
+        case facts.Scale(small, large, laws):
+            return f"from {units.number(small, 12)} to {units.number(large, 12)}: {'; '.join(map(_law, laws))}"
+        case facts.Threads(parts):
+            counts = (f"{units.counted(int(now), one)}, {was:g} on base" for one, was, now in parts)
+            return f"works with {'; '.join(counts)}"
+    raise TypeError(f"no line for {fact!r}")
+
+
+def left_behind_text(grown: facts.Growth) -> str:
+    """Return a note on what calls of one side leave behind, beside which there is nothing to compare with."""
+    return f"each call leaves {_grown(grown.more)} behind: a leak, or a cache that is not full yet"
+
+
+def _grown(more: Mapping[str, float]) -> str:
+    return ", ".join(_amount(name, amount) for name, amount in more.items())
+
+
+def _amount(name: str, amount: float) -> str:
+    if name in _BYTES:
+        return f"{units.quantity(amount)}B {_BYTES[name]}"
+    return f"{units.number(amount)} {_NUMBERS[name][round(amount, 2) != 1]}"
+
+
+def _law(law: facts.Law) -> str:
+    """Write how a figure grows from one size to another on either side, and the law of what head adds where known."""
+    times = [units.number(large / (small or 1.0)) if large else "1" for small, large in (law.head, law.base)]
+    added = "" if law.exponent is None else f", what is added ∝ size^{law.exponent:.1f}"
+    return f"{law.name} ×{times[0]} (base ×{times[1]}){added}"
+
+
 def _beside_times(reason: Reason) -> str | None:
     match reason:
         case reasons.SameCode() | reasons.Unreached():
@@ -305,7 +381,7 @@ def _beside_times(reason: Reason) -> str | None:
         case reasons.TimeAlone(status, time):
             return f"time alone: {status}, {'; '.join(reason_lines(time))}"
         case reasons.Found(lines, also):
-            return "\n".join(f"{'also: ' if also else ''}{line}" for line in lines)
+            return "\n".join(f"{'also: ' if also else ''}{finding_line(line)}" for line in lines)
         case reasons.BeyondAllowance(commit, most, ratio):
             if not most:
                 return f"it is slower by its time, and {commit} accepts its counts alone"
@@ -771,10 +847,12 @@ def anchor_text(anchor: Anchor) -> str:
     return f"{anchor.commit[:12]} of {anchor.created.partition('T')[0]} ({anchor.reason})"
 
 
-def collision_text(collision: str) -> str:
-    """Return why a port or a file was taken, by the name of the error's number, and the edit that helps."""
-    advice = f"{_COLLISIONS[collision]}{see('writing-tests.md#which-tests')}"
-    return f"several processes have a test open at the same time, those of base and head too: {advice}"
+def collision_text() -> str:
+    """Return why a port or a file may be taken, and the edits that help."""
+    return (
+        "several processes have a test open at the same time, those of base and head too: bind to port 0, and create "
+        f"files below pytest's tmp_path{see('writing-tests.md#which-tests')}"
+    )
 
 
 def obstacle_text(obstacle: notes.Obstacle) -> str:

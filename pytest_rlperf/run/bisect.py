@@ -16,13 +16,14 @@ from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
-from pytest_rlperf.run.conclusion import essence
+from pytest_rlperf.run.conclusion import error_line
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.hooks import MeasuredRun
-from pytest_rlperf.run.in_lane import TestInLane
 from pytest_rlperf.run.lanes import make_lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_project
-from pytest_rlperf.sides.prepare import Candidate, Preparation
+from pytest_rlperf.run.test import OpenTest
+from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.sides.specs import Candidate
 from pytest_rlperf.spawn.guardian import Guardian
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
@@ -184,8 +185,8 @@ class ProbeLoop(TestLoop):
         except SideError as error:
             raise usage_error(error) from None
 
-    def _begin_report(self, test: TestInLane) -> None:
+    def _begin_report(self, test: OpenTest) -> None:
         """Report nothing."""
 
-    def _report(self, test: TestInLane, reports: ReportForwarder | None) -> None:
-        self._reasons[test.key] = essence(test.failure)
+    def _report(self, test: OpenTest, reports: ReportForwarder | None) -> None:
+        self._reasons[test.key] = error_line("" if test.failed is None else test.failed.text)

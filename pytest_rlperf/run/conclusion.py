@@ -101,7 +101,7 @@ def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outco
     return Outcome(Result(key, "", "", 0.0, (), (), 0.0, ()), None, None, verdict, seconds)
 
 
-def essence(text: str) -> str:
+def error_line(text: str) -> str:
     """Return the line of a failure that names it: the error of a traceback, else the first."""
     lines = [line.strip() for line in text.strip().splitlines()] or ["without a message"]
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]

@@ -13,22 +13,20 @@ from pathlib import Path
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError, see
 from pytest_rlperf.model.sides import Side, Sides
+from pytest_rlperf.observe.observer import belongs_to
 from pytest_rlperf.probes.torch import arm_ranges
+from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
-from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Driver, Endpoint, PreloadServer, ask
-from pytest_rlperf.run.schedule import Begin, Ended, Job, Reply, Steps
-from pytest_rlperf.run.stopped import LostError
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Endpoint, PairDriver, PreloadServer, StoppedError, ask
+from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
-from pytest_rlperf.sides.observer import belongs_to
-from pytest_rlperf.sides.reads import check_own
-from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.modules import NEVER, apart_from, modules_alike, sites_of
+from pytest_rlperf.spawn.modules import NEVER, modules_alike, outside_tree, sites_of
+from pytest_rlperf.spawn.variables import LIBRARY_VARIABLES, differing_variables, library_variables
 from pytest_rlperf.timers import VARIABLE
 
 PAIR_NAMES = ("base worker", "head worker")
-QUIT_LIMIT_S = 10.0
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
@@ -78,14 +76,14 @@ class Processes:
     def start_closing(self, limit_s: float) -> None:
         """Begin to end every process: what tests have left to tear down has ``limit_s`` for that."""
         for driver in self._alive():
-            if isinstance(driver, Driver):
+            if isinstance(driver, PairDriver):
                 driver.start_ending(limit_s)
         self._closing_s = limit_s
 
     def close(self) -> bool:
         """End every process, and what else they have started, and remove their files; False where no guardian did."""
         for each in self._alive():
-            each.end(self._closing_s + FORCE_S if isinstance(each, Driver) else 0)
+            each.end(self._closing_s + FORCE_S if isinstance(each, PairDriver) else 0)
         return self.guardian.close()
 
     def _alive(self) -> list[Endpoint]:
@@ -121,11 +119,13 @@ class Drivers:
         self._processes = processes
         self._names = names  # of base's workers, where there are any, and of head's
         self._has_base = len(names) > 1
-        self._drivers: list[Driver] = []
+        self._drivers: list[PairDriver] = []
         self._servers: list[PreloadServer] = []
-        self._leases: list[Job[Driver]] = []  # of drivers that observe
+        self._leases: list[Job[PairDriver]] = []  # of drivers that observe
         self._loading: dict[int, Job[PreloadServer]] = {}
         self._modules: list[str] | None = None
+        # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
+        self._set_by_tests: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         self._left_out: set[str] = set()
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
@@ -133,7 +133,7 @@ class Drivers:
         loaded = (name for name in sides.modules if name in sys.modules)
         self._differing = sorted({*processes.readers, *(name.partition(".")[0] for name in (*sides.own, *loaded))})
         self._top = sides.top or processes.top
-        self._apart = apart_from(self._top)
+        self._outside_tree = outside_tree(self._top)
         self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top))))
 
     @property
@@ -151,6 +151,10 @@ class Drivers:
         self._drivers = [driver for driver in self._drivers if driver.alive]
         return [*self._drivers, *self._servers]
 
+    def of(self, *, fresh: bool) -> Drivers:
+        """Return these drivers, or those of the same comparison that are new interpreters."""
+        return self.new_interpreters() if fresh else self
+
     def new_interpreters(self) -> Drivers:
         """Return the drivers of the same comparison that are new interpreters."""
         if self.fresh:
@@ -161,7 +165,7 @@ class Drivers:
     def check_collected(self, keys: Collection[str]) -> Steps[None]:
         """Raise SideError, with base's own message, where base has collected none of ``keys``."""
         driver = yield from self.lease(observes=self.compares)
-        self.give_back(driver)
+        driver.give_back()
         first = driver.collected[0]
         if {*keys}.isdisjoint(first.keys):
             lacks = ", ".join(not_installed(first.errors))
@@ -176,39 +180,43 @@ class Drivers:
 
     def lease(
         self,
-        avoid: Collection[Driver] = (),
+        avoid: Collection[PairDriver] = (),
         *,
         server: int = 0,
         width: int = 0,
         observes: bool = False,
         new: bool = False,
-    ) -> Steps[Driver]:
-        """Return a driver for one test that has collected, until :meth:`give_back`: none of ``avoid``.
+    ) -> Steps[PairDriver]:
+        """Return a driver for one test that has collected, until it is given back: none of ``avoid``.
 
         It is of the preload server of that number, and has ``width`` templates of one side. Its templates have imported
         what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
-        LostError where it cannot be had.
+        StoppedError where it cannot be had.
         """
+        width = width or len(self._names)
         while True:
-            driver = yield from self._leased(avoid, server=server, width=width, observes=observes, new=new)
-            with self._giving_back(driver):
+            driver = None if new else self._free(avoid, server=server, width=width, observes=observes)
+            driver = driver or (yield from self._started(server, width, observes=observes))
+            with if_broken_off(driver.give_back):
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
 
-    def lease_observers(self) -> Steps[Driver]:
+    def lease_observers(self) -> Steps[PairDriver]:
         """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
-        job: Job[Driver] = yield Begin(self.lease(observes=True))
+        job = yield from Spawn(self.lease(observes=True))
         self._leases.append(job)
-        try:
+        with if_broken_off(self._drop, job):
             while under_way := [each for each in self._leases if not each.is_done]:
-                yield Ended(under_way)
-        except GeneratorExit:
-            with contextlib.suppress(LostError):
-                if job.is_done:
-                    self.give_back(job.outcome())
-            job.close()
-            raise
+                yield from AnyOf(under_way)
         return job.outcome()
+
+    def _drop(self, job: Job[PairDriver]) -> None:
+        """Break off a lease; give back what it has got."""
+        if not job.is_done:
+            job.close()
+            return
+        with contextlib.suppress(StoppedError):
+            job.outcome().give_back()
 
     def learn(self, *checked: wire.Checked) -> None:
         """Learn what workers of each side have imported for themselves."""
@@ -216,8 +224,8 @@ class Drivers:
             wanted = (name for name in each.imported if not belongs_to(name, (*NEVER, *self._differing)))
             known.update(dict.fromkeys(name for name in wanted if name not in self._left_out))
 
-    def _has_imported(self, driver: Driver) -> Steps[bool]:
-        """Have a driver's templates import what workers did; False where it is of no use after that."""
+    def _has_imported(self, driver: PairDriver) -> Steps[bool]:
+        """Import in a driver's templates what workers did; return False if an import left something behind there."""
         sides = self._imported if driver.has_base else self._imported[-1:] * driver.width
         more = [
             [name for name in side if name not in known] for side, known in zip(sides, driver.imported, strict=True)
@@ -226,66 +234,34 @@ class Drivers:
             return True
         for known, names in zip(driver.imported, more, strict=True):
             known.update(names)
+        driver.is_worn = True  # until it is known whether it should have imported them
         try:
-            dirty: list[str] = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
-        except LostError:
+            dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
+        except StoppedError:
             dirty = [name for names in more for name in names]
-        except GeneratorExit:
-            driver.is_worn = True  # nobody learns whether it should have imported them
-            raise
+        driver.is_worn = bool(dirty or self.fresh)
         if not dirty:
             return True
         self._left_out.update(dirty)
         self._imported = [{name: None for name in side if name not in self._left_out} for side in self._imported]
-        self.retire(driver)
+        driver.give_back()
         return False
 
-    def _leased(
-        self, avoid: Collection[Driver], *, server: int, width: int, observes: bool, new: bool
-    ) -> Steps[Driver]:
-        self._retire()
-        width = width or len(self._names)
-        name = self._name(observes=observes)
+    def _free(self, avoid: Collection[PairDriver], *, server: int, width: int, observes: bool) -> PairDriver | None:
+        """Return the driver of the lowest number that is as wanted and that no test has, which has it from now on."""
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
-            if new or not driver.is_free or driver in avoid:
-                continue
+            is_wanted = driver.observes == observes and driver.width >= width
             of_server = driver.preloaded == (None if self.fresh else server)
-            if driver.name.startswith(name) and driver.width >= width and of_server:
+            if driver.is_free and is_wanted and of_server and driver not in avoid:
                 driver.is_taken = True
                 return driver
-        return (yield from self._started(server, width, observes=observes))
-
-    @contextlib.contextmanager
-    def _giving_back(self, driver: Driver) -> Iterator[None]:
-        """Give a driver back where it turns out to be of no use, or whoever waits for it is broken off."""
-        try:
-            yield
-        except BaseException:
-            self.give_back(driver)
-            raise
-
-    def give_back(self, driver: Driver) -> None:
-        """Let other tests use a driver, whose test is over or leaves it."""
-        driver.is_taken = False
-        driver.forward = driver.show = None
-        self._retire()
-
-    def retire(self, driver: Driver) -> None:
-        """End a driver that no test is to use again."""
-        driver.is_worn = True
-        self.give_back(driver)
+        return None
 
     def trim(self) -> None:
         """End the drivers of high numbers, which few tests need: each takes its memory."""
         for driver in self._drivers:
             driver.is_worn |= driver.number >= KEPT_MOST and not driver.is_taken
-        self._retire()
-
-    def _retire(self) -> None:
-        """End drivers that no test has and none is to have; those at work go on."""
-        for driver in self._drivers:
-            if (driver.is_worn or (self.fresh and driver.forks)) and not (driver.is_taken or driver.is_awaited):
-                driver.start_ending(QUIT_LIMIT_S)
+            driver.end_if_useless()
 
     def _name(self, *, observes: bool) -> str:
         if self._has_base:
@@ -294,7 +270,7 @@ class Drivers:
 
     # ------------------------------------------------------------------ starting one
 
-    def _started(self, server: int, width: int, *, observes: bool) -> Steps[Driver]:
+    def _started(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver]:
         """Start a driver; new interpreters where copies of a preload server cannot be had."""
         if not self.fresh:
             driver = yield from self._forked(server, width, observes=observes)
@@ -304,12 +280,12 @@ class Drivers:
         yield from self._collect(driver)
         return driver
 
-    def _collect(self, driver: Driver) -> Steps[None]:
-        """Wait until a driver's templates have collected; LostError where one cannot, which ends the driver."""
-        with self._giving_back(driver):
+    def _collect(self, driver: PairDriver) -> Steps[None]:
+        """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
+        with if_broken_off(driver.give_back):
             try:
-                yield Reply(driver, self._processes.start_limit_s + PATIENCE_S)
-            except LostError:
+                yield from Reply(driver, self._processes.start_limit_s + PATIENCE_S)
+            except StoppedError:
                 if driver.alive:
                     driver.start_ending(0)
                 raise
@@ -318,14 +294,11 @@ class Drivers:
         used = {
             driver.number
             for driver in self._drivers
-            if driver.alive
-            and not driver.is_worn
-            and driver.preloaded == server
-            and driver.name.startswith(self._name(observes=observes))
+            if driver.alive and not driver.is_worn and driver.preloaded == server and driver.observes == observes
         }
         return next(number for number in itertools.count() if number not in used)
 
-    def _forked(self, server: int, width: int, *, observes: bool) -> Steps[Driver | None]:
+    def _forked(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver | None]:
         """Return a driver forked from a server, None where copies of it cannot work as new processes do."""
         driver = None
         try:
@@ -336,17 +309,17 @@ class Drivers:
             collected = [] if driver is None else driver.collected
             fault = next((each.fault for each in collected if each.fault), "")
             fault = fault or self._unequal(collected) or self._strange(collected)
-        except LostError as lost:
-            if not lost.is_doubtful:  # as a new interpreter would be
+        except StoppedError as lost:
+            if not lost.stop.is_doubtful:  # as a new interpreter would be
                 raise
             fault = str(lost).partition("\n")[0].rstrip(".")
         if fault:
             self._fall_back(fault)
         if self.fresh and driver is not None:
-            self.give_back(driver)
+            driver.give_back()
         return None if self.fresh else driver
 
-    def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> Driver:
+    def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> PairDriver:
         """Return a driver whose templates have yet to collect."""
         preloaded = None if found is None else server
         number = self._next_number(preloaded, observes=observes)
@@ -355,7 +328,7 @@ class Drivers:
             first, (base, head) = not observes and not number, names
             templates = [
                 self._settings(number, base, self.sides.base, found, is_base=True, observes=observes),
-                self._settings(number, head, self.sides.head, found, observes=observes, reports=first),
+                self._settings(number, head, self.sides.head, found, reports=first, observes=observes),
             ]
         else:
             templates = [
@@ -364,16 +337,24 @@ class Drivers:
             ]
         settings = wire.DriverSettings(
             f"{self._name(observes=observes)} {number}",
+            wire.SharedSettings(
+                markup=self._processes.markup,
+                watched=self._places,
+                packages=[*self.sides.own, *self.sides.modules, *self.sides.libraries],
+                top=str(self._top),
+                forks=found is not None,
+                observes=observes,
+            ),
             # Neither side is always the first to be forked.
             templates if number % 2 or not self._has_base else templates[::-1],
-            apart=not self._has_base,
+            own_heap=not self._has_base,
             scratch=str(self._processes.guardian.scratch),
             start_limit_s=self._processes.start_limit_s,
             run=os.getpid(),
-            alike=not self._apart,
+            alike=not self._outside_tree,
         )
         connection = None if found is None else found.fork(settings)
-        driver = Driver(settings, self._processes.guardian, number, connection, preloaded)
+        driver = PairDriver(settings, self._processes.guardian, number, connection, preloaded)
         self._drivers.append(driver)
         return driver
 
@@ -389,18 +370,15 @@ class Drivers:
         reports: bool = False,
     ) -> wire.TemplateSettings:
         """Return the settings of a side's template."""
-        forks, processes, scratch = server is not None, self._processes, self._processes.guardian.new_directory()
-        prefix, sites = sites_of(side.python) if forks else ("", [])
+        processes, scratch = self._processes, self._processes.guardian.new_directory()
+        prefix, sites = ("", []) if server is None else sites_of(side.python)
         return wire.TemplateSettings(
             number=number,
             path=list(side.path),
             args=list(side.args),
             files=[str(path) for path in side.files],
             scratch=str(scratch),
-            markup=processes.markup,
             reports=reports,
-            watched=self._places,
-            packages=[*self.sides.own, *self.sides.modules, *self.sides.libraries],
             output=str(scratch / "output"),
             share_terminal=processes.share_terminal and reports,
             directory=str(side.directory),
@@ -408,11 +386,9 @@ class Drivers:
             python=side.python,
             prefix=prefix,
             sites=sites,
-            forks=forks,
-            probe=forks and (observes if self.compares else number == 0),  # the first shows whether copies can work
-            observes=observes,
+            # The first shows whether copies can work.
+            probe=server is not None and (observes if self.compares else number == 0),
             tree="" if side.tree is None else str(side.tree),
-            top=str(self._top),
             name=name,
             is_base=is_base,
             changed=[places[not is_base] for places in self.change.places] if observes else [],
@@ -429,11 +405,9 @@ class Drivers:
         sides = (self.sides.base, self.sides.head) if self._has_base else (self.sides.head,) * len(collected)
         names = self._names if self._has_base else (self._names[0],) * len(collected)
         for ready, side, name in zip(collected, sides, names, strict=False):
-            own = {key: value for key, value in side.environment.items() if key.startswith(preload.LIBRARY_VARIABLES)}
-            expected = {
-                key: value for key, value in {**preload.library_variables(), **own}.items() if value is not None
-            }
-            differing = preload.differing_variables(expected, ready.variables)
+            own = {key: value for key, value in side.environment.items() if key.startswith(LIBRARY_VARIABLES)}
+            expected = {key: value for key, value in {**library_variables(), **own}.items() if value is not None}
+            differing = differing_variables(expected, ready.variables)
             if differing:
                 return f"{differing[0]} is set while tests are collected in {name} 0, after libraries have read it"
         return ""
@@ -452,7 +426,9 @@ class Drivers:
         """Start new interpreters from now on, and say why; the first of several reasons counts."""
         if not self.fresh:
             self.fresh = reason
-            self._retire()
+            for driver in self._drivers:
+                driver.is_worn |= driver.forks
+                driver.end_if_useless()
             for server in self._servers:
                 server.end(0)
 
@@ -472,37 +448,49 @@ class Drivers:
         if self.fresh:
             return None
         if number not in self._loading:
-            self._loading[number] = yield Begin(self._loaded())
+            self._loading[number] = yield from Spawn(self._loaded())
         job = self._loading[number]
-        yield Ended((job,))
+        yield from AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
+    def _begun_server(self, variables: Mapping[str, str]) -> PreloadServer:
+        """Return a server that has these variables, too, and has imported nothing yet."""
+        guardian = self._processes.guardian
+        environment = padded(self._processes.environment({**self._set_by_tests, **variables}))
+        server = PreloadServer(environment, guardian.new_directory(), guardian)
+        self._servers.append(server)
+        return server
+
     def _loaded(self) -> Steps[PreloadServer]:
-        """Start a server, again without what each side must import for itself; LostError where it cannot be had.
+        """Start a server, again without what each side must import for itself; StoppedError where it cannot be had.
 
         Variables of native libraries that the tests' own code sets while it is collected are there before it imports
         any; those that the imported modules set themselves are among its changes.
         """
-        processes, guardian = self._processes, self._processes.guardian
+        processes = self._processes
         if self._modules is None:
             self._modules = modules_alike(self._top, self._differing, processes.ours, processes.fixtures)
-        # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
-        before: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         for _ in range(_LOADS_MOST):
-            scratch = guardian.new_directory()
-            environment = padded(processes.environment(before))
-            server = PreloadServer(environment, scratch, guardian)
-            self._servers.append(server)
             wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
-            dirty = yield from server.load(wanted, self._differing, str(self._top), self._apart)
-            found = {**environment, **server.changes}
-            own = {name: value for name, value in preload.library_variables().items() if found.get(name) != value}
-            if dirty:
-                self._left_out.update(dirty)
-            elif not own:
-                return server
-            else:
-                before.update(own)
+            plain = self._begun_server({})
+            since = {name: value for name, value in library_variables().items() if plain.environment.get(name) != value}
+            # Which of these the tests have set, a server without them shows. Meanwhile another one begins with all.
+            eager = self._begun_server(since) if since else plain
+            loads: list[Job[list[str]]] = []
+            for server in dict.fromkeys((plain, eager)):
+                loads.append(
+                    (yield from Spawn(server.load(wanted, self._differing, str(self._top), self._outside_tree)))
+                )
+            while under_way := [load for load in loads if not load.is_done]:
+                yield from AnyOf(under_way)
+            dirty, *_ = [load.outcome() for load in loads]
+            self._left_out.update(dirty)
+            by_tests = {name: value for name, value in since.items() if plain.changes.get(name) != value}
+            self._set_by_tests.update({} if dirty else by_tests)
+            found = None if dirty else {(): plain, (*since,): eager}.get((*by_tests,))
+            for server in {plain, eager} - {found}:
                 server.end(0)
+            if found is not None:
+                return found
         needed = ", ".join([*self._differing, "code of the tree, a thread or a log of its own"])
-        raise server.gone(server.lost(f"what the tests import needs {needed}, which each side has to load for itself"))
+        raise plain.gone(plain.lost(f"what the tests import needs {needed}, which each side has to load for itself"))

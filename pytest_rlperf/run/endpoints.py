@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pytest_rlperf import wire
 from pytest_rlperf.run.schedule import Reply, Steps
-from pytest_rlperf.run.stopped import BrokenError, DriverLostError, LeftError, LostError
 from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_flags, popen, sender_of
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process, ProcessLostError
 
+T = TypeVar("T")
+QUIT_LIMIT_S = 10.0
 FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
 PATIENCE_S = 120.0  # beyond all that a driver waits for itself
 _LOAD_S = 120.0
@@ -33,6 +34,34 @@ with open(sys.argv.pop(), encoding='utf-8') as file:
     text = file.read()
 exec(text)
 """
+
+
+class StoppedError(Exception):
+    """A test cannot go on in the processes that have it: one is lost, or the test has ended there too early."""
+
+    def __init__(self, stop: wire.Stop) -> None:
+        super().__init__(stop.text)
+        self.stop = stop
+
+    @property
+    def is_due_to_base(self) -> bool:
+        """Whether base's code cannot run a test; a port that is in use is nobody's fault, a missing name is base's."""
+        done = self.stop.done
+        if done is not None and (done.is_taken or done.name_missing):
+            return self.stop.is_base and not done.is_taken
+        return self.stop.is_base and not self.stop.is_doubtful
+
+
+class DriverLostError(StoppedError):
+    """A driver itself is lost, or a preload server: another one may do what it was to do."""
+
+
+class BrokenError(Exception):
+    """A driver failed to carry out an order, by a fault of its own."""
+
+
+class RetryFreshError(Exception):
+    """Forked workers may behave differently here: measure the test again in new interpreters."""
 
 
 class Endpoint(Process):
@@ -48,7 +77,7 @@ class Endpoint(Process):
 
     def gone(self, lost: ProcessLostError) -> DriverLostError:
         """Return the error of this process as a job gets it."""
-        return DriverLostError(str(lost), self.name, is_base=False, is_doubtful=True, is_reporter=False)
+        return DriverLostError(wire.Stop(self.name, str(lost), is_doubtful=True))
 
     def send(self, message: wire.Message, *ends: Connection) -> None:
         """Send a message; DriverLostError where the process is gone."""
@@ -85,16 +114,17 @@ class PreloadServer(Endpoint):
         variables = {**environment, preload.OUTPUT: str(scratch / "output"), preload.GUARDIAN: str(guardian.pipe)}
         process = popen(command, there, preload.KEY, variables, scratch, also=guardian.pipes)
         super().__init__("the preload server", here, scratch, guardian, process)
+        self.environment = environment
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
-    def load(self, modules: list[str], packages: list[str], top: str, apart: list[str]) -> Steps[list[str]]:
+    def load(self, modules: list[str], packages: list[str], top: str, outside_tree: list[str]) -> Steps[list[str]]:
         """Import modules; return those that want what each side has to import for itself.
 
         After such a one this process is of no use. DriverLostError where that ends the process, or takes too long.
         """
-        self.send(wire.Load(modules, packages, top, apart))
+        self.send(wire.Load(modules, packages, top, outside_tree))
         self.is_awaited = True
-        imported: wire.Imported = yield Reply(self, _LOAD_S)
+        imported: wire.Imported = yield from Reply(self, _LOAD_S)
         self.changes = imported.changes
         if imported.dirty:
             self.end(0)
@@ -115,7 +145,7 @@ class PreloadServer(Endpoint):
         return here
 
 
-class Driver(Endpoint):
+class PairDriver(Endpoint):
     """A process that has the workers of one test at a time take turns; ``preloaded`` is the server that it is of."""
 
     def __init__(
@@ -134,15 +164,16 @@ class Driver(Endpoint):
         self.preloaded = preloaded
         self.width = len(settings.templates)
         self.has_base = any(each.is_base for each in settings.templates)
+        self.observes = settings.shared.observes
         self.head_name = min(
             (each for each in settings.templates if not each.is_base), key=lambda each: each.number
         ).name
         self.collected: list[wire.Ready] = []
         self.imported: list[set[str]] = [set() for _ in settings.templates]  # by each template, when it was told to
         self.is_taken = True
-        self.is_worn = False  # a process of it is lost: it is of no use to another test
+        self.is_worn = False  # it is of no use to another test, as where a process of it is lost
         self.is_awaited = True  # until it has collected
-        self.forward: Callable[[wire.Reported | wire.Warned], None] | None = None
+        self.reports: list[wire.Reported | wire.Warned] | None = None  # to which those of its test are added
         self.show: Callable[[str], None] | None = None
         self._orders = 0
 
@@ -160,8 +191,8 @@ class Driver(Endpoint):
         """Return the file of each module that its templates have loaded, or their workers that were checked."""
         return [{**ready.loaded, **each.loaded} for ready, each in zip(self.collected, checked, strict=True)]
 
-    def give(self, order: wire.Order) -> None:
-        """Give an order, whose reply is waited for; what was done for the one before is broken off."""
+    def give(self, order: wire.Order[Any]) -> None:
+        """Send an order, and cancel the one in progress."""
         self._orders += 1
         self.send(order.numbered(self._orders))
         self._pending = order
@@ -179,14 +210,17 @@ class Driver(Endpoint):
             case wire.Collected(templates):
                 self.is_awaited = self._orders > 0
                 self.collected = templates
+                self.end_if_useless()
                 return templates
             case wire.Step(text) if self.show is not None:
                 self.show(text)
-            case wire.Reported() | wire.Warned() if self.forward is not None:
-                self.forward(message)
-            case wire.Answer(order) | wire.Lost(order) | wire.Left(order) | wire.Broken(order):
+            case wire.Reported() | wire.Warned() if self.reports is not None:
+                self.reports.append(message)
+            case wire.Answer(order) | wire.Stopped(order) | wire.Broken(order):
                 if order == self._orders:
                     self.is_awaited = False
+                    self.is_worn |= isinstance(message, wire.Stopped) and message.stop.done is None
+                    self.end_if_useless()
                     return self._reply(message)
         return None
 
@@ -198,13 +232,10 @@ class Driver(Endpoint):
             self.is_awaited = False
             self.end(FORCE_S)
 
-    def _reply(self, message: wire.Answer | wire.Lost | wire.Left | wire.Broken) -> object:
+    def _reply(self, message: wire.Answer | wire.Stopped | wire.Broken) -> object:
         match message:
-            case wire.Lost():
-                self.is_worn = True
-                raise LostError.of(message)
-            case wire.Left():
-                raise LeftError(message)
+            case wire.Stopped(_, stop):
+                raise StoppedError(stop)
             case wire.Broken(_, text):
                 raise BrokenError(text)
             case wire.Answer():
@@ -212,6 +243,17 @@ class Driver(Endpoint):
                     return Answered(wire.answer_to(self._pending, message))
                 except wire.UnreadableError as error:
                     raise self.gone(self.unreadable(error)) from None
+
+    def give_back(self) -> None:
+        """Let other tests use it, as its test is over or leaves it."""
+        self.is_taken = False
+        self.reports = self.show = None
+        self.end_if_useless()
+
+    def end_if_useless(self) -> None:
+        """End it where no test has it and none is to have it; one at work goes on."""
+        if self.is_worn and not (self.is_taken or self.is_awaited):
+            self.start_ending(QUIT_LIMIT_S)
 
     def start_ending(self, limit_s: float) -> None:
         """Begin to end the process with all of its workers, which have ``limit_s`` for their teardowns."""
@@ -224,16 +266,16 @@ class Driver(Endpoint):
 
 
 @dataclass(frozen=True)
-class Answered:
+class Answered(Generic[T]):
     """The value that answers an order, which may be None."""
 
-    value: Any
+    value: T
 
 
-def ask(driver: Driver, order: wire.Order, limit_s: float = 0.0) -> Steps[Any]:
+def ask(driver: PairDriver, order: wire.Order[T], limit_s: float = 0.0) -> Steps[T]:
     """Give an order that a driver may take about ``limit_s`` for, and return the answer; StoppedError without any."""
     driver.give(order)
-    answered: Answered = yield Reply(driver, limit_s + PATIENCE_S)
+    answered: Answered[T] = yield from Reply(driver, limit_s + PATIENCE_S)
     return answered.value
 
 

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from _pytest._code.code import ExceptionRepr, ReprFileLocation, TerminalRepr
+from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import for_log
-from pytest_rlperf.report.wording import collision_text
 
 
 class PlainRepr(TerminalRepr):
@@ -66,9 +65,6 @@ class ReportForwarder:
             with contextlib.suppress(Exception):  # of a plugin's object whose module only the worker has
                 data[name] = pickle.loads(value)  # noqa: S301 - of this run's own process
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
-        collision = vars(report).pop("rlperf_collision", None)
-        if collision is not None and isinstance(report.longrepr, ExceptionRepr):
-            report.longrepr.addsection("rlperf", collision_text(collision))
         if not isinstance(report, pytest.TestReport) or report.when not in ("setup", "call", "teardown"):
             raise ValueError("it is of no part of a test")
         report.nodeid, report.location = self._item.nodeid, self._item.location

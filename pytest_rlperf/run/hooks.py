@@ -24,6 +24,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import test_name
 from pytest_rlperf.model.notes import Note, RunProgress, TextNote
+from pytest_rlperf.observe.import_watch import ImportWatch
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.summary import compares_nothing
@@ -31,14 +32,13 @@ from pytest_rlperf.report.table import shortened
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen
 from pytest_rlperf.report.wording import note_lines, seen_from_here, tests_text
-from pytest_rlperf.run.conclusion import error_of, essence, failure_of
+from pytest_rlperf.run.conclusion import error_line, error_of, failure_of
 from pytest_rlperf.run.end_of_run import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import make_lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.sides.git import tree_top
-from pytest_rlperf.sides.import_watch import ImportWatch
 from pytest_rlperf.spawn.surroundings import check_surroundings
 from pytest_rlperf.spawn.untouched import standard_and_own
 from pytest_rlperf.writing import OutputError
@@ -270,12 +270,12 @@ class MeasuredRun:
         return for_log(f"\n  {line}")
 
     def _add_error(self, key: str, report: pytest.TestReport) -> None:
-        """Keep a test that failed otherwise than by its verdict as an error."""
+        """Record a failure that is not due to the verdict as an ERROR."""
         outcomes = self._run.outcomes
         known = outcomes.tests.get(key)
         if known is None or failure_of(known, self._run) is None:
             crash = getattr(report.longrepr, "reprcrash", None)
-            error = essence(report.longreprtext if crash is None else crash.message)
+            error = error_line(report.longreprtext if crash is None else crash.message)
             outcomes.add(error_of(key, reasons.TestFailed(str(report.when), error), report.duration, known))
 
     @pytest.hookimpl(tryfirst=True)

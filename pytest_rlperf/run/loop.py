@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from pytest_rlperf import wire
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
@@ -25,7 +22,6 @@ from pytest_rlperf.model.notes import (
     Plan,
     RunProgress,
     ShortOfMemory,
-    ShortOfTime,
     TextNote,
 )
 from pytest_rlperf.model.sides import Project, Sides
@@ -36,16 +32,14 @@ from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.cache import SECONDS, cache_of
 from pytest_rlperf.run.conclusion import failure_of
-from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, QUIT_LIMIT_S, Drivers, Processes
+from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Processes
+from pytest_rlperf.run.endpoints import QUIT_LIMIT_S, StoppedError
 from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.in_lane import Judged, Measure, Observe, TestInLane
-from pytest_rlperf.run.on_test import OnTest
-from pytest_rlperf.run.one_test import OneTest, explain, write_traces
-from pytest_rlperf.run.schedule import Begin, Ended, Job, Lanes, Schedule, Steps
-from pytest_rlperf.run.selfcheck import check_self
+from pytest_rlperf.run.measure import Measurement
+from pytest_rlperf.run.schedule import AnyOf, Job, Lanes, Schedule, Spawn, Steps
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.run.stopped import LostError
+from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.prepare import Preparation
 
@@ -77,9 +71,10 @@ class TestLoop:
     lanes: Lanes
     progress: RunProgress
     _started: Processes | None = None
-    _current: TestInLane | None = None  # whose report is next
-    _under_way: list[TestInLane] = field(default_factory=list)
+    _current: OpenTest | None = None  # whose report is next
+    _under_way: list[OpenTest] = field(default_factory=list)
     _left: TimeLeft = field(init=False)
+    _items: Mapping[str, pytest.Item] = field(default_factory=dict)  # by the keys of tests
     _counted: tuple[int, int] = (0, 0)
 
     def run(self, session: pytest.Session) -> None:
@@ -95,20 +90,21 @@ class TestLoop:
                 alone = sides or preparation.alone()
                 base_sides = BaseSides(preparation, processes, self._commits(session.items) if sides is None else ())
             self.run_state.note(*map(TextNote, alone.notes))
-            observe: Observe | None = None
-            if self.run_state.settings.selfcheck:
-                measure = partial(self._check_self, processes.drivers(alone, "other worker", "head worker"))
-            else:
-                solo = processes.drivers(alone, "worker")
-                against = None if sides is None else processes.drivers(sides, *PAIR_NAMES)
-                known = solo, base_sides, against
-                measure, observe = partial(self._compare, *known), partial(self._observe, *known)
-            self._run_tests(session, measure, observe, processes)
+            settings = self.run_state.settings
+            names = ("other worker", "head worker") if settings.selfcheck else ("worker",)
+            measurement = Measurement(
+                self.run_state,
+                solo=processes.drivers(alone, *names),
+                base_sides=base_sides,
+                against=None if sides is None else processes.drivers(sides, *PAIR_NAMES),
+                explains=self.config.get_verbosity() > 0 or settings.json is not None or settings.html is not None,
+            )
+            self._run_tests(session, measurement, processes)
             self.run_state.note(*map(NotForked, processes.not_forked()))
             if self.lanes.pair_bytes is not None and self.lanes.room < self.lanes.count:
                 self.run_state.note(ShortOfMemory(self.lanes.room, self.lanes.count, self.lanes.pair_bytes))
             self.run_state.note_reach()
-        except (SideError, BaselineError, LostError) as error:
+        except (SideError, BaselineError, StoppedError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
             raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
         except KeyboardInterrupt:
@@ -164,50 +160,52 @@ class TestLoop:
 
     # ------------------------------------------------------------------ all tests
 
-    def _run_tests(
-        self, session: pytest.Session, measure: Measure, observe: Observe | None, processes: Processes
-    ) -> None:
+    def _run_tests(self, session: pytest.Session, measurement: Measurement, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
-        items, lanes = session.items, self.lanes
-        tests = [TestInLane(item, self.run_state, lanes, forks=processes.forks) for item in items]
+        lanes = self.lanes
+        self._items = {result_key(item): item for item in session.items}
+        tests = [self._test(item, forks=processes.forks) for item in session.items]
         cache = cache_of(self.config)
         usual_s = {} if cache is None else cache.get(SECONDS, {})
         self._left = TimeLeft([test.key for test in tests], usual_s, lanes.count)
         try:
-            jobs = self._all(session, tests, measure, observe)
+            jobs = self._all(session, tests, measurement)
             Schedule(lanes, processes.awaited, self._show_step).run(jobs)
-            if tests and all(test.is_stray for test in tests):
-                raise SideError(tests[0].failure)
+            strays = [test.failed.text for test in tests if test.failed is not None and test.failed.is_stray]
+            if tests and len(strays) == len(tests):
+                raise SideError(strays[0])
         finally:
             if cache is not None:
                 cache.set(SECONDS, self._left.learned_s())
 
-    def _all(
-        self, session: pytest.Session, tests: Sequence[TestInLane], measure: Measure, observe: Observe | None
-    ) -> Steps[None]:
+    def _test(self, item: pytest.Item, *, forks: bool) -> OpenTest:
+        run, settings = self.run_state, self.run_state.settings.for_test(item)
+        return OpenTest(result_key(item), settings, run.policy(settings), self.lanes, item.name, fresh=not forks)
+
+    def _all(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
         """Observe all tests, then measure and report them: first those that run the most of the change."""
-        if observe is not None:
-            yield from self._observed(tests, observe)
+        if not self.run_state.settings.selfcheck:
+            yield from self._observed(tests, measurement)
         ordered = sorted(tests, key=lambda test: test.weight)
         for order, (test, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True)):
-            test.place(order, following)
+            test.order, test.next_key = order, None if following is None else following.key
             if test.is_over:
                 self._left.leave_out(test.key)
         self._show_plan(ordered)
-        yield from self._in_order(session, ordered, measure)
+        yield from self._in_order(session, ordered, measurement)
 
-    def _observed(self, tests: Sequence[TestInLane], observe: Observe) -> Steps[None]:
+    def _observed(self, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
         """Observe as many tests at once as there are lanes."""
         waiting, jobs = [*tests], list[Job[None]]()
         while waiting or jobs:
             while waiting and len(jobs) < self.lanes.room:
-                self._current = waiting.pop(0)
-                jobs.append((yield Begin(self._watched(self._current, self._current.observe(observe)))))
-            for job in (yield Ended(jobs)):
+                test = self._current = waiting.pop(0)
+                jobs.append((yield from Spawn(self._watched(test, measurement.attempt(test, is_turn=False)))))
+            for job in (yield from AnyOf(jobs)):
                 jobs.remove(job)
                 job.outcome()
 
-    def _in_order(self, session: pytest.Session, tests: Sequence[TestInLane], measure: Measure) -> Steps[None]:
+    def _in_order(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
         """Begin as many tests as there are lanes, and report each once those before it are reported."""
         budget = Budget(self.run_state.settings, sum(not test.is_over for test in tests), self.lanes.count)
         jobs: list[Job[None]] = []
@@ -219,11 +217,11 @@ class TestLoop:
                 while len(jobs) < len(tests) and sum(not job.is_done for job in jobs) < self.lanes.room:
                     if self.lanes.count == 1 and len(jobs) > number:
                         break
-                    jobs.append((yield Begin(self._measure(tests[len(jobs)], measure, budget))))
+                    jobs.append((yield from Spawn(self._measured(tests[len(jobs)], measurement, budget))))
                 self._show_count(number, len(tests))
-                _ = self.run_state.providers  # read while processes begin: the report at the end need not wait for it
                 if not jobs[number].is_done:
-                    yield Ended([job for job in jobs if not job.is_done])
+                    yield from AnyOf([job for job in jobs if not job.is_done])
+                _ = self.run_state.providers  # read while others measure: the report at the end need not wait for it
             jobs[number].outcome()
             self._keep(test)
             self._report(test, reports)
@@ -232,18 +230,18 @@ class TestLoop:
             if session.shouldstop:
                 raise session.Interrupted(session.shouldstop)
 
-    def _measure(self, test: TestInLane, measure: Measure, budget: Budget) -> Steps[None]:
+    def _measured(self, test: OpenTest, measurement: Measurement, budget: Budget) -> Steps[None]:
         """Measure one test in its part of the run's time, unless it is over."""
         if test.is_over:
             return
         self._left.begin(test.key)
         try:
-            yield from self._watched(test, test.run(measure, budget.next_s()))
+            yield from self._watched(test, measurement.measure(test, budget.next_s()))
         finally:
             self._left.end(test.key)
         self._settle(test)
 
-    def _watched(self, test: TestInLane, steps: Steps[None]) -> Steps[None]:
+    def _watched(self, test: OpenTest, steps: Steps[None]) -> Steps[None]:
         """Take a test's steps, which are shown meanwhile."""
         self._under_way.append(test)
         try:
@@ -251,7 +249,7 @@ class TestLoop:
         finally:
             self._under_way.remove(test)
 
-    def _show_plan(self, tests: Sequence[TestInLane]) -> None:
+    def _show_plan(self, tests: Sequence[OpenTest]) -> None:
         """Show what the run is about to do, and the verdicts that need no measurement."""
         run, against = self.run_state, self.run_state.settings.against is not None
         measured = [test for test in tests if not test.is_over]
@@ -277,7 +275,7 @@ class TestLoop:
         for test in tests:
             self._settle(test)
 
-    def _settle(self, test: TestInLane) -> None:
+    def _settle(self, test: OpenTest) -> None:
         """Show a verdict as soon as it is there."""
         outcome = test.verdict
         if outcome is not None and outcome.verdict.status is not Status.ERROR:
@@ -298,20 +296,20 @@ class TestLoop:
             if steps := [test.under_way for test in current_first if test.step]:
                 self.progress.measuring(steps)
 
-    def _begin_report(self, test: TestInLane) -> ReportForwarder | None:
+    def _begin_report(self, test: OpenTest) -> ReportForwarder | None:
         """Begin to report one test as if it ran here."""
-        return ReportForwarder(self.config, test.item)
+        return ReportForwarder(self.config, self._items[test.key])
 
-    def _report(self, test: TestInLane, reports: ReportForwarder | None) -> None:
+    def _report(self, test: OpenTest, reports: ReportForwarder | None) -> None:
         """Report one test that is measured."""
         assert reports is not None
         reports.forward_all(test.reports)
-        if test.is_unreported:
-            reports.fabricate(test.failure)
+        if test.failed is not None and test.failed.is_unreported:
+            reports.fabricate(test.failed.text)
         outcome = self.run_state.outcomes.tests.get(test.key)
         reports.finish([] if outcome is None else list(properties(outcome)))
 
-    def _keep(self, test: TestInLane) -> None:
+    def _keep(self, test: OpenTest) -> None:
         """Keep the results of a test that is measured."""
         run, judged = self.run_state, test.judged
         if judged is not None:
@@ -320,45 +318,10 @@ class TestLoop:
             if judged.selfcheck is not None:
                 run.outcomes.selfchecks[test.key] = judged.selfcheck
             run.note(*judged.notes)
-        if test.doubt and not test.failure:
+        if test.doubt and test.failed is None:
             run.note(MeasuredFresh(test.key, test.doubt))
         if test.done is not None:
             run.outcomes.modules.update(test.done.modules)
-
-    # ------------------------------------------------------------------ one test
-
-    def _compare(self, solo: Drivers, base_sides: BaseSides, against: Drivers | None, test: OnTest) -> Steps[Judged]:
-        """Measure a test and compare it with the base side or the baseline."""
-        settings = test.settings
-        outcome, notes = yield from OneTest(test, solo, base_sides, against, self.run_state).measure()
-        if test.is_short and outcome.verdict.was_cut_short:
-            notes = (*notes, ShortOfTime(test.key, settings.max_time_s))
-        # To find where the time goes takes a second, and only these outputs show it.
-        explains = self.config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
-        if outcome.result.measured and (explains or settings.trace is not None):
-            assert test.measures is not None
-            with nullcontext() if test.has_machine else (yield from test.move(test.measures)):
-                if explains:
-                    outcome = yield from explain(test, outcome)
-                if settings.trace is not None:
-                    notes = (*notes, *(yield from write_traces(test, settings.trace)))
-        end = wire.Leave(outcome.result, failure_of(outcome, self.run_state))
-        return Judged(end, outcome, notes=notes)
-
-    def _observe(
-        self, solo: Drivers, base_sides: BaseSides, against: Drivers | None, test: OnTest
-    ) -> Steps[Judged | None]:
-        """Return the results of a test that the change cannot matter to, None where it is to be measured."""
-        found = yield from OneTest(test, solo, base_sides, against, self.run_state).observe()
-        if found is None:
-            return None
-        outcome, notes = found
-        return Judged(wire.Leave(outcome.result, failure_of(outcome, self.run_state)), outcome, notes=notes)
-
-    def _check_self(self, drivers: Drivers, test: OnTest) -> Steps[Judged]:
-        """Compare a test with itself."""
-        found = yield from check_self(test, drivers)
-        return Judged(wire.Leave(found.result), selfcheck=found)
 
     def _processes(self, project: Project, items: Sequence[pytest.Item]) -> Processes:
         settings, terminal = self.run_state.settings, self.config.pluginmanager.get_plugin("terminalreporter")

@@ -5,20 +5,18 @@ from __future__ import annotations
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.reach import Footprint, Kind
+from pytest_rlperf.reach.reads import Reads, check_loaded, compare_reads
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver
-from pytest_rlperf.run.live import UnpairedError
-from pytest_rlperf.run.on_test import OTHER_SEED, SEED, Observation, OnTest
-from pytest_rlperf.run.schedule import Held, Lane, Steps
-from pytest_rlperf.run.stopped import RetryFreshError, StoppedError
-from pytest_rlperf.sides.reads import Reads, check_loaded, compare_reads
+from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError, StoppedError
+from pytest_rlperf.run.schedule import Lane, Steps, if_broken_off
+from pytest_rlperf.run.test import OTHER_SEED, SEED, Observation, OpenTest, UnpairedError
 
 ROUNDS = 2  # of processes at most
 _LONGEST_S, _BRIEF_S = 2.0, 0.1  # of one side's calls; the second where the test has to be measured anyway
 
 
-def observe(test: OnTest, drivers: Drivers) -> Steps[Observation]:
+def observe(test: OpenTest, drivers: Drivers) -> Steps[Observation]:
     """Return what is known of a test without measuring it.
 
     It need not be measured where both trees are equal, or no process of either side has run or read anything by which
@@ -37,46 +35,38 @@ def observe(test: OnTest, drivers: Drivers) -> Steps[Observation]:
     return found
 
 
-def _observed_in(test: OnTest, drivers: Drivers, lane: Lane) -> Steps[Observation]:
-    held: Held = yield lane
+def _observed_in(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observation]:
+    held = yield from lane
     with held:
         was_forked = not drivers.fresh
         driver = yield from drivers.lease_observers()
         if was_forked and drivers.fresh and not test.fresh:  # what was to be forked no longer is
-            drivers.give_back(driver)
+            driver.give_back()
             raise RetryFreshError(drivers.fresh)
         return (yield from _observed(test, drivers, driver))
 
 
-def _observed(test: OnTest, drivers: Drivers, driver: Driver) -> Steps[Observation]:
+def _observed(test: OpenTest, drivers: Drivers, driver: PairDriver) -> Steps[Observation]:
     looks, found = _Looks(test, drivers, driver), None
-    try:
+    with if_broken_off(_let_go, test, driver):
         for number in range(ROUNDS):
             if number:
                 yield from _leave(test, driver)
             found = yield from looks.round(number)
             if found is None or looks.is_settled:
                 break
-        if found is not None and found.reason is not None:
-            if driver.forks:  # no other process needs to run the test: this one reports it
-                driver.forward = test.forward
-                for message in looks.reports:
-                    test.forward(message)
-            else:
-                yield from _leave(test, driver)
-            return found
-    except BaseException:
-        test.let_go(driver)
-        test.forget_reporter()
-        raise
-    yield from _leave(test, driver)
-    return found or Observation()
+        if found is not None and found.reason is not None and driver.forks:
+            test.reports += looks.reports  # no other process needs to run the test: this one reports it
+            driver.reports = test.reports
+        else:
+            yield from _leave(test, driver)
+        return found or Observation()
 
 
 class _Looks:
     """The rounds of one test's observers, and all that they have shown."""
 
-    def __init__(self, test: OnTest, drivers: Drivers, driver: Driver) -> None:
+    def __init__(self, test: OpenTest, drivers: Drivers, driver: PairDriver) -> None:
         self.reports: list[wire.Reported | wire.Warned] = []
         self.is_uneven = False
         self._test, self._drivers, self._driver = test, drivers, driver
@@ -85,7 +75,7 @@ class _Looks:
         self._met: list[tuple[Footprint, Footprint]] = []  # what each round has shown after the first call
 
     def round(self, number: int) -> Steps[Observation | None]:
-        """Have new processes of both sides run the test; return what is known by now, None where that is nothing.
+        """Observe the test in new processes of both sides; return what is known then, None if one was lost.
 
         Each side has both seeds in turn. So one round shows whether what a test runs depends on its seed; where it
         does, the second has each side do what the other did.
@@ -94,9 +84,8 @@ class _Looks:
         self.reports.clear()
         seeds = [SEED, OTHER_SEED]
         try:
-            forward = self.reports.append
-            yield from test.open(driver, self._drivers, seeds[:: -1 if number else 1], forward=forward)
-            checked: list[wire.Checked] = yield from test.ask(driver, wire.CheckAll())
+            yield from test.open(driver, seeds[:: -1 if number else 1], reports=self.reports)
+            checked = yield from test.ask(driver, wire.CheckAll())
             base, head = driver.loaded(checked)
             check_loaded(sides, base, head, driver.collected[-1].loaded)
             self._drivers.learn(*checked)
@@ -169,10 +158,15 @@ class _Looks:
         return reasons.Unreached(sides.base.label, len(self._drivers.change.functions)) if spares else None
 
 
-def _leave(test: OnTest, driver: Driver) -> Steps[None]:
+def _leave(test: OpenTest, driver: PairDriver) -> Steps[None]:
     """Let the observers leave the test, which another process is to report."""
     try:
         yield from test.leave(driver)
     except StoppedError:
         test.let_go(driver)
+    test.forget_reporter()
+
+
+def _let_go(test: OpenTest, driver: PairDriver) -> None:
+    test.let_go(driver)
     test.forget_reporter()

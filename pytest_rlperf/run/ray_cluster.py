@@ -66,7 +66,7 @@ def measure_shard(directory: str, command: Sequence[str], variables: Mapping[str
         return socket.gethostname(), done.stdout, output.read()
 
 
-class Recorder:
+class ReportRecorder:
     """The hooks of a node's pytest: it sets options over those of the command line, and records reports."""
 
     def __init__(self, options: Mapping[str, str | None]) -> None:
@@ -96,7 +96,7 @@ def main() -> None:
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="rlperf-") as scratch:
         path = Path(scratch) / "run.json"
-        recorder = Recorder({**json.loads(sys.argv[1]), "rlperf_json": str(path)})
+        recorder = ReportRecorder({**json.loads(sys.argv[1]), "rlperf_json": str(path)})
         status = pytest.main(sys.argv[2:], plugins=[recorder])
         run = path.read_text(encoding="utf-8") if path.exists() else None
     with answers:
@@ -142,7 +142,7 @@ def _last_line(error: Exception) -> str:
 # --------------------------------------------------------------------------- the run
 
 
-class Answer(NamedTuple):
+class ShardAnswer(NamedTuple):
     """A shard as a node measured it: the run, None without one, reports by node id, and why a test has none."""
 
     run: RunFile | None
@@ -150,7 +150,7 @@ class Answer(NamedTuple):
     fault: str
 
 
-def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> Answer:
+def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> ShardAnswer:
     """Return a node's answer; UsageError where its pytest could not start, which all others cannot either."""
     node, data, output = found
     name = f"{shard.name} on {node}"
@@ -162,10 +162,10 @@ def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> Answer:
         run, _ = check_shard(name, read_document(decoded(answer["run"].encode())), shard)
         reports = {str(nodeid): list(map(wire.reported_of, found)) for nodeid, found in answer["reports"].items()}
     except MergeError as error:
-        return Answer(None, {}, f"{error}\n{tail}")
+        return ShardAnswer(None, {}, f"{error}\n{tail}")
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # of any text in the place of an answer
-        return Answer(None, {}, f"{name}: {_last_line(error)}\n{tail}")
-    return Answer(run, reports, f"{name} ended before this test:\n{tail}")
+        return ShardAnswer(None, {}, f"{name}: {_last_line(error)}\n{tail}")
+    return ShardAnswer(run, reports, f"{name} ended before this test:\n{tail}")
 
 
 @dataclass
@@ -235,19 +235,19 @@ class ClusterLoop:
         given = {name: value for name, value in os.environ.items() if name.startswith(("PYTHONPATH", "PYTEST_"))}
         return str(parameters.dir), [json.dumps(options), *map(str, parameters.args)], given
 
-    def _answer(self, ray: Any, ref: Any, shard: Shard) -> Answer:
+    def _answer(self, ray: Any, ref: Any, shard: Shard) -> ShardAnswer:
         """Return a task's answer, and keep its run."""
         try:
             answer = read_answer(ray.get(ref), shard)
         except pytest.UsageError:
             raise
         except Exception as error:  # of Ray, such as a node that was lost twice, or of the task
-            return Answer(None, {}, f"{shard.name}: {_last_line(error)}")
+            return ShardAnswer(None, {}, f"{shard.name}: {_last_line(error)}")
         if answer.run is not None:
             self._runs[shard.name] = answer.run
         return answer
 
-    def _report(self, item: pytest.Item, answer: Answer) -> None:
+    def _report(self, item: pytest.Item, answer: ShardAnswer) -> None:
         """Report one test as if it ran here."""
         outcome = None if answer.run is None else answer.run.tests.get(result_key(item))
         if outcome is not None:

@@ -14,6 +14,7 @@ from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import Contribution, PairRecord
 from pytest_rlperf.model.measured import Phase, Result, Usage, WorkerRecord
 from pytest_rlperf.model.phases import Block, slices_of, typical_shares, untraced
+from pytest_rlperf.report.wording import left_behind_text
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,16 @@ def make_result(key: str, called: wire.Called, measured: SideMeasurement) -> Res
         workers=measured.workers,
         phases=measured.phases,
         traced_call_s=measured.traced_call_s,
-        notes=(*measured.notes, *growth.notes(measured.usages), *_device_notes(measured.workers)),
+        notes=(*measured.notes, *_growth_notes(measured.usages), *_device_notes(measured.workers)),
     )
 
 
-def at_pace(result: Result) -> Result:
+def _growth_notes(usages: Sequence[Sequence[Usage]]) -> list[str]:
+    grown = growth.of_one_side(usages)
+    return [] if grown is None else [left_behind_text(grown)]
+
+
+def scaled_to_judged_time(result: Result) -> Result:
     """Return ``result`` with its phases as shares of the figure that is judged.
 
     Two processes on one CPU, on a machine that others use, are held up within slices; the figure leaves that out.

@@ -6,11 +6,13 @@ for nothing.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
@@ -19,7 +21,7 @@ PAIRS_MOST = 4  # of one test at once: more are begun in vain where the first of
 _AT_ONCE = 1000  # messages of one process: a connection holds fewer
 
 
-class Endpoint(Protocol):
+class Awaited(Protocol):
     """A process that is waited for, and that says something every ``silence_s`` at the latest."""
 
     connection: Connection
@@ -35,15 +37,25 @@ class Endpoint(Protocol):
         """End the process, which has not answered within ``limit_s``, and return the error."""
 
 
-class Reply(NamedTuple):
+class Request(Generic[T]):
+    """What a job yields; ``yield from`` it has the type of what the job is resumed with."""
+
+    def __iter__(self) -> Steps[T]:
+        value: T = yield self
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Reply(Request[Any]):
     """Wait for the reply of a process, for ``limit_s`` at most; resumed with it, or with its error."""
 
-    process: Endpoint
+    process: Awaited
     limit_s: float
 
 
-class Lane(NamedTuple):
-    """Wait for a lane, or for the ``whole`` machine; resumed with :class:`Held`.
+@dataclass(frozen=True, eq=False)
+class Lane(Request["Held"]):
+    """Wait for a lane, or for the ``whole`` machine.
 
     ``test`` and ``pair`` are its place in the run.
     """
@@ -53,21 +65,32 @@ class Lane(NamedTuple):
     whole: bool = False
 
 
-class Begin(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Spawn(Request["Job[T]"], Generic[T]):
     """Begin another job; resumed with it at once."""
 
-    steps: Steps[Any]
+    steps: Steps[T]
 
 
-class Ended(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class AnyOf(Request["list[Job[Any]]"]):
     """Wait until one of ``jobs`` is done; resumed with those that are."""
 
     jobs: Sequence[Job[Any]]
 
 
-Request: TypeAlias = Reply | Lane | Begin | Ended
-Steps: TypeAlias = Generator[Request, Any, T]
+Steps: TypeAlias = Generator[Request[Any], Any, T]
 """A job's way: it yields requests, and returns its result."""
+
+
+@contextlib.contextmanager
+def if_broken_off(undo: Callable[..., None], *args: object) -> Iterator[None]:
+    """Return the context that undoes something where its block is broken off: by an error, or as its job is closed."""
+    try:
+        yield
+    except BaseException:
+        undo(*args)
+        raise
 
 
 class Job(Generic[T]):
@@ -76,7 +99,7 @@ class Job(Generic[T]):
     def __init__(self, steps: Steps[T], lanes: Lanes) -> None:
         self.steps = steps
         self._lanes = lanes
-        self.wants: Request | None = None
+        self.wants: Request[Any] | None = None
         self.is_done = False
         self.due_s = self.silent_s = 0.0
         self._result: T | None = None
@@ -200,7 +223,7 @@ class Schedule:
     def __init__(
         self,
         lanes: Lanes,
-        awaited: Callable[[], Iterable[Endpoint]],
+        awaited: Callable[[], Iterable[Awaited]],
         tick: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -231,7 +254,7 @@ class Schedule:
     def _resume(self, job: Job[Any], value: object = None, error: Exception | None = None) -> None:
         """Go on with a job, up to a request that takes time."""
         job.resume(value, error)
-        while isinstance(job.wants, Begin):
+        while isinstance(job.wants, Spawn):
             job.resume(self._begin(job.wants.steps))
         if isinstance(job.wants, Lane):
             self.lanes.want(job.wants)
@@ -257,7 +280,7 @@ class Schedule:
     def _end(self) -> bool:
         """Resume a job that waits for another one, which is done."""
         for job in self._jobs:
-            if isinstance(job.wants, Ended) and (done := [each for each in job.wants.jobs if each.is_done]):
+            if isinstance(job.wants, AnyOf) and (done := [each for each in job.wants.jobs if each.is_done]):
                 self._resume(job, done)
                 return True
         return False
@@ -300,7 +323,7 @@ class Schedule:
         return process.overdue(process.silence_s) if job.silent_s >= process.silence_s else None
 
 
-def _said_by(process: Endpoint) -> tuple[object, Exception | None]:
+def _said_by(process: Awaited) -> tuple[object, Exception | None]:
     """Read what a process has said by now, up to its reply or its error: a reply that has come saves the process.
 
     One that says more and more is read again later, once others have had their turn.

@@ -32,7 +32,7 @@ class Series:
                 others = sorted((other, repr(value)) for other, value in parameters.items() if other != name)
                 self._place[result_key(item)] = f"{item.nodeid.partition('[')[0]} {others}", float(size)
         self._wanted = Counter(series for series, _ in self._place.values())
-        self._points: dict[str, dict[float, scale.Point]] = {}
+        self._points: dict[str, dict[float, scale.ScalePoint]] = {}
 
     def add(self, head: Result, live: Live | None, policy: Policy) -> Finding | None:
         """Add a test's figures; return the finding of its series where it is the last one of that."""
@@ -41,7 +41,7 @@ class Series:
             return None
         counts = (_exact(live.base), _exact(head))
         points = self._points.setdefault(series, {})
-        points[size] = scale.Point(size, live.log_ratios, live.base.call_s, *counts)
+        points[size] = scale.ScalePoint(size, live.log_ratios, live.base.call_s, *counts)
         is_last = len(points) == self._wanted[series] >= scale.POINTS_LEAST
         return scale.find(list(points.values()), policy) if is_last else None
 

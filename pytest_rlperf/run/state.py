@@ -9,7 +9,7 @@ from functools import cache, cached_property, partial
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
+from pytest_rlperf.baseline.provenance import TreeState, make_provenance, read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.untouched import shared_shift
@@ -24,7 +24,7 @@ from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.run.series import Series
 from pytest_rlperf.sides.git import git_user, read_allowances
 
-_UNKNOWN = Tree(None, None, dirty=True)  # without git's answer any file may have changed
+_UNKNOWN = TreeState(None, None, dirty=True)  # without git's answer any file may have changed
 # The settings that verdicts depend on.
 _JUDGING = ("against", "baseline", "tolerance", "pairs", "findings", "strict")
 
@@ -46,7 +46,7 @@ class Outcomes:
         return {*self.tests, *self.selfchecks}
 
     def add(self, outcome: Outcome) -> None:
-        """Keep a test's outcome, in the place of an earlier one of less."""
+        """Store a test's outcome, replacing an earlier one that says less."""
         self.tests[outcome.result.nodeid] = outcome
 
 
@@ -185,7 +185,7 @@ class RunState:
         """Return the user's name and address by git; empty where it has none."""
         return git_user(self._root)
 
-    def _read_tree(self) -> Tree:
+    def _read_tree(self) -> TreeState:
         """Return the state of the tree, in which what the run itself writes does not count."""
         settings = self.settings
         outputs = (settings.json, settings.html, settings.benchmark_json, settings.trace)

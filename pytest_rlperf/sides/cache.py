@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -26,12 +27,13 @@ from typing import NamedTuple
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.private import check_own, make, own_directory, root, unusable
+from pytest_rlperf.sides.trees import files_in
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 KEPT_DAYS = 30  # since the last use of an entry
 KEPT_BYTES = 2 << 30  # of all trees
 _LOOKED_AT = 1 << 20  # bytes of a file: a dependency such as PyTorch has gigabytes
-_FORMAT = "7"  # of the content of entries; a new number leaves the entries of older versions unused
+_FORMAT = "8"  # of the content of entries; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE = "lock", "complete"
 
 
@@ -123,7 +125,7 @@ def _built(place: Path, build: Callable[[Path], None]) -> Path:
     try:
         build(attempt)
         written = place / f"{_COMPLETE}.new"
-        written.write_text(" ".join((attempt.name, *map(str, _content(attempt)))), encoding="utf-8")
+        written.write_text(" ".join((attempt.name, *map(str, content_of(attempt, _LOOKED_AT)))), encoding="utf-8")
         written.replace(place / _COMPLETE)
     except BaseException:
         _remove(attempt)
@@ -159,24 +161,24 @@ def _complete_attempt(place: Path) -> Path | None:
         check_own(attempt)
     except FileNotFoundError:
         return None
-    return attempt if _content(attempt) == (mark.digest, mark.size) else None
+    return attempt if content_of(attempt, _LOOKED_AT) == (mark.digest, mark.size) else None
 
 
-def _content(attempt: Path) -> tuple[str, int]:
-    """Return a digest of an attempt's files, less bytecode, by names and contents, and the bytes of all of them.
+def content_of(directory: Path, most: float = math.inf) -> tuple[str, int]:
+    """Return a digest of the files and links below a directory, and the bytes of all of them.
 
-    Of large ones the size counts.
+    It is by names, modes and contents; of files over ``most`` bytes the size counts.
     """
     total, all_bytes = hashlib.sha256(), 0
-    for directory, below, names in os.walk(attempt):
-        below[:] = sorted(name for name in below if name != "__pycache__")
-        for name in sorted(names):
-            path = Path(directory, name)
-            if path.is_file():
-                size = path.stat().st_size
-                all_bytes += size
-                content = hashlib.sha256(path.read_bytes()).digest() if size <= _LOOKED_AT else b""
-                total.update(os.fsencode(path.relative_to(attempt)) + b"\0%d\0" % size + content)
+    for name in sorted(files_in(directory)):
+        path = directory / name
+        content = os.fsencode(path.readlink()) if path.is_symlink() else b""
+        mode = size = 0
+        if path.is_file():
+            mode, size = path.stat().st_mode & 0o111, path.stat().st_size
+            content += hashlib.sha256(path.read_bytes()).digest() if size <= most else b""
+        all_bytes += size
+        total.update(os.fsencode(name) + b"\0%o %d\0%s\0" % (mode, size, content))
     return total.hexdigest(), all_bytes
 
 

@@ -350,8 +350,8 @@ class Repository:
     def _git(self, *arguments: str) -> Completed:
         return _git(self.top, *arguments)
 
-    def _checked(self, *arguments: str, limit_s: float = _LIMIT_S) -> str:
-        return _checked(self.top, *arguments, limit_s=limit_s)
+    def _checked(self, *arguments: str) -> str:
+        return _checked(self.top, *arguments)
 
     def _list(self, *arguments: str) -> list[str]:
         return _names(self._checked(*arguments))
@@ -440,14 +440,8 @@ def _git(
     return run(["git", *options, *arguments], cwd=directory, env={**kept, **quiet, **variables}, limit_s=limit_s)
 
 
-def _checked(
-    directory: Path,
-    *arguments: str,
-    settings: Iterable[str] = (),
-    variables: Mapping[str, str] = MappingProxyType({}),
-    limit_s: float = _LIMIT_S,
-) -> str:
-    done = _git(directory, *arguments, settings=settings, variables=variables, limit_s=limit_s)
+def _checked(directory: Path, *arguments: str, settings: Iterable[str] = ()) -> str:
+    done = _git(directory, *arguments, settings=settings)
     if done.code:
         raise SideError(f"git {arguments[0]} failed in {directory}: {_said(done)}")
     return done.out

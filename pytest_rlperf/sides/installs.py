@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path, PurePosixPath
@@ -20,9 +20,9 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.sides.observer import files_of
+from pytest_rlperf.observe.observer import files_of
 from pytest_rlperf.sides.programs import read_settings
-from pytest_rlperf.sides.trees import is_environment, same
+from pytest_rlperf.sides.trees import is_environment
 
 How = Literal["path", "hook", "installed"]
 
@@ -126,16 +126,11 @@ def installs_from(top: Path) -> tuple[Install, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def copies_of(directory: Path, top: Path, sites: Iterable[Path], known: Sequence[Install]) -> tuple[Install, ...]:
-    """Return the installed copies of code in a tree whose metadata does not say so, such as wheels: none ``known``.
+def copies_of(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[Install]:
+    """Yield the installed copies of code in a tree whose metadata does not say so, such as wheels: none ``known``.
 
-    A distribution is one that bears the name of a project around ``directory``. So is a package in ``sites`` of the
-    same name as one of the tree's, with a file of the same content.
+    They bear the name of a project around ``directory``.
     """
-    return (*_copies_by_name(directory, top, known), *_copies_by_content(directory, top, sites, known))
-
-
-def _copies_by_name(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[Install]:
     from_tree = {normalized(install.name) for install in known}
     for place in (directory.resolve(), *directory.resolve().parents):
         project = _settings(place).get("project") if place.is_relative_to(top) else None
@@ -147,32 +142,6 @@ def _copies_by_name(directory: Path, top: Path, known: Iterable[Install]) -> Ite
             if not (direct_url(distribution).get("dir_info") or {}).get("editable"):
                 copy = _read(distribution, place, editable=False)
                 yield from [copy] if copy.names else []
-
-
-def _copies_by_content(
-    directory: Path, top: Path, sites: Iterable[Path], known: Iterable[Install]
-) -> Iterator[Install]:
-    names = {name for install in known for name in install.names}
-    sources = dict.fromkeys(place / below for place in (directory.resolve(), top) for below in ("", "src"))
-    for package in (child for source in sources if source.is_dir() for child in sorted(source.iterdir())):
-        name = package.stem if package.suffix == ".py" else package.name
-        project_dir = project_above(package.parent, top)
-        files = [package] if package.suffix == ".py" else sorted(package.glob("*.py"))
-        if project_dir is None or name in names or not name.isidentifier() or not files:
-            continue
-        for site in sites:
-            if any(_is_copy(file, site / file.relative_to(package.parent), top) for file in files):
-                names.add(name)
-                yield Install(name, project_dir, "installed", (), (name,))
-
-
-def _is_copy(file: Path, other: Path, top: Path) -> bool:
-    """Whether another file, which is no link into the tree, has the same content, and has any."""
-    try:
-        is_apart = other.is_file() and not other.resolve().is_relative_to(top)
-        return is_apart and other.stat().st_size > 0 and same(file, other)
-    except OSError:
-        return False
 
 
 def _settings(directory: Path) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import sys
@@ -13,17 +11,15 @@ from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
-from pytest_rlperf.sides.cache import open_cache
+from pytest_rlperf.sides.cache import content_of, open_cache
 from pytest_rlperf.sides.environment import (
     installed_versions,
     make_environment,
     make_side,
-    parent_sites,
     parent_state,
     site_packages,
 )
@@ -40,7 +36,8 @@ from pytest_rlperf.sides.installs import (
     project_above,
 )
 from pytest_rlperf.sides.private import check_private
-from pytest_rlperf.sides.programs import build_into, last_lines, needs_isolation, run_pip, toolchain
+from pytest_rlperf.sides.programs import build_into, needs_isolation, toolchain
+from pytest_rlperf.sides.specs import Candidate, parse_spec, releases
 from pytest_rlperf.sides.trees import (
     Relocation,
     Snapshot,
@@ -48,7 +45,7 @@ from pytest_rlperf.sides.trees import (
     differing_files,
     files_in,
     lay_out_commit,
-    lay_todays,
+    overlay_test_files,
     same,
     settings_file,
     take_snapshot,
@@ -191,7 +188,7 @@ class Preparation:
         today, tree = self.today, self._new_directory()
         self._on_step(f"checking out {title}")
         lay_out_commit(self._repository, sha, today, tree)
-        return _Version(title, tree, notes=_todays_notes(lay_todays(today, tree, self._tests)))
+        return _Version(title, tree, notes=_todays_notes(overlay_test_files(today, tree, self._tests)))
 
     def _checkout(self, path: Path) -> _Version:
         """Return another checkout as it is, with today's files of tests."""
@@ -202,7 +199,7 @@ class Preparation:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
         tree = self._new_directory()
         theirs = take_snapshot(other.top, tree, self._project.also, self._on_step)
-        notes = _todays_notes(lay_todays(self.today, tree, self._tests))
+        notes = _todays_notes(overlay_test_files(self.today, tree, self._tests))
         return _Version(str(other.top), tree, frozenset(theirs.laid), (*notes, *_lock_notes(theirs)))
 
     # ------------------------------------------------------------------ how a side's processes start
@@ -306,7 +303,7 @@ class Preparation:
         """
         top = self.today.top
         known = installs_from(top)
-        installs = [*known, *copies_of(self._project.rootdir, top, parent_sites(), known)]
+        installs = [*known, *copies_of(self._project.rootdir, top, known)]
         for install in installs:
             if install.how == "hook":
                 reason = f"the import hook of its build tool loads {install.name} from that tool's build"
@@ -343,7 +340,7 @@ class Preparation:
             build_into(python, projects, version.label, self._on_step, isolated=isolated)
 
         state = parent_state(), toolchain()
-        key = ["built", version.label, _digest(version.tree), *state, *map(str, below), str(isolated)]
+        key = ["built", version.label, content_of(version.tree)[0], *state, *map(str, below), str(isolated)]
         environment = open_cache(top).entry("\0".join(key), fill, self._on_step) / "environment"
         home = site_packages(environment)
         hidden = [name for install in build.installs for name in install.names if not is_installed(name, home)]
@@ -388,7 +385,7 @@ class Preparation:
     def find_candidates(self, spec: str) -> list[Candidate]:
         """Return the candidates of ``--rlperf-bisect``, the good one first; SideError where there are none."""
         if spec.startswith("pip:"):
-            return _releases(spec, self._on_step)
+            return releases(spec, self._on_step)
         repository = self._repository
         good, _, bad = spec.partition("..")
         if not good:
@@ -485,104 +482,3 @@ def _is_artefact(name: str) -> bool:
     """Whether an ignored file is an earlier build's: a new build would take a stale one for its own."""
     parts = PurePosixPath(name).parts
     return name.endswith(_COMPILED) or "build" in parts[:-1] or any(part.endswith(".egg-info") for part in parts)
-
-
-def _digest(tree: Path) -> str:
-    """Return a digest of the names, contents and modes of a tree's files."""
-    total = hashlib.sha256()
-    for name in sorted(files_in(tree)):
-        path = tree / name
-        content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
-        mode = 0 if path.is_symlink() else path.stat().st_mode & 0o111
-        total.update(os.fsencode(name) + b"\0" + f"{mode:o} {hashlib.sha256(content).hexdigest()}\0".encode())
-    return total.hexdigest()
-
-
-# --------------------------------------------------------------------------- --rlperf-against
-
-
-_KINDS = "a git ref, pip:REQUIREMENT[,REQUIREMENT…], dir:PATH or python:PATH"
-
-
-def parse_spec(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of base that a value names, and its parts; SideError with the possible forms where it names none.
-
-    The kinds are ``git`` with a ref, ``pip`` with requirements, ``dir`` with the path of a directory, and ``python``
-    with an interpreter's path, or its name on the PATH.
-    """
-    kind, colon, rest = text.partition(":")
-    if not colon or kind not in {"git", "pip", "dir", "python"}:
-        kind, rest = "git", text
-    named = rest.strip()
-    if not named or named.startswith("-"):  # which git or pip would take for an option
-        raise SideError(f"{text!r} names nothing to compare with: name {_KINDS}")
-    if kind == "pip":
-        return kind, tuple(_requirements(named))
-    # Unlike this function, Path.expanduser raises where there is no such user.
-    return kind, (named if kind == "git" else os.path.expanduser(named),)  # noqa: PTH111
-
-
-def _requirements(text: str) -> Iterator[str]:
-    """Yield the requirements in a list; a comma before an operator of versions or within brackets ends none."""
-    for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
-        if not _is_requirement(piece):
-            raise SideError(
-                f"'pip:{text}': {piece.strip()!r} is no requirement; one begins with the name of a distribution, such "
-                "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in "
-                "another checkout, python:PATH with an environment that has a file of yours installed"
-            )
-        yield piece.strip()
-
-
-def _is_requirement(text: str) -> bool:
-    try:
-        return not (Requirement(text).url or "").startswith("file:")  # what it holds may be another thing every time
-    except InvalidRequirement:
-        return False
-
-
-# --------------------------------------------------------------------------- --rlperf-bisect
-
-
-_RELEASES = re.compile(r"pip:\s*(?P<name>[A-Za-z0-9][\w.-]*?)\s*==\s*(?P<good>.+?)(?:\.\.(?P<bad>.+))?")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A commit or a release: ``spec`` is its name for --rlperf-against; ``about`` is a commit in one line."""
-
-    spec: str
-    title: str
-    about: str = ""
-
-    def range_to(self, last: Candidate) -> str:
-        """Return the range from here to another one, as --rlperf-bisect takes it."""
-        return f"{self.spec}..{last.spec.rpartition('=')[2]}"
-
-
-def _releases(spec: str, on_step: OnStep) -> list[Candidate]:
-    found = _RELEASES.fullmatch(spec.strip())
-    if found is None:
-        raise SideError(f"{spec!r} names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD")
-    name = found["name"]
-    bad = found["bad"] or installed_versions().get(normalized(name))
-    if bad is None:
-        raise SideError(f"{name} is not installed, so name the last release too: pip:{name}=={found['good']}..BAD")
-    try:
-        first, last = Version(found["good"]), Version(bad)
-        if first >= last:
-            raise SideError(f"{name} {first} is no earlier release than {last}: give pip:{name}==GOOD..BAD")
-        on_step(f"listing the releases of {name}")
-        between = {version for version in map(Version, _listed(name)) if first < version < last}
-    except InvalidVersion as error:
-        raise SideError(f"{spec!r}: {error}") from None
-    return [Candidate(f"pip:{name}=={version}", f"{name} {version}") for version in (first, *sorted(between), last)]
-
-
-def _listed(name: str) -> list[str]:
-    """Return the final releases of a distribution that pip finds."""
-    completed = run_pip(sys.executable, ["index", "versions", name], f"list the releases of {name}")
-    found = re.search(r"^Available versions:(.*)$", completed.out, re.MULTILINE)
-    if completed.code or found is None:
-        raise SideError(f"pip cannot list the releases of {name}:\n{last_lines(completed)}")
-    return found[1].split(",")

@@ -116,7 +116,7 @@ def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -
             moved = _moved_on(repository, names, changed, tree) if _state(lock) == locked else "git's lock of it"
             if not moved:
                 laid = _lay_ignored(repository, tree, also)
-                mend_links(top, tree, [tree])
+                fix_links(top, tree, [tree])
                 return Snapshot(top, tree, repository.head, changed, *laid, lock if locked else None)
             error = SideError(
                 f"{top} kept changing while it was copied, {moved} at the last of {_ATTEMPTS} times: run this again "
@@ -127,7 +127,8 @@ def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -
             error = failed
         if is_last:
             raise error
-        _empty(tree)
+        for path in list(tree.iterdir()):
+            remove(tree, path.name)
         time.sleep(_PAUSE_S)
     raise AssertionError  # the last attempt has returned or raised
 
@@ -140,7 +141,7 @@ def check_space(tree: Path) -> None:
         )
 
 
-def mend_links(top: Path, tree: Path, trees: Iterable[Path]) -> None:
+def fix_links(top: Path, tree: Path, trees: Iterable[Path]) -> None:
     """Have links of a copy lead where they do in the user's tree: to the copy's own files, or out of the tree.
 
     What belongs to the tree is in any of ``trees``; an environment below ``top`` does not.
@@ -221,14 +222,6 @@ def _tree_files(repository: Repository) -> list[str]:
         return apart[directory]
 
     return [name for name in repository.files() if name not in new or not is_apart((repository.top / name).parent)]
-
-
-def _empty(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
 
 # --------------------------------------------------------------------------- what git ignores
@@ -357,7 +350,7 @@ class TestFiles:
         return is_ours and len(path.parents) > 1 and path.parents[1] == self.baselines
 
 
-def lay_todays(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:
+def overlay_test_files(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:
     """Lay today's files of tests, and what git ignores, over base's tree; return the former that differ there."""
     names = set(files_in(today.tree)).difference(today.laid)
     for name in set(files_in(tree)).difference(names):
@@ -370,7 +363,7 @@ def lay_todays(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:
     for name in today.laid:
         if not os.path.lexists(tree / name):
             copy(today.tree, tree, name)
-    mend_links(today.top, tree, [tree, today.tree])
+    fix_links(today.top, tree, [tree, today.tree])
     return [name for name in differing if not tests.is_baseline(name)]
 
 

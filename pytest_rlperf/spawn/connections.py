@@ -94,7 +94,7 @@ def popen(
 
 def interpreter(
     program: str,
-    settings: wire.DriverSettings | wire.TemplateSettings,
+    settings: wire.DriverSettings | wire.Start,
     environment: Mapping[str, str],
     scratch: Path,
     *,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from pkgutil import iter_modules
 
-from pytest_rlperf.sides.observer import LoadedFiles, belongs_to
+from pytest_rlperf.observe.observer import LoadedFiles, belongs_to
 
 NEVER = frozenset(
     {
@@ -44,7 +44,7 @@ _USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo
 _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver")
 
 
-def apart_from(top: Path) -> list[str]:
+def outside_tree(top: Path) -> list[str]:
     """Return the places below a tree that are no part of it: the running environment, where it lies there."""
     from pytest_rlperf.sides.environment import parent_sites
 
@@ -62,8 +62,8 @@ def modules_alike(
     rewrites their asserts as it loads them.
     """
     left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
-    apart = tuple(f"{place}{os.sep}" for place in apart_from(top))
-    below = {name for name, file in LoadedFiles([str(top)], ()).now().items() if not file.startswith(apart)}
+    outside = tuple(f"{place}{os.sep}" for place in outside_tree(top))
+    below = {name for name, file in LoadedFiles([str(top)], ()).now().items() if not file.startswith(outside)}
     names = [
         name
         for name, module in list(sys.modules.items())

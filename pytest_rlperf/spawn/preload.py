@@ -4,8 +4,6 @@ For each pair it forks a driver, which stirs its heap and forks the pair's two t
 their memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a
 device that had begun to work would not survive the forks.
 
-A template, which imports this file, finds out with :func:`fault_of_forks` whether copies of it can work.
-
 This file's text is run by ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
 import; it imports the standard library only, and is of neither side.
 """
@@ -21,35 +19,22 @@ import json
 import logging
 import os
 import random
-import signal
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from socket import recv_fds, socket, socketpair
 from typing import Any
 
-KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
-OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
+KEY = "PYTEST_RLPERF_SERVER"  # holds the number of the connection's descriptor
+OUTPUT = "PYTEST_RLPERF_SERVER_OUTPUT"  # holds the path of the file for what imports print
 _SESSION, _DRIVER = "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver"
 GUARDIAN = "PYTEST_RLPERF_GUARDIAN"  # holds the number of the descriptor on which the run's guardian listens
 _pipe: int  # to the guardian
 _connection: Connection  # with the run
-_CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 _usual_threshold: tuple[int, int, int]  # of the garbage collector
 _terminal: tuple[int, int]  # the descriptors of the run's own output, for the template that writes there
-LIBRARY_VARIABLES = (
-    "BLIS_", "CUDA_", "GOTO_", "JAX_", "KMP_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_", "NUMEXPR_", "OMP_",
-    "OPENBLAS_", "PYTORCH_", "TF_", "TORCH_", "VECLIB_", "XLA_",
-)  # fmt: skip
-"""The beginnings of variables that libraries read when they are loaded, and whose calls they change.
-
-What SDL reads when a display or a sound card is opened, and what the C library reads when a process starts, have the
-same effect in a copy as in a new interpreter.
-"""
-_OF_LOGS = ("KMP_WARNINGS", "MPLCONFIGDIR", "NCCL_DEBUG", "TF_CPP_", "TORCH_CPP_LOG", "TORCH_LOGS")
 
 # CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
 _SMALL_MOST, _POOL = 512, 16384
@@ -74,31 +59,17 @@ def vary_heap() -> list[object]:
     return [*kept, *large[::2]]
 
 
-def library_variables() -> dict[str, str]:
-    """Return the variables of this process that change what libraries do, and that they read when they are loaded."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(LIBRARY_VARIABLES) and not name.startswith(_OF_LOGS)
-    }
-
-
-def differing_variables(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the names of variables that have been set, changed or removed."""
-    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-
-
 class Refusal:
     """A finder that lets nothing be imported that each side has for itself, and notes what tried to.
 
-    That is a module of ``packages``, or one whose file lies below ``top`` and not ``apart`` from the tree.
+    That is a module of ``packages``, or one whose file lies below ``top`` and not in a place ``outside_tree``.
     """
 
-    def __init__(self, packages: Iterable[str], top: str, apart: Iterable[str]) -> None:
+    def __init__(self, packages: Iterable[str], top: str, outside_tree: Iterable[str]) -> None:
         self.packages = set(packages)
         self.wanted: set[str] = set()
         self._top = top.rstrip(os.sep) + os.sep
-        self._apart = tuple(place.rstrip(os.sep) + os.sep for place in apart)
+        self._outside_tree = tuple(place.rstrip(os.sep) + os.sep for place in outside_tree)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """Return where the other finders find a module; ModuleNotFoundError where each side has to load its own."""
@@ -119,7 +90,7 @@ class Refusal:
             return False
         places = [spec.origin] if spec.has_location else []
         reals = [os.path.realpath(place) + os.sep for place in (*places, *(spec.submodule_search_locations or ()))]
-        return any(real.startswith(self._top) and not real.startswith(self._apart) for real in reals)
+        return any(real.startswith(self._top) and not real.startswith(self._outside_tree) for real in reals)
 
 
 def settings() -> list[object]:
@@ -130,14 +101,14 @@ def settings() -> list[object]:
     return [threading.active_count(), *map(id, logging.root.handlers), logging.root.level]
 
 
-def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterable[str]) -> dict[str, Any]:
+def load(names: Iterable[str], packages: Iterable[str], top: str, outside_tree: Iterable[str]) -> dict[str, Any]:
     """Import modules, and return what came of it: where any is ``dirty`` this process is of no use.
 
     Such a module wants what :class:`Refusal` refuses, or sets what only the side's own process should have set. All of
     them are found, so that the next process can do without.
     """
     dirty: list[str] = []
-    refusal = Refusal(packages, top, apart)
+    refusal = Refusal(packages, top, outside_tree)
     sys.meta_path.insert(0, refusal)
     before = dict(os.environ)
     try:
@@ -163,24 +134,6 @@ def load(names: Iterable[str], packages: Iterable[str], top: str, apart: Iterabl
     return {"dirty": [], "changes": changes}
 
 
-def import_more(names: Iterable[str]) -> str | None:
-    """Import modules that copies of this process have imported; return the first that leaves more behind than itself.
-
-    That is a thread, a handler of the log or a variable of native libraries, of which copies are not to be made.
-    """
-    for name in names:
-        if name in sys.modules:
-            continue
-        found = settings(), library_variables()
-        with warnings.catch_warnings(), contextlib.suppress(Exception, SystemExit):
-            warnings.simplefilter("ignore")  # a test that imports it has seen them
-            importlib.import_module(name)
-        if (settings(), library_variables()) != found:
-            return name
-    gc.freeze()
-    return None
-
-
 def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
     """Fork a driver: it stirs its heap, forks its templates, and then has their workers take turns.
 
@@ -193,7 +146,7 @@ def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
     alike = frozenset(sys.modules) if settings["alike"] else frozenset()
     _kept = vary_heap()
     begun: list[tuple[int, socket]] = []
-    for start in settings["templates"]:
+    for own in settings["templates"]:
         here, there = socketpair()
         pid = fork()
         if not pid:
@@ -202,9 +155,9 @@ def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
             os.close(descriptor)
             if _pipe >= 0:
                 os.close(_pipe)
-            _kept += vary_heap() if settings["apart"] else []
-            become_side(start)
-            importlib.import_module(_SESSION).main(start, there.detach(), alike)
+            _kept += vary_heap() if settings["own_heap"] else []
+            become_side(own)
+            importlib.import_module(_SESSION).main({"shared": settings["shared"], "own": own}, there.detach(), alike)
         there.close()
         begun.append((pid, here))
     os.setsid()
@@ -239,23 +192,23 @@ def fork() -> int:
     return pid
 
 
-def become_side(start: dict[str, Any]) -> None:
+def become_side(own: dict[str, Any]) -> None:
     """Make this copy of the server a process like one that the side's own interpreter has started."""
     os.setsid()
-    log = _open_log(start["output"])
+    log = _open_log(own["output"])
     out, err = _terminal
-    os.dup2(err if start["share_terminal"] else log, 2)
-    os.dup2(out if start["reports"] else log, 1)
+    os.dup2(err if own["share_terminal"] else log, 2)
+    os.dup2(out if own["reports"] else log, 1)
     for descriptor in (log, out, err):
         os.close(descriptor)
     gc.set_threshold(*_usual_threshold)
-    os.chdir(start["directory"])
+    os.chdir(own["directory"])
     os.environ.clear()
-    os.environ.update(start["environment"])
-    sys.executable = start["python"]
-    sys.prefix, sys.exec_prefix = start["prefix"], start["prefix"]
-    _run_site_lines(start["sites"])
-    sys.path[:] = start["path"]
+    os.environ.update(own["environment"])
+    sys.executable = own["python"]
+    sys.prefix, sys.exec_prefix = own["prefix"], own["prefix"]
+    _run_site_lines(own["sites"])
+    sys.path[:] = own["path"]
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
 
@@ -307,73 +260,8 @@ def serve() -> None:
         if "settings" in order:
             fork_driver(order["settings"], receive_descriptor(_connection))
         else:
-            answer = load(order["modules"], order["packages"], order["top"], order["apart"])
+            answer = load(order["modules"], order["packages"], order["top"], order["outside_tree"])
             _connection.send_bytes(json.dumps({"type": "Imported", **answer}).encode())
-
-
-# --------------------------------------------------------------------------- of a process that has collected
-
-
-def fault_of_forks(limit_s: float = 10.0) -> str:
-    """Return why a copy of this process does not work, by one that tries; empty where it does.
-
-    It multiplies matrices, and with PyTorch runs a parallel operation and a backward pass, in a thread beside. JAX is
-    asked, for a copy of it could not be ended where it hangs within XLA.
-    """
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is not None and bridge.backends_are_initialized():
-        return "JAX has begun to compute before the tests run, and a copy of its process would hang"
-    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if threads:
-        return f"the thread {threads[0]} runs before the tests do, and a copy of its process would lack it"
-    if _uses_cuda():
-        return "CUDA is in use before the tests run, and a copy of its process could not use it"
-    pid = fork()
-    if not pid:
-        code = 1
-        try:
-            _try()
-            code = 0
-        finally:
-            os._exit(code)
-    copy, deadline_s = "a copy of the process that collected tests", time.monotonic() + limit_s
-    try:
-        while time.monotonic() < deadline_s:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                code = os.waitstatus_to_exitcode(status)
-                return f"{copy} failed with exit code {code} at a tensor" if code else ""
-            time.sleep(0.002)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        return "a handler of SIGCHLD keeps the process that collected tests from seeing how its copies end"
-    return f"{copy} hung for {limit_s:g} s at a tensor operation"
-
-
-def _uses_cuda() -> bool:
-    """Whether this process has initialised CUDA, by whichever library: its driver's library knows."""
-    with open("/proc/self/maps", errors="replace") as maps:  # noqa: PTH123
-        if "libcuda.so" not in maps.read():
-            return False
-    import ctypes
-
-    driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED)
-
-
-def _try() -> None:
-    """Have every library work that has threads of its own."""
-    thread = threading.Thread(target=int)
-    thread.start()
-    thread.join()
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        matrix = numpy.ones((128, 128))
-        matrix @ matrix
-    if torch is not None:
-        values = torch.ones(100_000, requires_grad=True)
-        (values * 2).sum().backward()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import psutil
 from pytest_rlperf import wire
 from pytest_rlperf.spawn.connections import HALF_MESSAGE_S, sender_of
 from pytest_rlperf.spawn.guardian import LEAVE, Guardian
-from pytest_rlperf.spawn.locks import blocking_lock, lock_of
 from pytest_rlperf.spawn.preload import socket_of
 
 _POLL_S = 0.2
@@ -64,7 +63,6 @@ class Process:
         self.places = "", ""  # its tree, and the user's own, which texts name instead
         self.connection = connection
         self.pid = 0
-        self.is_blocked = False  # by a lock that it did not get
         self.scratch = scratch
         self.guardian = guardian
         self.started = started
@@ -289,11 +287,6 @@ class Process:
     def abort(self, failing: str, limit_s: float, hint: str) -> str:
         """End a process that does not answer; SIGABRT has faulthandler write where it hangs."""
         captured = self.last_output()
-        if lock := blocking_lock(self.pid, self.guardian.run):
-            self.is_blocked = True
-            hint = f"it waits for {lock}: take it in a fixture, and give it back"
-        elif lock := lock_of(self.guardian.run):
-            hint += f"; or it waits for {lock}"
         self.signal(signal.SIGABRT)
         self._wait_ended(2)
         stack = self.last_output()

@@ -43,7 +43,7 @@ class Untouched:
         self._before = [(place, name, value) for place in places for name, value in _members(place)]
 
     def restore(self) -> list[tuple[Place, str, Any]]:
-        """Put back what has been replaced or removed since; return what it was replaced by, for :func:`_undo`."""
+        """Put back what has been replaced or removed since; return what it was replaced by."""
         replaced = []
         for place, name, value in self._before:
             found = vars(place).get(name, _REMOVED)
@@ -54,14 +54,6 @@ class Untouched:
 
 
 _REMOVED = object()
-
-
-def _undo(replaced: Iterable[tuple[Place, str, Any]]) -> None:
-    for place, name, found in replaced:
-        if found is _REMOVED:
-            delattr(place, name)
-        else:
-            setattr(place, name, found)
 
 
 def _members(place: Place) -> Iterator[tuple[str, Any]]:
@@ -96,6 +88,7 @@ def untouched(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         finally:
-            _undo(replaced)
+            for place, name, found in replaced:
+                delattr(place, name) if found is _REMOVED else setattr(place, name, found)
 
     return run

@@ -25,13 +25,13 @@ from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.reach import Footprint
-from pytest_rlperf.reach.footprint import footprint
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.footprint import footprint
+from pytest_rlperf.observe.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.recorder import FunctionRecorder
 from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.spawn.guardian import LEAVE
-from pytest_rlperf.spawn.preload import library_variables
 from pytest_rlperf.spawn.untouched import untouched
+from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.counting import count
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
@@ -75,7 +75,7 @@ class Engine:
 
     def __init__(
         self,
-        start: wire.TemplateSettings,
+        start: wire.Start,
         connection: Connection,
         observer: Observer | None = None,
         recorder: FunctionRecorder | None = None,
@@ -91,8 +91,8 @@ class Engine:
         self._seed = self._ended = 0
         self._seeded: set[str] = set()
         self._modules: frozenset[str] = frozenset()
-        self._scratch = Path(start.scratch)
-        self._loaded_files = LoadedFiles(start.watched, start.packages, alike)
+        self._scratch = Path(start.own.scratch)
+        self._loaded_files = LoadedFiles(start.shared.watched, start.shared.packages, alike)
         self._owner = getpid()
         os.register_at_fork(after_in_child=self._leave_copies)
 
@@ -143,7 +143,7 @@ class Engine:
             meter.thaw()
             place(self._cpus)
 
-    def _answer(self, order: wire.Order, meter: Meter) -> Any:
+    def _answer(self, order: wire.Order[Any], meter: Meter) -> Any:
         """Carry out an order, and return its answer."""
         __tracebackhide__ = True
         match order:
@@ -154,12 +154,12 @@ class Engine:
                 variables, output = library_variables(), meter.output
                 return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
             case wire.Count():
-                limits, watched = (order.repetitions, order.limit_s), self._start.watched
+                limits, watched = (order.repetitions, order.limit_s), self._start.shared.watched
                 tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
                 meter.made(tally.calls)
                 return tally
-            case wire.WarmUp(shape, limit_s, long, kernels, calls, exactly):
-                return meter.warm_up(shape, limit_s, long, kernels=kernels, calls=calls, exactly=exactly)
+            case wire.WarmUp():
+                return meter.warm_up(order)
             case wire.Observe():
                 return self._observed(order, meter.workload, is_accelerated=meter.device is not None)
             case wire.Slow():
@@ -211,7 +211,7 @@ class Engine:
 
     def shown(self, text: str) -> str:
         """Return a text for the user, whose files it names by their own places."""
-        tree, top = self._start.tree, self._start.top
+        tree, top = self._start.own.tree, self._start.shared.top
         return text.replace(tree, top) if tree and top else text
 
     def send(self, message: wire.FromWorker) -> None:

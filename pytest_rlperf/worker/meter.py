@@ -32,6 +32,7 @@ from pytest_rlperf.model.measured import (
 )
 from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
+from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker.attribution import explain
 from pytest_rlperf.worker.device import Accelerator, find_accelerator
 from pytest_rlperf.worker.device_state import DeviceLibrary, Torch, used_between
@@ -198,7 +199,7 @@ class Meter:
         return self._call_s
 
     def _second_call_ns(self, device: Accelerator) -> int:
-        """Make one more call, which stands for the check's: that one's time, and its items, are forgotten."""
+        """Time a second call in the place of the check's, which compiled: forget the time and the items of that one."""
         __tracebackhide__ = True
         self.workload.processed(0)
         timed = self._timed(SliceKind.PLAIN)
@@ -211,34 +212,16 @@ class Meter:
         """Count calls that something else than this has made of the workload."""
         self._made += calls
 
-    def warm_up(
-        self,
-        shape: Shape | None,
-        limit_s: float,
-        long: bool | None = None,
-        *,
-        kernels: bool = True,
-        calls: int = 0,
-        exactly: bool = True,
-    ) -> Warm:
-        """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
-
-        ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves
-        it to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is
-        run. Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one,
-        slices are TURN_S long, and warming up ends after PAIR_WARM_UP_S on the host. With ``calls``, which another
-        process had made since the test began when its slices began, this one's have the same ones, by number: it goes
-        on until it has made as many, or not ``exactly``, but a whole number of slices more or fewer.
-        """
+    def warm_up(self, order: WarmUp) -> Warm:
+        """Run until calls stop getting faster, and size the slices, as the order says."""
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
         workload = self._timed(SliceKind.PLAIN)
         with quiet():
-            if limit_s > 0:
-                is_paired = not kernels and self.device is None
-                self._warm(workload, limit_s, calls, None if exactly else shape, is_paired=is_paired)
-            self._settle_kernels(self._make_kernels() if kernels else {})
-        self._choose_shapes(shape, long, SLICE_S if kernels else TURN_S)
+            if order.limit_s > 0:
+                self._warm(workload, order)
+            self._settle_kernels(self._make_kernels() if order.kernels else {})
+        self._choose_shapes(order.shape, order.long, SLICE_S if order.kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
         gc.freeze()  # a later collection need not walk older objects; thaw() undoes it
@@ -257,10 +240,12 @@ class Meter:
         for kind, kernel in kernels.items():
             self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
 
-    def _warm(self, workload: Timed, limit_s: float, calls: int, shape: Shape | None, *, is_paired: bool) -> None:
-        """Make so many ``calls``, or with a ``shape`` whole slices of it more or fewer; as many as it takes for 0."""
+    def _warm(self, workload: Timed, order: WarmUp) -> None:
+        """Make as many calls as are ordered; where none are, as many as it takes."""
         __tracebackhide__ = True
+        shape, calls, limit_s = None if order.exactly else order.shape, order.calls, order.limit_s
         if not calls or self.device is not None:
+            is_paired = not order.kernels and self.device is None
             self._settle_workload(workload, min(PAIR_WARM_UP_S, limit_s) if is_paired else limit_s)
             return
         self._warm_until(workload, calls, limit_s if shape is None else min(_AS_WARM_S, limit_s))

@@ -29,25 +29,21 @@ from typing import IO, Any
 
 import pytest
 from _pytest import capture
+from _pytest._code.code import ExceptionRepr
 from _pytest.config import ConftestImportFailure, _prepareconfig
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.observe.observer import Observer
+from pytest_rlperf.observe.recorder import FunctionRecorder
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import Observer
+from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
-from pytest_rlperf.spawn.preload import (
-    fault_of_forks,
-    fork,
-    import_more,
-    library_variables,
-    receive_descriptor,
-    vary_heap,
-)
+from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
 from pytest_rlperf.spawn.untouched import untouched
+from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
 from pytest_rlperf.worker.missing import lacks_name
 
@@ -64,13 +60,12 @@ _DROPPED = {
 }
 # What tests replace is for what they measure.
 _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
-_COLLISIONS: dict[int | None, wire.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 
 
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: wire.TemplateSettings, engine: Engine, began_s: float = 0.0) -> None:
+    def __init__(self, start: wire.Start, engine: Engine, began_s: float = 0.0) -> None:
         self._start = start
         self._began_s = began_s
         self._engine = engine
@@ -80,7 +75,7 @@ class Session:
         self._reporting = False
         self._last: pytest.TestReport | None = None
         self._nameless: set[str] = set()
-        self._is_certain = False
+        self._is_certain = self._is_taken = False
         self._is_copy = False
 
     @pytest.hookimpl(trylast=True)
@@ -91,7 +86,7 @@ class Session:
         if config.pluginmanager.get_plugin("terminalreporter") is not None:
             writer = config.get_terminal_writer()
             writer._file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
-            writer.hasmarkup = self._start.markup
+            writer.hasmarkup = self._start.shared.markup
 
     def pytest_internalerror(self, excrepr: Any) -> None:
         """Write down the error that ends this process."""
@@ -102,7 +97,7 @@ class Session:
         self._write_down(excinfo.exconly())
 
     def _write_down(self, text: str) -> None:
-        with (Path(self._start.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
+        with (Path(self._start.own.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{text}\n")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -141,11 +136,11 @@ class Session:
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
         with self._engine.own_fork():
-            fault = _fault_of_forks() if self._start.probe else ""
+            fault = _fault_of_forks() if self._start.own.probe else ""
         loaded = self._engine.loaded()
         keys, text = list(self._items), self._text(errors)
         self._engine.send(wire.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
-        if self._start.forks:
+        if self._start.shared.forks:
             self._engine.get_copied()
             gc.collect()
             gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
@@ -200,7 +195,7 @@ class Session:
             self._done("missing", text, name_missing=self._nameless.issuperset(self._errors))
             return
         self._nameless.discard(item.nodeid)
-        self._is_certain = False
+        self._is_certain = self._is_taken = False
         # The test that follows the last one here may be another than in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
@@ -212,8 +207,7 @@ class Session:
 
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
-        collision = getattr(self._last, "rlperf_collision", None)
-        self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, collision, self._is_certain))
+        self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, self._is_certain, self._is_taken))
 
     def _text(self, text: str) -> str:
         return self._engine.shown(_encodable(text))
@@ -234,18 +228,22 @@ class Session:
         """Whether a file is of tests, and so today's on every side."""
         from pytest_rlperf.sides.trees import TestFiles  # for a test that fails alone
 
-        tree = self._start.tree
-        tests = TestFiles(frozenset(os.path.relpath(each, tree) for each in self._start.files), self._patterns, None)
+        own, tree = self._start.own, self._start.own.tree
+        tests = TestFiles(frozenset(os.path.relpath(each, tree) for each in own.files), self._patterns, None)
         return Path(file).is_relative_to(tree) and tests.cover(os.path.relpath(file, tree))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Mark the report of a test that may have failed for another process that runs it at the same time."""
+        """Say what helps a test that may have failed for another process that runs it at the same time."""
         report = yield
-        if call.excinfo is not None:
-            vars(report)["rlperf_collision"] = _collision(call.excinfo.value)
+        if call.excinfo is not None and _is_of_taken(call.excinfo.value):
+            self._is_taken = True
+            if isinstance(report.longrepr, ExceptionRepr):
+                from pytest_rlperf.report.wording import collision_text  # for a test that fails alone
+
+                report.longrepr.addsection("rlperf", collision_text())
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -339,12 +337,10 @@ def _end_process(code: int) -> None:
     _exit(code)
 
 
-def _collision(error: BaseException) -> wire.Collision | None:
-    """Return the name of an error's number, or of its cause's, where it is that of a port or a file in use."""
-    for each in (error, error.__cause__, error.__context__):
-        if isinstance(each, OSError) and each.errno in _COLLISIONS:
-            return _COLLISIONS[each.errno]
-    return None
+def _is_of_taken(error: BaseException) -> bool:
+    """Whether an error, or its cause, is that of a port or a file that is taken."""
+    causes = (error, error.__cause__, error.__context__)
+    return any(isinstance(each, OSError) and each.errno in (errno.EADDRINUSE, errno.EEXIST) for each in causes)
 
 
 def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -378,9 +374,9 @@ class _Input(dict[str, Any]):
         return None
 
 
-def _prepare(start: wire.TemplateSettings) -> pytest.Config:
+def _prepare(start: wire.Start) -> pytest.Config:
     """Return the user's own configuration, without the settings that are for the run alone."""
-    config = _prepareconfig(list(start.args))
+    config = _prepareconfig(list(start.own.args))
     for settings in ("_inicfg", "inicfg"):  # the second before pytest 9; now it is deprecated
         # A measured test is open for longer than its own code runs.
         vars(config).get(settings, {}).pop("faulthandler_timeout", None)
@@ -392,30 +388,32 @@ def _prepare(start: wire.TemplateSettings) -> pytest.Config:
                 config.addinivalue_line("markers", marker)
     # Plugins, pytest's own among them, look for this attribute to find out that their process reports to another.
     config.workerinput = _Input(  # type: ignore[attr-defined]
-        workerid=f"rlperf{start.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
+        workerid=f"rlperf{start.own.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
     )
     config.workeroutput = {}  # type: ignore[attr-defined]
-    config.args = list(start.files)
+    config.args = list(start.own.files)
     for name, value in _overrides(start).items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)
     return config
 
 
-def _overrides(start: wire.TemplateSettings) -> dict[str, Any]:
+def _overrides(start: wire.Start) -> dict[str, Any]:
     """Return the options that are the run's alone, with their values for a worker."""
     return {
         # The run writes pytest-benchmark's reports and judges its gates.
         **dict.fromkeys([f"benchmark_{name}" for name in ("autosave", "compare", "csv", "histogram", "json", "save")]),
         "benchmark_compare_fail": [],
         "benchmark_quiet": True,
-        "basetemp": str(Path(start.scratch) / "tmp"),
+        "basetemp": str(Path(start.own.scratch) / "tmp"),
         "continue_on_collection_errors": True,
         "dist": "no",
         "lf": False,
         "log_file": os.devnull,
         "maxfail": 0,
-        "no_header": True,  # which nobody sees, and for which pytest reads the metadata of every plugin
+        # Nobody sees these, and pytest and its plugins read and import a lot for them.
+        "no_header": True,
+        "no_summary": True,
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
@@ -449,16 +447,16 @@ def main(
     if settings is None:
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = wire.settings_of(settings)
-    observer = Observer(start.watched, start.changed) if start.observes else None
-    recorder = FunctionRecorder() if start.observes else None
+    start = wire.start_of(settings)
+    observer = Observer(start.shared.watched, start.own.changed) if start.shared.observes else None
+    recorder = FunctionRecorder() if start.shared.observes else None
     if forked:
         wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
     _leave_by_signal()
     began_s = monotonic()
-    sys.path[:] = start.path
-    _keep_captured_output(Path(start.scratch))
+    sys.path[:] = start.own.path
+    _keep_captured_output(Path(start.own.scratch))
     engine = Engine(start, connection, observer, recorder, alike)
     session = Session(start, engine, began_s)
     try:

@@ -47,14 +47,16 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Trace:
+class CallTrace:
     """The ranges of one call; ``notes`` name what they leave out."""
 
     spans: tuple[Span, ...]
     notes: tuple[str, ...] = ()
 
 
-def trace_call(source: Harvest, setup: Callable[[], None] | None, device: Accelerator | None, clock: ClockNs) -> Trace:
+def trace_call(
+    source: Harvest, setup: Callable[[], None] | None, device: Accelerator | None, clock: ClockNs
+) -> CallTrace:
     """Return the trace of one call of ``source``, with its probes in place; ``setup`` runs before, untraced."""
     recorder = _HostRecorder(clock) if device is None else _DeviceRecorder(device, clock)
     wait = wait_for_all()
@@ -70,7 +72,7 @@ def trace_call(source: Harvest, setup: Callable[[], None] | None, device: Accele
         if is_whole:
             break
     spans = [Span(CALL, 0, length_ns, HOST), *recorder.spans()]
-    return Trace((*spans, *ran.spans(origin_ns, length_ns)), (*recorder.notes, *ran.notes))
+    return CallTrace((*spans, *ran.spans(origin_ns, length_ns)), (*recorder.notes, *ran.notes))
 
 
 # --------------------------------------------------------------------------- phases
@@ -266,7 +268,7 @@ def _children() -> dict[int, str]:
 # --------------------------------------------------------------------------- Chrome's trace events
 
 
-def chrome_trace(trace: Trace, title: str) -> str:
+def chrome_trace(trace: CallTrace, title: str) -> str:
     """Return a trace as Chrome's trace events, which Perfetto and ``chrome://tracing`` open.
 
     A process of its own for each that ran, and in it a thread for each track; times are microseconds.

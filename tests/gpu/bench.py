@@ -22,6 +22,7 @@ from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model.device import DeviceTimes
 from pytest_rlperf.model.measured import Count, Phase, Workload
 from pytest_rlperf.timers import recording_into
+from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks
 
@@ -146,7 +147,7 @@ def meter_of(gpu: Gpu, call: Callable[[], object]) -> Iterator[Meter]:
     meter = Meter(workload, dict, Clocks(gpu.host_ns, gpu.host_ns, _FLOOR_NS), gpu.library)
     try:
         meter.check()
-        meter.warm_up(None, 2.0, kernels=False)
+        meter.warm_up(WarmUp(2.0, kernels=False))
         yield meter
     finally:
         meter.thaw()

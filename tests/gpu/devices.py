@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from virtual_gpu import VirtualGPU, VirtualLibrary
 
-from pytest_rlperf.devices.clocks import Driver
+from pytest_rlperf.devices.clocks import DeviceDriver
 from pytest_rlperf.worker.device_state import DeviceLibrary, Torch
 
 COPY_BYTES = 1 << 20
@@ -24,7 +24,7 @@ class Gpu(Protocol):
     is memory of the device, by which the plugin finds a workload's device.
     """
 
-    drivers: tuple[Driver, ...]
+    drivers: tuple[DeviceDriver, ...]
     library: DeviceLibrary
     held: Any
     host_ns: Callable[[], int]
@@ -58,7 +58,7 @@ class Gpu(Protocol):
 
 
 class Cuda:
-    drivers: tuple[Driver, ...] = ()  # the plugin finds its own
+    drivers: tuple[DeviceDriver, ...] = ()  # the plugin finds its own
 
     def __init__(self, device: str) -> None:
         import torch
@@ -142,7 +142,7 @@ class Virtual:
 
     def __init__(self, gpu: VirtualGPU | None = None) -> None:
         self.gpu = gpu or VirtualGPU(event_s=1e-6)
-        self.drivers: tuple[Driver, ...] = (self.gpu,)
+        self.drivers: tuple[DeviceDriver, ...] = (self.gpu,)
         self.host_ns: Callable[[], int] = self.gpu.clock
         self.library: DeviceLibrary = VirtualLibrary(self.gpu)
         self.held: Any = self.gpu.allocate(4)

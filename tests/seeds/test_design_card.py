@@ -99,7 +99,7 @@ def test_hierarchical_timings_of_each() -> None:
 
 def test_latencies_that_wait_for_the_device(pytestconfig: pytest.Config) -> None:
     """A call on a device lasts until the device is done; `device=` names it, and `pytest -m gpu` has the real ones."""
-    from test_device_slices import KERNEL_S, LAUNCH_S, Bench
+    from slice_bench import KERNEL_S, LAUNCH_S, Bench
 
     from pytest_rlperf.model.measured import SliceKind
 

@@ -113,7 +113,7 @@ def test_it_pickles_while_other_threads_record() -> None:
         number = 0
         while not done.is_set():
             number += 1
-            with timing.add_time(f"scope {number % 500}"), timing.time_avg("mean", 1000):
+            with timing.add_time(f"scope {number % 100}"), timing.time_avg("mean", 1000):
                 pass
 
     thread = threading.Thread(target=record)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of
 from pytest_rlperf.cli.first_tests.objects import Agent
-from pytest_rlperf.cli.first_tests.project import Project, is_a, names_of, place_of, steps
+from pytest_rlperf.cli.first_tests.project import OwnProject, is_a, names_of, place_of, steps
 from pytest_rlperf.components.checks import attribute
 
 _MAKES = re.compile(r"_?(make|build|create|get|new|setup)(_|$)")
@@ -43,7 +43,7 @@ class _Built:
         return place_of(value) if is_a(value, FunctionType) else os.path.relpath(str(self.module.__file__))
 
 
-def built(project: Project) -> Iterator[Draft]:
+def built(project: OwnProject) -> Iterator[Draft]:
     """Yield what fixtures and helper functions of the project's tests return, and objects that test modules hold."""
     for module in project.tests:
         for name, value in list(vars(module).items()):
@@ -63,7 +63,7 @@ def _is_env(value: Any) -> bool:
     return not is_a(value, type) and type(value).__module__ != "unittest.mock" and steps(value)
 
 
-def _made(project: Project, module: ModuleType, name: str, value: Any) -> Iterator[_Built]:
+def _made(project: OwnProject, module: ModuleType, name: str, value: Any) -> Iterator[_Built]:
     """Yield what a name in a test module stands for, or makes; of fixtures those that a test has without an import."""
     if _fixture(value) is not None:
         made = _from_fixture(project, module, name) if _is_conftest(module) else None
@@ -100,7 +100,7 @@ def _called(function: Callable[..., Any], **given: Any) -> Any:
         return None
 
 
-def _from_fixture(project: Project, module: ModuleType, name: str, depth: int = 0) -> Any:
+def _from_fixture(project: OwnProject, module: ModuleType, name: str, depth: int = 0) -> Any:
     """Return what a fixture gives a test, with the fixtures that it takes; None where that fails."""
     modules = [module, *filter(_is_conftest, project.tests)]
     function = next((found for each in modules if (found := _fixture(vars(each).get(name))) is not None), None)
@@ -110,7 +110,7 @@ def _from_fixture(project: Project, module: ModuleType, name: str, depth: int = 
     return None if any(each is None for each in given.values()) else _called(function, **given)
 
 
-def _drafts(project: Project, made: _Built) -> Iterator[Draft]:
+def _drafts(project: OwnProject, made: _Built) -> Iterator[Draft]:
     """Yield what an object is measured as; of a tuple its first member, with an observation behind it."""
     several = is_a(made.value, tuple) and len(made.value) > 0
     first, *rest = made.value if several else (made.value,)

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -305,7 +305,6 @@ def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str
     """Return the module that has these tests, with the imports of all at its top."""
     taken: dict[str, tuple[str, str]] = {}
     imports: set[str] = set()
-    tests_own: set[str] = set()
     bodies = []
     for text in texts:
         own, body = _divided(text)
@@ -316,51 +315,45 @@ def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str
         for module, name in draft.uses:
             if not name:
                 is_used = re.search(rf"\b{module}\b", source)
-                (imports if module == "ale_py" else tests_own).add(f"import {module}{'' if is_used else _UNUSED}")
+                imports.add(f"import {module}{'' if is_used else _UNUSED}")
                 continue
             alias = name
             if taken.setdefault(name, (module, name)) != (module, name):
                 alias = f"{module.rpartition('.')[2]}_{name}"
                 source = re.sub(rf"(?<![\w.]){name}\b", alias, source)
-            tests_own.add(f"from {module} import {name}" + (f" as {alias}" if alias != name else ""))
+            imports.add(f"from {module} import {name}" + (f" as {alias}" if alias != name else ""))
         bodies.append(source.rstrip())
     everything = "\n".join(bodies)
     for word, module in _NEEDED.items():
         if re.search(rf"(?<![\w.]){re.escape(word)}", everything):
             imports.add(f"import {module}" + (" as np" if module == "numpy" else ""))
-    blocks = ["\n".join(_merged(lines)) for lines in (imports, tests_own - imports) if lines]
-    return "\n\n\n".join(["\n\n".join([head.rstrip("\n"), *blocks]), *bodies]) + "\n"
+    blocks = filter(None, [head.rstrip("\n"), _block(imports)])
+    return "\n\n\n".join(["\n\n".join(blocks), *bodies]) + "\n"
 
 
-def _order(line: str) -> tuple[bool, str, bool, bool, str]:
-    """Return the place of an import in its block: as isort has it, by module, then constants, classes and functions."""
-    module, _, name = line.removeprefix("from ").removeprefix("import ").partition(" import ")
-    return line.startswith("from"), module.lower(), not name.partition(" ")[0].isupper(), name[:1].islower(), name
+def _block(imports: Collection[str]) -> str:
+    """Return imports in one block: whole modules, then the names of each module on one line."""
+    names: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        module, _, name = line.removeprefix("from ").partition(" import ")
+        if name:
+            names.setdefault(module, []).append(name)
+        elif line.removesuffix(_UNUSED) == line or line.removesuffix(_UNUSED) not in imports:
+            names[line] = []
+    lines = [_names_of(module, several) if several else module for module, several in names.items()]
+    return "\n".join(sorted(lines, key=lambda line: line.startswith("from ")))
 
 
-def _merged(lines: Collection[str]) -> Iterator[str]:
-    """Yield imports in order, with the names that come from one module on one line."""
-    names: dict[tuple[str, str], list[str]] = {}
-    needed = (line for line in lines if line.removesuffix(_UNUSED) == line or line.removesuffix(_UNUSED) not in lines)
-    for line in sorted(needed, key=_order):
-        found = re.fullmatch(r"from (\S+) import ((\S+)( as .+)?)", line)
-        if found:
-            names.setdefault((found[1], found[4] or ""), []).append(found[2])
-        else:
-            yield line
-    for (module, _), several in names.items():
-        line = f"from {module} import {', '.join(several)}"
-        yield line if len(line) <= _LONG else f"from {module} import (\n    {f',{chr(10)}    '.join(several)},\n)"
+def _names_of(module: str, names: Sequence[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    return line if len(line) <= _LONG else f"from {module} import (\n    {f',{chr(10)}    '.join(names)},\n)"
 
 
 def _divided(source: str) -> tuple[list[str], str]:
-    """Return the imports at the top of a module, and the rest of its text."""
-    module = ast.parse(source)
-    body = module.body if ast.get_docstring(module) is None else module.body[1:]
-    count = next((index for index, node in enumerate(body) if not isinstance(node, (ast.Import, ast.ImportFrom))), None)
-    imports = [ast.unparse(node) for node in body[:count]]
-    last = max((node.end_lineno or 0 for node in body[:count]), default=0)
-    return imports, "\n".join(source.splitlines()[last:]).strip("\n")
+    """Return the imports at the top of a module, and the text below them."""
+    imports = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    last = max((node.end_lineno or 0 for node in imports), default=0)
+    return list(map(ast.unparse, imports)), "\n".join(source.splitlines()[last:]).strip("\n")
 
 
 def without(text: str, dropped: Collection[str]) -> str:

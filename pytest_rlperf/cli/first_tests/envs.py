@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, Making, makings
-from pytest_rlperf.cli.first_tests.project import Project, bases_of, names_of, place_of, registry, steps
+from pytest_rlperf.cli.first_tests.project import OwnProject, bases_of, names_of, place_of, registry, steps
 from pytest_rlperf.components.checks import attribute
 from pytest_rlperf.components.functional import is_keyed
 
@@ -19,7 +19,7 @@ _AGENTS = {"AECEnv": "aec_env", "ParallelEnv": "parallel_env"}  # classes of Pet
 _WRAPPED = {"env", "aec_env", "par_env", "parallel_env"}
 
 
-def registered_envs(project: Project) -> Iterator[Draft]:
+def registered_envs(project: OwnProject) -> Iterator[Draft]:
     """Yield one env per family that the project registers with gymnasium: a family's classes are in one module."""
     families: dict[str, tuple[str, str, Any]] = {}
     for name, module in project.registered.items():
@@ -43,7 +43,7 @@ def registered_envs(project: Project) -> Iterator[Draft]:
         yield project.draft(place_of(of), name, _STEP, uses, bodies)
 
 
-def agents_envs(project: Project) -> Iterator[Draft]:
+def agents_envs(project: OwnProject) -> Iterator[Draft]:
     """Yield PettingZoo's modules, which have ``parallel_env`` or ``env``; the shortest name of each."""
     found: dict[str, tuple[ModuleType, str]] = {}
     makers: set[int] = set()
@@ -64,7 +64,7 @@ def agents_envs(project: Project) -> Iterator[Draft]:
         yield project.draft(os.path.relpath(str(module.__file__)), last, _STEP, uses, bodies)
 
 
-def classes_of_envs(project: Project) -> Iterator[Draft]:
+def classes_of_envs(project: OwnProject) -> Iterator[Draft]:
     """Yield the classes of envs that are not registered, and that no other class of the project's is derived from."""
     registered = {getattr(registry().get(name), "entry_point", "") for name in project.registered}
     found: dict[str, list[type]] = {}
@@ -85,7 +85,7 @@ def _exported(of: type, registered: Iterable[Any]) -> bool:
     return of in registered or any(each.startswith(top) and each.endswith(f":{name}") for each in texts)
 
 
-def tell_of_abstract_classes(project: Project) -> None:
+def tell_of_abstract_classes(project: OwnProject) -> None:
     """Tell of a named class that only its subclasses can be measured."""
     for _, name, of in project.definitions():
         if inspect.isabstract(of) and project.is_wanted(of):
@@ -95,7 +95,7 @@ def tell_of_abstract_classes(project: Project) -> None:
             project.tell(place=place_of(of), reason=f"{name} is abstract: a subclass defines {missing}{example}")
 
 
-def _class_of_env(project: Project, of: type) -> Iterator[Draft]:
+def _class_of_env(project: OwnProject, of: type) -> Iterator[Draft]:
     """Yield the draft of a class: of an env, of a vector env, of a functional one, or around an env."""
     bases, takes = bases_of(of), set(names_of(of))
     attributes = {name for each in of.__mro__ for name in (*vars(each).get("__annotations__", {}), *vars(each))}
@@ -115,7 +115,7 @@ def _class_of_env(project: Project, of: type) -> Iterator[Draft]:
         project.know("env", Making(made[0].lines, made[0].expression, made[0].uses, bases=bases))
 
 
-def functions_of_envs(project: Project) -> Iterator[Draft]:
+def functions_of_envs(project: OwnProject) -> Iterator[Draft]:
     """Yield functions named ``make_env…``: those that return what makes one env, as CleanRL's, and others."""
     for module, name, of in project.definitions():
         if isinstance(of, type) or not name.startswith("make_env"):

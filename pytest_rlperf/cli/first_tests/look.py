@@ -17,7 +17,7 @@ from typing import Any
 from pytest_rlperf.cli.first_tests import built, envs, messages, objects
 from pytest_rlperf.cli.first_tests.drafts import Draft
 from pytest_rlperf.cli.first_tests.messages import Orders, Report
-from pytest_rlperf.cli.first_tests.project import Project, is_a, registry
+from pytest_rlperf.cli.first_tests.project import OwnProject, is_a, registry
 from pytest_rlperf.components.checks import attribute
 
 _MOST = 6  # tests of one kind, and half as many of wrappers and of plain calls; further ones are named
@@ -38,7 +38,7 @@ def main() -> None:
     os._exit(0)  # threads and exit handlers of the project's have nothing more to do
 
 
-def _unmet(project: Project) -> str:
+def _unmet(project: OwnProject) -> str:
     """Return which named object its module does not have; "" if each has its own."""
     for module, name in project.wanted:
         found = next((each for each in project.own if each.__name__ == module), None)
@@ -70,10 +70,10 @@ def _refuse_writing(root: str) -> None:
     sys.addaudithook(audit)
 
 
-def _imported(orders: Orders) -> Project:
+def _imported(orders: Orders) -> OwnProject:
     """Import every module, those of tests last; tell of those that fail, with the error."""
     tops = {each.name.partition(".")[0] for each in orders.sources if not each.is_test}
-    project = Project(tops, _tell, orders.ended, orders.wanted)
+    project = OwnProject(tops, _tell, orders.ended, orders.wanted)
     for source in orders.sources:
         if source.path in orders.ended:
             continue
@@ -102,7 +102,7 @@ def _imported(orders: Orders) -> Project:
     return project
 
 
-def _home(project: Project, module: str, name: str) -> tuple[str, str]:
+def _home(project: OwnProject, module: str, name: str) -> tuple[str, str]:
     """Return a named object by the module that defines it, which the named one may import it from."""
     of = next((vars(each).get(name) for each in project.own if each.__name__ == module), None)
     if is_a(of, type, FunctionType) and project.is_own(of):
@@ -110,7 +110,7 @@ def _home(project: Project, module: str, name: str) -> tuple[str, str]:
     return module, name
 
 
-def _chosen(project: Project, *, envs_only: bool) -> Iterator[Draft]:
+def _chosen(project: OwnProject, *, envs_only: bool) -> Iterator[Draft]:
     """Yield the drafts to try: all of named objects, else a few of a kind; envs first, as agents are made with them."""
     finders = [envs.registered_envs, envs.agents_envs]
     if not envs_only or project.wanted:

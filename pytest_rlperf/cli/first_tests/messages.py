@@ -1,16 +1,15 @@
-"""What the processes tell that look at a project and try its tests, and their reader, which ends a silent one."""
+"""What the processes tell that look at a project and try its tests, until they end or fall silent."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,7 +20,7 @@ T = TypeVar("T")
 _TO = "RLPERF_MESSAGES_TO"
 # As the script `pytest` starts, without the current directory on sys.path.
 _NO_CURRENT = "import sys; sys.path[:] = filter(None, sys.path); "
-_LOOK_S = 0.2  # between looks at whether it has ended
+_LOOK_S = 0.2  # between looks at what it has told
 _OUTPUT_MOST = 1 << 16  # bytes at the end of its output that are read
 
 ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
@@ -29,7 +28,7 @@ ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A module of the project: the name to import it by, its file, and whether it is one of its tests or examples."""
 
     name: str
@@ -47,7 +46,7 @@ class Orders:
 
     root: str
     entries: list[str]
-    sources: list[Source]
+    sources: list[SourceFile]
     ended: list[str]
     wanted: list[tuple[str, str]]
     envs_only: bool
@@ -101,78 +100,54 @@ def written(fact: object) -> str:
     return msgspec.json.encode(fact).decode()
 
 
-class Listener(Generic[T]):
-    """The facts of a type that a process of Python tells; ``ended`` says in words how it ended.
+@dataclass(frozen=True)
+class Told(Generic[T]):
+    """The facts that a process of Python has told, how it ended, in words, and the end of what it wrote."""
 
-    ``given`` is its standard input. Modules in the current directory hide none of Python's from it.
+    facts: list[T]
+    ended: str
+    output: str
+
+
+def told(
+    kind: type[T], code: str, argv: Sequence[str] = (), *, env: Mapping[str, str], silence_s: float, given: str = ""
+) -> Told[T]:
+    """Return what a process of Python tells until it ends, or has told nothing for so long.
+
+    ``given`` is its standard input. Modules in the current directory hide none of Python's from it. Its children end
+    with it.
     """
+    with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as facts, tempfile.TemporaryFile() as output:
+        orders.write(given.encode())
+        orders.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _NO_CURRENT + code, *argv],
+            env={**env, _TO: str(facts.fileno())},
+            pass_fds=[facts.fileno()],
+            stdin=orders,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            ended = _end_of(process, facts.fileno(), silence_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        facts.seek(0)
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_MOST))
+        lines = facts.read().split(b"\n")[:-1]
+        return Told([read(line, kind) for line in lines], ended, output.read().decode("utf-8", "replace"))
 
-    def __init__(
-        self,
-        kind: type[T],
-        code: str,
-        argv: Sequence[str] = (),
-        *,
-        env: Mapping[str, str],
-        silence_s: float,
-        given: str = "",
-    ) -> None:
-        self._code = code
-        self._kind, self._argv, self._env, self._silence_s, self._given = kind, argv, env, silence_s, given
-        self.ended = ""
-        self.output = ""
 
-    def __iter__(self) -> Iterator[T]:
-        """Start the process, and yield each fact when it is sent; the process and its children end with the loop."""
-        reading, writing = os.pipe()
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output:
-            given.write(self._given.encode())
-            given.seek(0)
-            process = subprocess.Popen(
-                [sys.executable, "-c", _NO_CURRENT + self._code, *self._argv],
-                env={**self._env, _TO: str(writing)},
-                pass_fds=[writing],
-                stdin=given,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            os.close(writing)
-            try:
-                for line in self._lines(reading, process):
-                    yield read(line, self._kind)
-                if not self.ended:
-                    self.ended = self._how(process.wait(self._silence_s))
-            except subprocess.TimeoutExpired:
-                self.ended = f"did not end within {self._silence_s:.0f} s"
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                os.close(reading)
-                process.wait()
-                output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_MOST))
-                self.output = output.read().decode("utf-8", "replace")
-
-    def _lines(self, reading: int, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-        """Yield whole lines until the process has ended, which a child may outlive, or has been silent for too long."""
-        begun = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(reading, selectors.EVENT_READ)
-            heard_s = time.monotonic()
-            while time.monotonic() < heard_s + self._silence_s:
-                is_over = process.poll() is not None
-                if selector.select(0.0 if is_over else _LOOK_S):
-                    chunk = os.read(reading, 1 << 16)
-                    heard_s = time.monotonic()
-                    *whole, begun = (begun + chunk).split(b"\n")
-                    yield from whole
-                    is_over = not chunk
-                if is_over:
-                    return
-        self.ended = f"took over {self._silence_s:.0f} s"
-
-    @staticmethod
-    def _how(code: int) -> str:
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"ended Python with code {code}"
+def _end_of(process: subprocess.Popen[bytes], facts: int, silence_s: float) -> str:
+    """Wait for a process that writes facts; return in words how it ended."""
+    size, heard_s = 0, time.monotonic()
+    while time.monotonic() < heard_s + silence_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_LOOK_S)
+            return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended Python with code {code}"
+        if os.fstat(facts).st_size > size:
+            size, heard_s = os.fstat(facts).st_size, time.monotonic()
+    return f"took over {silence_s:.0f} s"

@@ -20,7 +20,7 @@ from pytest_rlperf.cli.first_tests.drafts import (
     makings,
     parameters_of,
 )
-from pytest_rlperf.cli.first_tests.project import Buffer, Project, bases_of, method_of, names_of, place_of, steps
+from pytest_rlperf.cli.first_tests.project import Buffer, OwnProject, bases_of, method_of, names_of, place_of, steps
 from pytest_rlperf.components.gae import takes_rollout
 
 _FILL = ("add", "push", "store", "append", "insert", "put", "remember", "store_transition", "add_transition")
@@ -36,7 +36,7 @@ _AGENT = re.compile("Agent|Actor|Policy|Network|Model")
 _ROWS = 97  # of a buffer that is made to see its arrays: hardly another size of theirs
 
 
-def functions(project: Project) -> Iterator[Draft]:
+def functions(project: OwnProject) -> Iterator[Draft]:
     """Yield functions for GAE, with arrays of NumPy and of PyTorch."""
     for module, name, of in project.definitions():
         if isinstance(of, type):
@@ -53,7 +53,7 @@ def functions(project: Project) -> Iterator[Draft]:
 # --------------------------------------------------------------------------- replay buffers
 
 
-def buffers(project: Project) -> Iterator[Draft]:
+def buffers(project: OwnProject) -> Iterator[Draft]:
     """Yield replay buffers, and keep those whose arguments are all known, for agents."""
     for module, name, of in project.classes():
         draw = method_of(of, _DRAW)
@@ -113,7 +113,7 @@ def _bare(name: str) -> str:
 # --------------------------------------------------------------------------- agents
 
 
-def agents(project: Project) -> Iterator[Draft]:
+def agents(project: OwnProject) -> Iterator[Draft]:
     """Yield agents, rollout storages and whatever else the methods of a class show."""
     for module, name, of in project.classes():
         if steps(of):
@@ -133,7 +133,7 @@ class Agent:
     ``is_ready`` are objects that a project's own tests make: the lines of their makings end with ``agent``.
     """
 
-    project: Project
+    project: OwnProject
     module: ModuleType
     of: type
     made: Sequence[Making]

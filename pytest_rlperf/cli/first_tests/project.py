@@ -34,7 +34,7 @@ class Buffer:
 
 
 @dataclass
-class Project:
+class OwnProject:
     """The modules of a project, and of its tests and examples.
 
     ``tops`` are its packages, and its modules outside of one. ``registered`` are the ids of envs that gymnasium knows

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from pytest_rlperf.cli.first_tests.drafts import Draft
-from pytest_rlperf.cli.first_tests.messages import Listener, Orders, Report, Source, written
+from pytest_rlperf.cli.first_tests.messages import Orders, Report, SourceFile, told, written
 from pytest_rlperf.errors import see
 from pytest_rlperf.sides.installs import installs_from, is_project
 from pytest_rlperf.sides.trees import is_environment
@@ -34,7 +34,7 @@ class Search:
     ``known`` are the libraries with tests already that the project itself is.
     """
 
-    sources: dict[str, tuple[Source, Path]] = field(default_factory=dict)
+    sources: dict[str, tuple[SourceFile, Path]] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     imported: set[str] = field(default_factory=set)
@@ -102,7 +102,7 @@ def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
 
 def _look(orders: Orders, result: Search) -> str:
     """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
-    listener = Listener(
+    found = told(
         Report,
         "from pytest_rlperf.cli.first_tests.look import main; main()",
         env=_environment(),
@@ -112,7 +112,7 @@ def _look(orders: Orders, result: Search) -> str:
     begun = ""
     is_done = False
     kept = len(result.drafts), len(result.skipped)
-    for report in listener:
+    for report in found.facts:
         begun = report.begins or begun
         if report.draft is not None:
             result.drafts.append(report.draft)
@@ -126,8 +126,8 @@ def _look(orders: Orders, result: Search) -> str:
         return ""
     del result.drafts[kept[0] :], result.skipped[kept[1] :]
     what = os.path.relpath(begun, orders.root) if begun.startswith(os.sep) else begun
-    last = "".join(listener.output.strip().splitlines()[-1:])[-_SAID_MOST:]
-    result.skipped.append((what, f"looking at it {listener.ended}{last and ': '}{last}"))
+    last = "".join(found.output.strip().splitlines()[-1:])[-_SAID_MOST:]
+    result.skipped.append((what, f"looking at it {found.ended}{last and ': '}{last}"))
     return begun or "nothing"
 
 
@@ -142,7 +142,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _wanted(name: str, sources: Mapping[str, tuple[Source, Path]]) -> tuple[str, str]:
+def _wanted(name: str, sources: Mapping[str, tuple[SourceFile, Path]]) -> tuple[str, str]:
     """Return the module and the name of a wanted object; LookupError where the project has no such module."""
     place, _, wanted = name.partition(":")
     own = [source for source, _ in sources.values() if not source.is_test]
@@ -158,14 +158,14 @@ def _wanted(name: str, sources: Mapping[str, tuple[Source, Path]]) -> tuple[str,
 # --------------------------------------------------------------------------- modules
 
 
-def _sources(root: Path, installed: Mapping[Path, str]) -> Iterator[tuple[Source, Path]]:
+def _sources(root: Path, installed: Mapping[Path, str]) -> Iterator[tuple[SourceFile, Path]]:
     """Yield the modules of a project, each with the directory to import it from; those of its tests last.
 
     Of a package that is installed as a copy, as some builders do, there is the package alone.
     """
     for place, name in installed.items():
         if not place.is_relative_to(root):
-            yield Source(name, str(place / "__init__.py")), place.parent
+            yield SourceFile(name, str(place / "__init__.py")), place.parent
     found = [_module(path, root, installed, is_test=is_test) for path, is_test in _files(root)]
     yield from sorted(found, key=lambda each: each[0].is_test)
 
@@ -218,12 +218,14 @@ def is_importable(name: str) -> bool:
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
 
 
-def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: bool) -> tuple[Source, Path]:
+def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: bool) -> tuple[SourceFile, Path]:
     """Return a module with the name to import it by: as it is installed, from beside its package, or its project."""
     for place, name in installed.items():
         if path.is_relative_to(place):
             parts = (name, *path.relative_to(place).with_suffix("").parts)
-            return Source(".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path), is_test), place.parent
+            return SourceFile(
+                ".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path), is_test
+            ), place.parent
     entry = path.parent
     while (entry / "__init__.py").is_file():
         entry = entry.parent
@@ -234,4 +236,4 @@ def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: b
         if is_namespaced and is_importable(".".join(path.parent.relative_to(top).parts)):
             entry = top
     parts = path.relative_to(entry).with_suffix("").parts
-    return Source(".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path), is_test), entry
+    return SourceFile(".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path), is_test), entry

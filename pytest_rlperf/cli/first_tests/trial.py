@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, composed, tests_in, without
-from pytest_rlperf.cli.first_tests.messages import ROOT, TOPS, Listener, Tried
+from pytest_rlperf.cli.first_tests.messages import ROOT, TOPS, Told, Tried, told
 from pytest_rlperf.cli.first_tests.search import Search
 
 _PLUGIN = "pytest_rlperf.cli.first_tests.trial_plugin"
@@ -58,12 +58,12 @@ class Trial:
         argv = ["-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
         roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
         env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops)), "PYTHONDONTWRITEBYTECODE": "1"}
-        listener = Listener(Tried, _PYTEST, argv, env=env, silence_s=_SILENCE_S)
+        found = told(Tried, _PYTEST, argv, env=env, silence_s=_SILENCE_S)
         errors: dict[str, str] = {}
         took_s: dict[str, float] = {}
         seen: dict[str, bool] = {}  # whether a test runs the project's code
         running = ""
-        for each in listener:
+        for each in found.facts:
             name = (each.begins or each.ends).rpartition("::")[2].partition("[")[0]
             running = name if each.begins else ""
             if each.ends:
@@ -74,9 +74,9 @@ class Trial:
             elif each.error:
                 errors |= dict.fromkeys(self._importing(each.line) or left, each.error)
         if running:
-            errors[running], took_s[running] = listener.ended, _LONG_S
+            errors[running], took_s[running] = found.ended, _LONG_S
         if not (errors or seen):
-            raise LookupError(_why(listener))
+            raise LookupError(_why(found))
         for test in left:
             if test in errors or test in seen:
                 error = errors.get(test) or ("" if seen.get(test) else _NO_CODE)
@@ -117,9 +117,9 @@ class Trial:
         ]
 
 
-def _why(listener: Listener[Tried]) -> str:
+def _why(found: Told[Tried]) -> str:
     """Return why pytest runs no test: its own error, as it wrote it."""
-    lines = [line.strip() for line in listener.output.splitlines() if line.strip()]
+    lines = [line.strip() for line in found.output.splitlines() if line.strip()]
     where = [line for line in lines if "while loading conftest" in line]
     named = [line.removeprefix("E ").strip() for line in lines if re.search(r"error: |Error: |^ERROR", line)]
-    return f"pytest cannot run the tests, it {listener.ended}: {' '.join([*where[:1], *(named or lines)[-1:]]):.300}"
+    return f"pytest cannot run the tests, it {found.ended}: {' '.join([*where[:1], *(named or lines)[-1:]]):.300}"

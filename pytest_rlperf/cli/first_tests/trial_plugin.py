@@ -20,8 +20,6 @@ from pytest_rlperf.cli.first_tests import messages
 from pytest_rlperf.cli.first_tests.messages import ROOT, TOPS, Tried
 from pytest_rlperf.cli.first_tests.search import is_test_file
 
-_LONG_S = 1.0
-
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Keep pytest-xdist from distributing the tests, whatever the project's settings say."""
@@ -47,14 +45,6 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Tell that a test begins."""
     messages.send(Tried(begins=nodeid))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a case that is larger than one that took long."""
-    name = item.nodeid.partition("[")[0]
-    if item.session.stash.get(_TOOK_S, {}).get(name, 0.0) > _LONG_S:
-        pytest.skip("a smaller case takes long")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -101,7 +91,6 @@ class _Observer:
         return not is_test_file(name) and {"test", "tests", "site-packages"}.isdisjoint(directories)
 
 
-_TOOK_S = pytest.StashKey[dict[str, float]]()
 _OBSERVED = pytest.StashKey[_Observer]()
 
 

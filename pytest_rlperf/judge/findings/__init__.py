@@ -1,7 +1,7 @@
 """The kinds of findings beside time and counts: each is a module with one pure function, its thresholds, its line.
 
 A kind looks at the pairs of a live comparison and returns a finding, or None where it finds nothing. ``scale`` looks
-at all tests that differ in a number alone.
+at all tests that differ in a number alone, and ``garbage`` at exact counts.
 """
 
 from __future__ import annotations

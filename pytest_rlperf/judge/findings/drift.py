@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 
-from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.judge.stats import student_quantile
+from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
@@ -29,5 +29,5 @@ def find(live: Live, policy: Policy) -> Finding | None:
     if mean < math.log1p(_LEAST) or bound < math.log1p(_SURELY):
         return None
     calls = round(statistics.fmean(readings[-1].head.calls - readings[0].head.calls for readings in runs))
-    line = f"gets slower while it runs: {units.change(math.exp(mean))} within {units.counted(calls, 'call')}"
-    return finding(policy, "drift", line, {"ratio": math.exp(mean), "calls": calls})
+    ratio = math.exp(mean)
+    return finding(policy, "drift", facts.Drift(ratio, calls), {"ratio": ratio, "calls": calls})

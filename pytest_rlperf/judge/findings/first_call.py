@@ -5,8 +5,8 @@ Copies of a preload server have what it has imported, so that only new interpret
 
 from __future__ import annotations
 
-from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model.facts import Both, SlowStart
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, PairRecord, StartUp
 
@@ -15,26 +15,26 @@ _PAIRS_LEAST = 2
 _TIMES = 1.5  # base's
 _MORE_S = 0.5
 _HINT = 0.5  # of both
-_PARTS = (("first_call_s", "the first call"), ("import_s", "importing the tests"))
+_PARTS = ("first_call_s", "import_s")
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
     """Return what takes longer by half and by half a second, in every pair of new interpreters."""
     taken = live.start_ups or [pair for pair in live.pairs if pair.loader is None]
-    parts, figures = [], {}
-    for name, what in _PARTS:
+    parts = []
+    for name in _PARTS:
         if len(taken) >= _PAIRS_LEAST and all(_is_slow(each, name) for each in taken):
             base_s, head_s = min((getattr(each, name) for each in taken), key=lambda both: both[1] - both[0])
-            parts.append(f"{what} takes {units.seconds(head_s)}, {units.seconds(base_s)} on base")
-            figures[name] = head_s - base_s
+            parts.append(Both(name, base_s, head_s))
     if not parts:
         return None
-    return finding(policy, "first_call", "; ".join(parts), figures)
+    figures = {name: head_s - base_s for name, base_s, head_s in parts}
+    return finding(policy, "first_call", SlowStart(tuple(parts)), figures)
 
 
 def hints(pair: PairRecord | StartUp, of_limits: float = _HINT) -> bool:
     """Whether either part takes longer by so much of what would be a finding."""
-    return any(_is_slow(pair, name, of_limits) for name, _ in _PARTS)
+    return any(_is_slow(pair, name, of_limits) for name in _PARTS)
 
 
 def _is_slow(pair: PairRecord | StartUp, name: str, of_limits: float = 1.0) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, Reading
 from pytest_rlperf.model.measured import Usage
@@ -30,28 +30,16 @@ class Resource(NamedTuple):
     of: Callable[[Usage], float]
     least: float
     least_in_all: float
-    line: Callable[[float], str]
 
 
-def _bytes(text: str) -> Callable[[float], str]:
-    return lambda size: f"{units.quantity(size)}B of {text}"
-
-
-def _number(one: str, many: str) -> Callable[[float], str]:
-    return lambda number: f"{units.number(number)} {one if round(number, 2) == 1 else many}"
-
-
-# What Python's allocator hands out: an object has one block, and further ones for its attributes or its members.
-_BLOCKS = _number("block of Python memory", "blocks of Python memory")
-
-
+# Of objects there are the blocks that Python's allocator hands out: one, and further ones for attributes or members.
 KEPT = (
-    Resource("objects", lambda usage: usage.objects, 0.1, 200, _BLOCKS),
-    Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10, _bytes("memory")),
-    Resource("device_bytes", lambda usage: usage.device_bytes, 64, 1, _bytes("device memory")),
-    Resource("open_files", lambda usage: usage.open_files, 0, 3, _number("open file", "open files")),
-    Resource("threads", lambda usage: usage.threads, 0, 3, _number("thread", "threads")),
-    Resource("processes", lambda usage: usage.processes, 0, 3, _number("child process", "child processes")),
+    Resource("objects", lambda usage: usage.objects, 0.1, 200),
+    Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10),
+    Resource("device_bytes", lambda usage: usage.device_bytes, 64, 1),
+    Resource("open_files", lambda usage: usage.open_files, 0, 3),
+    Resource("threads", lambda usage: usage.threads, 0, 3),
+    Resource("processes", lambda usage: usage.processes, 0, 3),
 )
 _FEW = tuple(resource for resource in KEPT if not resource.least)
 _WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees
@@ -75,28 +63,19 @@ def find(live: Live, policy: Policy) -> Finding | None:
     runs = [live.longer] if live.longer else _long_enough(pair.readings for pair in live.pairs)
     if not live.longer and len(runs) < _PAIRS_LEAST:
         return None
-    kept = _worth_failing_for(runs)
+    more = {growth.resource.name: growth.least for growth in _worth_failing_for(runs)}
     waiting = _waiting(runs)
-    if not kept and waiting is None:
-        return None
-    figures = {growth.resource.name: growth.least for growth in kept}
-    parts = [growth.resource.line(growth.least) for growth in kept]
     if waiting is not None:
-        figures["waiting_bytes"] = waiting
-        parts.append(f"{units.quantity(waiting)}B that wait for the garbage collector")
-    places = f"; allocated at {', '.join(live.places)}" if live.places else ""
-    line = f"each call leaves {', '.join(parts)} more than on base{places}"
-    return finding(policy, "growth", line, figures)
+        more["waiting_bytes"] = waiting
+    return finding(policy, "growth", facts.Growth(more, live.places), more) if more else None
 
 
-def notes(usages: Sequence[Sequence[Usage]]) -> tuple[str, ...]:
-    """Return a note on what grows in every worker of one side, beside which there is nothing to compare with."""
+def of_one_side(usages: Sequence[Sequence[Usage]]) -> facts.Growth | None:
+    """Return what grows in every worker of one side, beside which there is nothing to compare with."""
     # Beside each worker a base that stands still.
     runs = _long_enough([Reading(replace(taken[0], calls=usage.calls), usage) for usage in taken] for taken in usages)
-    if len(runs) < _PAIRS_LEAST:
-        return ()
-    kept = [growth.resource.line(growth.least) for growth in _worth_failing_for(runs)]
-    return (f"each call leaves {', '.join(kept)} behind: a leak, or a cache that is not full yet",) if kept else ()
+    kept = _worth_failing_for(runs) if len(runs) >= _PAIRS_LEAST else []
+    return facts.Growth({growth.resource.name: growth.least for growth in kept}) if kept else None
 
 
 def hints(live: Live) -> bool:
@@ -135,9 +114,8 @@ def _worth_failing_for(runs: Sequence[Sequence[Reading]]) -> list[Growth]:
 def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:
     """Yield the resources of which head keeps more with every call, in every run, and more than base."""
     for resource in KEPT:
-        found = [_more_a_call(readings, resource) for readings in runs]
-        known = [more for more in found if more is not None]
-        if len(known) == len(found):
+        known = [more for readings in runs if (more := _more_a_call(readings, resource)) is not None]
+        if len(known) == len(runs):
             yield Growth(resource, tuple(known))
 
 

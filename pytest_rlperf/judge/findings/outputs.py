@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs
 from pytest_rlperf.model.measured import OutputPart
@@ -16,6 +16,7 @@ _ABSOLUTE = 1e-6
 
 Seeded = tuple[int, Sequence[OutputPart], Sequence[OutputPart]]
 """A pair's seed, base's output and head's."""
+_Difference = tuple[Outputs, str, facts.Fact]
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
@@ -23,8 +24,7 @@ def find(live: Live, policy: Policy) -> Finding | None:
     compared, bits = live.output, policy.findings["outputs"] == "bits"
     if compared.outputs is not Outputs.DIFFERENT and not (bits and compared.outputs is Outputs.CLOSE):
         return None
-    line = f"returns other numbers from the first call on: {compared.path} {compared.what}"
-    return finding(policy, "outputs", line, {})
+    return finding(policy, "outputs", facts.OtherOutput(compared.path, compared.what), {})
 
 
 def compare(pairs: Sequence[Seeded]) -> OutputComparison:
@@ -49,32 +49,31 @@ def compare(pairs: Sequence[Seeded]) -> OutputComparison:
     return OutputComparison(outputs, path, what)
 
 
-def _first_difference(base: Sequence[OutputPart], head: Sequence[OutputPart]) -> tuple[Outputs, str, str]:
+def _first_difference(base: Sequence[OutputPart], head: Sequence[OutputPart]) -> _Difference:
     """Return how two outputs compare, the first part that differs the most, and what differs about it."""
     ours, theirs = _by_path(head), _by_path(base)
     for path in dict.fromkeys((*theirs, *ours)):
         if path not in ours or path not in theirs:
-            return Outputs.DIFFERENT, path, "is there on one side alone"
+            return Outputs.DIFFERENT, path, facts.OnOneSide()
         if ours[path].kind != theirs[path].kind:
-            return Outputs.DIFFERENT, path, f"is {ours[path].kind}, {theirs[path].kind} on base"
+            return Outputs.DIFFERENT, path, facts.OtherKind(theirs[path].kind, ours[path].kind)
     found = [_compared(theirs[path], ours[path]) for path in ours if ours[path].bits != theirs[path].bits]
     different = [each for each in found if each[0] is Outputs.DIFFERENT]
-    return next(iter([*different, *found]), (Outputs.EQUAL, "", ""))
+    return next(iter([*different, *found]), (Outputs.EQUAL, "", facts.InWords("")))
 
 
 def _by_path(parts: Sequence[OutputPart]) -> Mapping[str, OutputPart]:
     return {part.path: part for part in parts}
 
 
-def _compared(base: OutputPart, head: OutputPart) -> tuple[Outputs, str, str]:
+def _compared(base: OutputPart, head: OutputPart) -> _Difference:
     """Compare two parts whose bits differ."""
     if not base.sample or len(base.sample) != len(head.sample):
-        return Outputs.DIFFERENT, head.path, "differs"
+        return Outputs.DIFFERENT, head.path, facts.OtherBits()
     differences = [abs(one - other) for one, other in zip(base.sample, head.sample, strict=True)]
     is_close = "float" in head.kind and all(
         math.isclose(one, other, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
         for one, other in zip(base.sample, head.sample, strict=True)
     )
     kind = Outputs.CLOSE if is_close else Outputs.DIFFERENT
-    most, whole = units.number(max(differences)), units.number(max(map(abs, base.sample)), 3)
-    return kind, head.path, f"by up to {most} of {whole}"
+    return kind, head.path, facts.OtherNumbers(max(differences), max(map(abs, base.sample)))

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.judge.stats import shrunken_variance, squared_deviations, student_quantile
+from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
@@ -42,12 +42,9 @@ def find(live: Live, policy: Policy) -> Finding | None:
     deepest.sort(key=lambda each: -each.adds)
     if not deepest:
         return None
-    parts = [
-        f"{each.path} {units.change(math.exp(each.change))}, at least {units.change(math.exp(each.certain))}"
-        for each in deepest[:_NAMED_MOST]
-    ]
-    figures = {each.path: math.exp(each.change) for each in deepest}
-    return finding(policy, "phases", f"slower in a phase: {'; '.join(parts)}", figures)
+    slowest = [facts.SlowerPhase(each.path, math.exp(each.change), math.exp(each.certain)) for each in deepest]
+    line = facts.SlowerPhases(tuple(slowest[:_NAMED_MOST]))
+    return finding(policy, "phases", line, {path: ratio for path, ratio, _ in slowest})
 
 
 def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) -> list[_Slower]:

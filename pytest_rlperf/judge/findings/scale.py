@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.judge.stats import shrunken_variance, squared_deviations, student_quantile
+from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 
 POINTS_LEAST = 3
@@ -24,7 +24,7 @@ _COUNT_LEAST = 100  # of one call: fewer are none
 _USUAL_SD = 0.02  # of pairs' ratios
 
 
-class Point(NamedTuple):
+class ScalePoint(NamedTuple):
     """A test at one size: its pairs' log-ratios, base's seconds a call, and exact counts of a call of either side."""
 
     size: float
@@ -34,13 +34,13 @@ class Point(NamedTuple):
     head_counts: Mapping[str, int]
 
 
-def find(points: Sequence[Point], policy: Policy) -> Finding | None:
+def find(points: Sequence[ScalePoint], policy: Policy) -> Finding | None:
     """Return the laws whose exponent is surely larger on head, by a quarter or more, by the two largest sizes."""
     *_, small, large = sorted(points)
     if len(points) < POINTS_LEAST or large.size < _APART * small.size or small.size <= 0:
         return None
     decades = math.log(large.size / small.size)
-    parts, figures = [], {}
+    laws, figures = [], {}
     more = statistics.fmean(large.log_ratios) - statistics.fmean(small.log_ratios)
     ratios = (small.log_ratios, large.log_ratios)
     variance = shrunken_variance(sum(map(squared_deviations, ratios)), sum(map(len, ratios)) - 2, _USUAL_SD)
@@ -50,30 +50,28 @@ def find(points: Sequence[Point], policy: Policy) -> Finding | None:
         base, ratio = (small.base_s, large.base_s), [math.exp(statistics.fmean(each)) for each in ratios]
         head = base[0] * ratio[0], base[1] * ratio[1]
         is_seen = ratio[0] - 1 >= _USUAL_SD  # what is added at the smaller size, above noise
-        parts.append(_growth("time", base, head, decades if is_seen else 0.0))
+        laws.append(_law("time", base, head, decades if is_seen else 0.0))
         figures["time"] = more / decades
     for name in _COUNTED:
         was, now = (_exponent(small, large, side, name) for side in ("base_counts", "head_counts"))
         if was is not None and now is not None and now - was >= _MORE:
             base = small.base_counts[name], large.base_counts[name]
             head = small.head_counts[name], large.head_counts[name]
-            parts.append(_growth(name, base, head, decades))
+            laws.append(_law(name, base, head, decades))
             figures[name] = now - was
-    if not parts:
+    if not laws:
         return None
-    line = f"from {units.number(small.size, 12)} to {units.number(large.size, 12)}: {'; '.join(parts)}"
-    return finding(policy, "scale", line, figures)
+    return finding(policy, "scale", facts.Scale(small.size, large.size, tuple(laws)), figures)
 
 
-def _growth(name: str, base: tuple[float, float], head: tuple[float, float], decades: float) -> str:
-    """Write how a figure grows from one size to another on either side, and the law of what head adds where known."""
-    times = [units.number(large / (small or 1.0)) if large else "1" for small, large in (head, base)]
+def _law(name: str, base: tuple[float, float], head: tuple[float, float], decades: float) -> facts.Law:
+    """Return a figure at both sizes, and the exponent of what head adds where that is known."""
     added = head[0] - base[0], head[1] - base[1]
-    law = f", what is added ∝ size^{math.log(added[1] / added[0]) / decades:.1f}" if decades and min(added) > 0 else ""
-    return f"{name} ×{times[0]} (base ×{times[1]}){law}"
+    is_known = decades and min(added) > 0
+    return facts.Law(name, base, head, math.log(added[1] / added[0]) / decades if is_known else None)
 
 
-def _exponent(small: Point, large: Point, side: str, name: str) -> float | None:
+def _exponent(small: ScalePoint, large: ScalePoint, side: str, name: str) -> float | None:
     """Return the exponent of a count, 0 of one that stays small; None where it was not counted exactly."""
     least, most = getattr(small, side).get(name), getattr(large, side).get(name)
     if least is None or most is None:

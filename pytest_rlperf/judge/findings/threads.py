@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_rlperf import units
 from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model.facts import Both, Threads
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
@@ -19,8 +19,8 @@ def find(live: Live, policy: Policy) -> Finding | None:
     for name, unit in (("threads", "thread"), ("processes", "process")):
         was, now = ({getattr(getattr(end, side), name) for end in ends} for side in ("base", "head"))
         if len(was) == len(now) == 1 and min(now) > max(was):
-            parts.append(f"{units.counted(min(now), unit)}, {max(was)} on base")
+            parts.append(Both(unit, max(was), min(now)))
             figures[name] = float(min(now) - max(was))
     if not parts:
         return None
-    return finding(policy, "threads", f"works with {'; '.join(parts)}", figures)
+    return finding(policy, "threads", Threads(tuple(parts)), figures)

@@ -1,6 +1,6 @@
 """Runs the tests of projects in processes that observe them, as the templates and workers of a measured run do.
 
-The arguments are a directory for what is found, and the tops of projects.
+The arguments are a directory for what is found, and the tops of projects; the variable OBSERVED has the tests' names.
 """
 
 import gc
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pytest_rlperf.reach.footprint import footprint
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.footprint import footprint
+from pytest_rlperf.observe.recorder import FunctionRecorder
+from pytest_rlperf.observe.observer import LoadedFiles, Observer
 from pytest_rlperf.worker.resources import children_seen
 
 CALLS = 50
@@ -47,6 +47,9 @@ class Observed:
         self._found, self._alike = found, alike
         self._loaded_files = LoadedFiles([top], (), alike)
         self._test, self._ended = "", 0
+
+    def pytest_collection_modifyitems(self, items):
+        items[:] = [item for item in items if item.name in os.environ["OBSERVED"].split()]
 
     def pytest_collection_finish(self):
         gc.collect()

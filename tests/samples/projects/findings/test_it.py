@@ -6,6 +6,8 @@ import pytest
 NAMES = [
     "growth_of_a_list",
     "growth_of_a_cache",
+    "garbage_of_files",
+    "garbage_of_objects",
     "threads_that_stay",
     "threads_that_end",
     "first_call_of_a_second",

@@ -1,12 +1,12 @@
 import pytest
 
-from pytest_rlperf.run import endpoints, one_test
+from pytest_rlperf.run import endpoints, measure
 
 # Drivers, copies of a server or new interpreters, load no conftest.
 SHORT = "from pytest_rlperf.spawn import connections, process; connections.HALF_MESSAGE_S = process.HALF_MESSAGE_S = 1"
 endpoints._PROGRAM, endpoints._BOOT = f"{SHORT}\n{endpoints._PROGRAM}", f"{SHORT}\n{endpoints._BOOT}"
 
-before = one_test.make_result
+before = measure.make_result
 
 
 def make_result(key, *figures):
@@ -15,7 +15,7 @@ def make_result(key, *figures):
     return before(key, *figures)
 
 
-one_test.make_result = make_result
+measure.make_result = make_result
 
 
 @pytest.fixture

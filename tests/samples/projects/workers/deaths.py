@@ -57,7 +57,7 @@ def test_call(rlperf):
     os._exit(4)
 
 
-@pytest.mark.rlperf(max_time=2)
+@pytest.mark.rlperf(max_time=0.5)
 def test_measured(rlperf, worker):
     print("last words of", worker)
     rlperf(after(1, lambda: os._exit(5)) if worker == "rlperf2" else work)
@@ -67,7 +67,7 @@ def test_after_measured(rlperf, precious):
     rlperf(work)
 
 
-@pytest.mark.rlperf(max_time=2)
+@pytest.mark.rlperf(max_time=0.5)
 def test_killed(rlperf, worker):
     if worker == "rlperf0":
         print("last words before the kill")

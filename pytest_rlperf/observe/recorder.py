@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from pytest_rlperf.sides.observer import is_below
+from pytest_rlperf.observe.observer import is_below
 
 _TOOLS = (3, 4, 5)  # of sys.monitoring: 0 to 2 are for debuggers, coverage and profilers
 _NAME = "pytest-rlperf notes what runs"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
+from pytest_rlperf.observe.observer import belongs_to, resolved
 from pytest_rlperf.sides.installs import is_installed, project_above
-from pytest_rlperf.sides.observer import belongs_to, resolved
 from pytest_rlperf.sides.trees import SETTINGS, files_in, same
 
 _OF_TOOLS = {".git", "__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks"}

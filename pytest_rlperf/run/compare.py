@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import first_call, growth
@@ -19,59 +20,61 @@ from pytest_rlperf.model.live import Live, StartUp
 from pytest_rlperf.model.measured import FunctionCounts, Result, work_text
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
+from pytest_rlperf.reach.reads import check_loaded
 from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.endpoints import Driver
-from pytest_rlperf.run.live_pairs import LivePairs, OpenPair
-from pytest_rlperf.run.on_test import OTHER_SEED, SEED, OnTest
-from pytest_rlperf.run.results import PairsMeasured, at_pace, contributions_of, make_result
-from pytest_rlperf.run.schedule import Held, Steps
-from pytest_rlperf.run.stopped import RetryFreshError
-from pytest_rlperf.sides.reads import check_loaded
-from pytest_rlperf.spawn.preload import differing_variables
+from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError
+from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
+from pytest_rlperf.run.results import contributions_of, make_result, scaled_to_judged_time
+from pytest_rlperf.run.schedule import Steps
+from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
+from pytest_rlperf.spawn.variables import differing_variables
 
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
 
-class UnpairedError(Exception):
-    """Pairs would compare nothing: a call is not the same work on both sides, or a side lacks a file of its own."""
+class Compared(NamedTuple):
+    """Head's result, the comparison with base, the verdict by its times, and base's and head's counts by functions."""
 
-    def __init__(self, reason: reasons.Incomparable | reasons.NotCopied | reasons.NotBuilt) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    head: Result
+    live: Live
+    verdict: Verdict
+    functions: tuple[Sequence[FunctionCounts], Sequence[FunctionCounts]]
 
 
 class LiveComparison:
     """Compares one test's sides, by time and by the counts of the first pairs' workers, with pairs of ``drivers``."""
 
-    def __init__(self, test: OnTest, drivers: Drivers, history: PairSpread | None = None) -> None:
+    def __init__(self, test: OpenTest, drivers: Drivers) -> None:
         self._test = test
-        self._drivers = test.of(drivers)
+        self._drivers = drivers.of(fresh=test.fresh)
         self._counting = CountingPairs(test.settings)
-        self._pairs = LivePairs(test, self, history)
-        self._used: list[Driver] = []
+        self._used: list[PairDriver] = []
         self._outputs: dict[int, Seeded] = {}
         self._loaded: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})  # of the first pair
 
-    def compare(self) -> Steps[tuple[Result, Live, Verdict]]:
-        """Return head's result, the comparison with base, and the verdict by its times.
+    def compare(self, history: PairSpread | None = None) -> Steps[Compared]:
+        """Return the comparison.
 
         UnpairedError where there is nothing to measure, or it is not the same work on both sides, SideError where a
         side has the other's code, RetryFreshError where new interpreters should measure.
         """
-        verdict, measured = yield from self._pairs.run()
-        result, live = self._found(measured, verdict)
-        live = yield from self._with_growth(live)
+        taken = yield from take_pairs(self._test, self._open, history)
+        head, live = self._found(taken)
+        live = yield from self._with_growth(live, taken.first)
         live = yield from self._with_start_ups(live)
         self._drivers.trim()
-        return result, live, verdict
+        return Compared(head, live, taken.verdict, self._counting.functions())
 
     # ------------------------------------------------------------------ its pairs
 
-    def open(self, index: int, server: int) -> Steps[OpenPair]:
-        """Return a pair at its call, with code that may differ, doing the same work; have the first pairs count."""
+    def _open(self, index: int, server: int) -> Steps[OpenPair]:
+        """Return a pair at its call, with code that may differ, doing the same work; have the first pairs count.
+
+        The first one stays, as its head worker reports the test.
+        """
         test, drivers = self._test, self._drivers
         if not index:
             test.show("starting pairs")
@@ -79,23 +82,20 @@ class LiveComparison:
         self._used.append(driver)
         head_first, order = not index % 2, self._counting.order()
         seed = OTHER_SEED if order is not None and index > 1 else SEED  # a count that depends on it is not exact
-        try:
-            called = yield from test.open(driver, drivers, [seed] * 2, last_first=head_first)
+        with test.having(driver):
+            called = yield from test.open(driver, [seed] * 2, last_first=head_first)
             checked = yield from self._checked(driver)
             self._refuse_other_work(*called)
             self._outputs[index] = seed, checked[0].output, checked[1].output
             if order is not None:
                 tallies = yield from test.ask(driver, order)
                 self._counting.add(tallies, head_first=head_first)
-        except BaseException:
-            if driver is not test.reporter:
-                test.let_go(driver)
-            raise
-        return OpenPair(driver, self._import_s(driver))
+        has_counts = all(each is not None and each.workers > 1 for each in self._counting.learned())
+        return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
-    def _checked(self, driver: Driver) -> Steps[list[wire.Checked]]:
+    def _checked(self, driver: PairDriver) -> Steps[list[wire.Checked]]:
         """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
-        checked: list[wire.Checked] = yield from self._test.ask(driver, wire.CheckAll())
+        checked = yield from self._test.ask(driver, wire.CheckAll())
         self._drivers.learn(*checked)
         base, head = driver.loaded(checked)
         if driver is self._test.reporter:
@@ -111,7 +111,7 @@ class LiveComparison:
         check_loaded(self._drivers.sides, base, head, driver.collected[-1].loaded)
         return checked
 
-    def _import_s(self, driver: Driver) -> tuple[float, float]:
+    def _import_s(self, driver: PairDriver) -> tuple[float, float]:
         """Return what importing the tests took; zeros for later tests of a run, for which it is the same."""
         base, head = driver.collected
         return (0.0, 0.0) if self._test.order else (base.import_s, head.import_s)
@@ -124,37 +124,19 @@ class LiveComparison:
             label = self._drivers.sides.base.label
             raise UnpairedError(reasons.Incomparable(Code.WORK, "a call's work", *texts, label, stores=False))
 
-    def warmed(self, warmed: wire.Warmed) -> None:
-        """Learn nothing: both sides are as they are."""
-
-    def close(self, index: int, pair: OpenPair) -> Steps[None]:
-        """Let a pair leave the test, but for the first, whose head worker reports it."""
-        if index:
-            yield from self._test.leave(pair.driver)
-
-    @property
-    def has_counts(self) -> bool:
-        """Whether both sides have exact counts."""
-        return all(each is not None and each.workers > 1 for each in self._counting.learned())
-
     # ------------------------------------------------------------------ what they show
 
-    def functions(self) -> tuple[Sequence[FunctionCounts], Sequence[FunctionCounts]]:
-        """Return what was counted of functions of the code under test in a call of base, and of head."""
-        return self._counting.functions()
-
-    def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
-        """Return the comparison, from the figures of all pairs and the verdict on their times."""
-        test, sides = self._test, self._drivers.sides
+    def _found(self, taken: PairsTaken) -> tuple[Result, Live]:
+        """Return head's result and the comparison, from what all pairs have given."""
+        test, sides, measured = self._test, self._drivers.sides, taken.measured
         assert test.called is not None
         base, result = (
-            replace(at_pace(make_result(test.key, test.called, side)), counting=counting)
+            replace(scaled_to_judged_time(make_result(test.key, test.called, side)), counting=counting)
             for side, counting in zip((measured.base, measured.head), self._counting.learned(), strict=True)
         )
-        parts = contributions_of(measured, base, verdict)
+        parts = contributions_of(measured, base, taken.verdict)
         labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
         output = compare([self._outputs[index] for index in sorted(self._outputs)])
-        rare = self._pairs.rare_calls()
         live = Live(
             *labels,
             base,
@@ -163,16 +145,11 @@ class LiveComparison:
             carrying,
             base_commit=sides.commit,
             output=output,
-            rare_calls=rare,
+            rare_calls=taken.rare_calls,
         )
         return result, live
 
-    @property
-    def _first(self) -> Driver:
-        assert self._pairs.first is not None
-        return self._pairs.first.driver
-
-    def _with_growth(self, live: Live) -> Steps[Live]:
+    def _with_growth(self, live: Live, first: PairDriver) -> Steps[Live]:
         """Return the comparison with more calls of the first pair, where those so far only hint at growth.
 
         Where something grows, one of head's processes shows which lines allocate what it keeps.
@@ -182,8 +159,8 @@ class LiveComparison:
             return live
         if growth.hints(live):
             test.show("looking whether memory grows")
-            with (yield from test.move(self._first)):
-                longer = yield from test.ask(self._first, wire.GoOn(_LONGER_S), _LONGER_S + test.patience_s)
+            more = test.ask(first, wire.GoOn(_LONGER_S), _LONGER_S + test.patience_s)
+            longer = yield from test.in_lane(first, more)
             live = replace(live, longer=tuple(longer))
         found = growth.find(live, test.policy)
         if found is None:
@@ -191,8 +168,8 @@ class LiveComparison:
         test.show("looking which lines allocate")
         size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
         least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * size)
-        with (yield from test.move(self._first)):
-            places = yield from test.ask(self._first, wire.Relay(wire.FindAllocations(least_bytes)))
+        found_places = test.ask(first, wire.Relay(wire.FindAllocations(least_bytes)))
+        places = yield from test.in_lane(first, found_places)
         return replace(live, places=tuple(places))
 
     def _with_start_ups(self, live: Live) -> Steps[Live]:
@@ -209,7 +186,7 @@ class LiveComparison:
         if not hides and not first_call.hints(live.pairs[0]) and not first_call.hints(observed):
             return live
         test.show("starting new interpreters")
-        held: Held = yield test.lane(whole=True)
+        held = yield from test.lane(whole=True)
         with held:
             while len(live.start_ups) < first_call.START_UPS:
                 found = yield from self._start_up()
@@ -223,13 +200,10 @@ class LiveComparison:
         test, drivers = self._test, self._drivers.new_interpreters()
         driver = yield from drivers.lease(new=True)
         driver.is_worn = True  # the next ones are new processes, too
-        try:
-            yield from test.open(driver, drivers, [SEED] * 2, last_first=True)
+        with test.having(driver):
+            yield from test.open(driver, [SEED] * 2, last_first=True)
             base, head = yield from self._checked(driver)
             yield from test.leave(driver)
-        except BaseException:
-            test.let_go(driver)
-            raise
         return StartUp((base.first_call_s, head.first_call_s), self._import_s(driver))
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from types import ModuleType
 
-from pytest_rlperf.sides.watch import Watch
+from pytest_rlperf.observe.watch import Watch
 
 # The events by which another process begins, or code of the tree that is no Python's may be run.
 _STARTS = frozenset(
@@ -29,7 +29,7 @@ _LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # what looks through d
 _IMPORTERS = ("importlib", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
 _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
 _DEEPEST = 12  # of their frames
-_RECORDER = ("pytest_rlperf.reach.", "threading")  # which begins to record in each new thread
+_RECORDER = ("pytest_rlperf.observe.", "threading")  # which begins to record in each new thread
 _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
 """What pytest-benchmark does when pytest starts: it has a program look at the interpreter."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from pytest_rlperf.model.reach import Footprint
-from pytest_rlperf.reach.objects import AsObjects, functions_as_objects, specially_loaded
-from pytest_rlperf.reach.recorder import FunctionRecorder
-from pytest_rlperf.sides.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.objects import AsObjects, functions_as_objects, specially_loaded
+from pytest_rlperf.observe.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.recorder import FunctionRecorder
 
 
 def footprint(

@@ -1,0 +1,32 @@
+"""Garbage: a call of head leaves more to the garbage collector than one of base: memory, tensors, open files, children.
+
+Until the collector comes, which may be after thousands of calls, a user's process holds all of it.
+"""
+
+from __future__ import annotations
+
+from pytest_rlperf.judge.counters import more_of
+from pytest_rlperf.judge.policy import finding
+from pytest_rlperf.model.facts import Both, Garbage
+from pytest_rlperf.model.findings import OFF
+from pytest_rlperf.model.judged import Finding, Policy
+from pytest_rlperf.model.measured import Counting
+
+_BYTES_LEAST, _WAITING_LEAST = 256 << 10, 16 << 20  # of a call, and of all calls until the collector comes
+_COLLECTED_AFTER = 700  # objects, by CPython's usual threshold
+_BYTES = ("garbage_bytes", "tensor_garbage_bytes")
+_FEW = ("garbage_files", "garbage_threads", "garbage_processes")
+
+
+def find(then: Counting, now: Counting, policy: Policy) -> Finding | None:
+    """Return what a call leaves to the collector, where every process of head has more of it than any of base."""
+    if policy.findings["garbage"] == OFF:
+        return None
+    objects = more_of("garbage", then, now)
+    calls = 1 if objects is None else _COLLECTED_AFTER / max(1, objects[1])
+    least = dict.fromkeys(_BYTES, min(_BYTES_LEAST, _WAITING_LEAST / max(1.0, calls))) | dict.fromkeys(_FEW, 1)
+    found = {name: more_of(name, then, now) for name in least}
+    parts = [Both(name, *sides) for name, sides in found.items() if sides and sides[1] - sides[0] >= least[name]]
+    if not parts:
+        return None
+    return finding(policy, "garbage", Garbage(tuple(parts)), {name: head - base for name, base, head in parts})

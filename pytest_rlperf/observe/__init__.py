@@ -1,0 +1,1 @@
+"""What runs in a watched process: what it opens, loads and executes."""

@@ -1,0 +1,343 @@
+"""Live pairs of one test: they are begun, warmed up and measured until there is a verdict.
+
+Each pair has a lane: one of the CPUs of this machine, on which one pair at a time measures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+from pytest_rlperf import wire
+from pytest_rlperf.judge.findings import OF_READINGS
+from pytest_rlperf.judge.live import UNPLACED_LEAST, judge_records, slower_least
+from pytest_rlperf.judge.mean_call import MeanCalls
+from pytest_rlperf.model.findings import OFF
+from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.live import PairRecord, RareCalls, log_ratios
+from pytest_rlperf.model.measured import Rounds, Shape
+from pytest_rlperf.model.phases import Block
+from pytest_rlperf.model.stored import PairSpread
+from pytest_rlperf.run.endpoints import DriverLostError, PairDriver
+from pytest_rlperf.run.results import PairsMeasured
+from pytest_rlperf.run.schedule import AnyOf, Held, Job, Spawn, Steps, if_broken_off
+from pytest_rlperf.run.test import OpenTest
+
+_LOST_MOST = 3  # drivers of one pair, by no fault of the test
+# n pairs of t seconds, each set up in u seconds, take n(t + u) for a variance of (s² + e²)/n, where s is the spread
+# between pairs and e a pair's own error, e² ~ 1/t. The time to a given variance is least where e/s = √(t/u).
+_ERROR_OF_SPREAD = 0.5
+_ERROR_OF_TOLERANCE = 1 / 3  # until a spread is known: pairs of equal code differ by about as much on a busy machine
+_SPREAD_LEAST = 3  # pairs
+
+
+class OpenPair(NamedTuple):
+    """A pair with the test open at its call, checked; it ``stays`` there once it is measured, or leaves the test.
+
+    ``import_s`` is what importing the tests took, base's first. ``has_counts`` where both sides have exact counts by
+    now.
+    """
+
+    driver: PairDriver
+    stays: bool
+    import_s: tuple[float, float] = (0.0, 0.0)
+    has_counts: bool = False
+
+
+OpenNext: TypeAlias = Callable[[int, int], Steps[OpenPair]]
+"""Opens the pair of a number, of the preload server of a number."""
+
+
+class PairsTaken(NamedTuple):
+    """The verdict by a test's pairs, their figures, the first one's driver, and how dear the rare calls are, if any."""
+
+    verdict: Verdict
+    measured: PairsMeasured
+    first: PairDriver
+    rare_calls: RareCalls | None
+
+
+def take_pairs(
+    test: OpenTest, open_pair: OpenNext, history: PairSpread | None = None, slowed: wire.Slowdown | None = None
+) -> Steps[PairsTaken]:
+    """Take pairs of a test, judged in their order after each, until there is a verdict.
+
+    The first pair shows what the others need; then several are taken at once, in a lane each. Head is ``slowed`` by as
+    many steps in every pair: otherwise pairs would differ by the errors of sizing.
+    """
+    return (yield from _Pairs(test, open_pair, history, slowed).take())
+
+
+class _WarmPair(NamedTuple):
+    """A pair that is warm, with its lane, which ``has`` gives back; ``share_s`` is its part of the test's time.
+
+    ``setup_s`` went by before.
+    """
+
+    number: int
+    open: OpenPair
+    held: Held
+    has: ExitStack
+    share_s: float
+    setup_s: float
+    is_single: bool
+
+
+class _Pairs:
+    """The pairs of one test so far, and what the first of them has shown."""
+
+    def __init__(
+        self, test: OpenTest, open_pair: OpenNext, history: PairSpread | None, slowed: wire.Slowdown | None
+    ) -> None:
+        test.ratio = None
+        self._test = test
+        self._open = open_pair
+        self._history = history
+        policy = test.policy
+        # The time is shared out so that a pair that confirms has its part.
+        self._times = PairTimes(
+            least=max((policy.pairs[0] if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
+            least_unplaced=UNPLACED_LEAST + 1,
+            max_time_s=test.settings.max_time_s,
+            tolerance=policy.tolerance,
+        )
+        self._reads = any(policy.findings[kind] != OFF for kind in OF_READINGS)
+        self._begun = 0
+        self._has_counts = False
+        self._single = (False, False)  # whether one thread did the work in the first pair, on base and on head
+        self._slowed = slowed
+        self._shape: Shape | None = None
+        self._call_s = 0.0
+        self._calls = 0
+
+    def take(self) -> Steps[PairsTaken]:
+        """Take pairs until there is a verdict; return it with the figures of all of them."""
+        running: list[Job[None]] = []
+        verdict: Verdict | None = None
+        try:
+            first = yield from self._warm(0)
+            self._begun = 1
+            running.append((yield from Spawn(self._measure(first))))
+            while verdict is None:
+                for _ in range(self._missing(len(running))):
+                    index, self._begun = self._begun, self._begun + 1
+                    running.append((yield from Spawn(self._pair(index))))
+                yield from AnyOf(running)
+                for job in [job for job in running if job.is_done]:
+                    running.remove(job)
+                    job.outcome()
+                verdict = self._judge(is_last=not running)
+        finally:
+            for job in running:
+                job.close()
+        shares = yield from self._test.ask(first.open.driver, wire.EndIdle())
+        measured = self._times.measured(shares)
+        if verdict.status is not Status.UNDECIDED:  # else other processes are of no interest to a report
+            measured = replace(measured, pairs=tuple(replace(pair, other_work=None) for pair in measured.pairs))
+        return PairsTaken(verdict, measured, first.open.driver, self._times.rare_calls())
+
+    def _missing(self, running: int) -> int:
+        """Return how many pairs to begin: the fewest, then one, or as many as lanes are idle; few at once.
+
+        One more than the most may be begun, as it may confirm.
+        """
+        (least, most), lanes = self._test.policy.pairs, self._test.lanes
+        if self._begun < least:
+            return max(0, min(least - self._begun, lanes.pairs_most - running))
+        if running:
+            return 0
+        return self._times.begin(max(1, min(lanes.free, lanes.pairs_most, most + 1 - self._begun)))
+
+    def _server(self) -> int:
+        """Return the number of the preload server for the next pair: a change is confirmed by the second one's."""
+        ratios = log_ratios(self._times.records())
+        return int(bool(ratios) and abs(statistics.median(ratios)) > self._test.policy.tolerance)
+
+    def _judge(self, *, is_last: bool) -> Verdict | None:
+        """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
+        records = self._times.records()
+        if not records:
+            return None
+        self._test.ratio = math.exp(statistics.fmean(log_ratios(records)))
+        policy, counted = self._test.policy, self._has_counts
+        verdict = judge_records(records, policy, final=False, history=self._history, counted=counted)
+        if verdict is None and is_last and self._times.is_up:
+            verdict = judge_records(records, policy, final=True, history=self._history, counted=counted)
+        return verdict
+
+    # ------------------------------------------------------------------ one pair
+
+    def _pair(self, index: int) -> Steps[None]:
+        """Set up one pair and measure it; where its driver is lost, another one is to do that."""
+        for attempt in range(_LOST_MOST):
+            try:
+                warm = yield from self._warm(index)
+                yield from self._measure(warm)
+                return
+            except DriverLostError:
+                if attempt == _LOST_MOST - 1:
+                    raise
+
+    def _warm(self, index: int) -> Steps[_WarmPair]:
+        """Set up one pair in a lane, and warm it up."""
+        test, times = self._test, self._times
+        with ExitStack() as has:
+            held = has.enter_context((yield from test.lane(index, whole=test.needs_machine is None)))
+            started_s = time.monotonic()
+            pair = yield from self._open(index, self._server())
+            has.enter_context(test.having(pair.driver))
+            self._has_counts = pair.has_counts
+            setup_s = time.monotonic() - started_s
+            share_s = times.share_s()
+            test.show(f"pair {index + 1}")
+            with if_broken_off(times.give_back, share_s):
+                order = wire.WarmAll(share_s, self._shape, self._call_s, self._slowed, calls=self._calls)
+                warmed = yield from test.ask(pair.driver, order, share_s + test.patience_s)
+            is_single = self._learn(index, warmed)
+            if not test.needs_machine:
+                held.narrow()
+            share_s = times.share_again_s(index, share_s, is_single=is_single)
+            return _WarmPair(index, pair, held, has.pop_all(), share_s, setup_s, is_single)
+
+    def _learn(self, index: int, warmed: wire.Warmed) -> bool:
+        """Learn what a pair has shown as it warmed up; return whether one thread does the work on both sides."""
+        sides = (warmed.base, warmed.head)
+        if self._slowed is not None:
+            self._slowed = wire.Slowdown(self._slowed.share, warmed.steps)
+        if self._shape is None:
+            self._shape, self._call_s, self._calls = warmed.head.shape, warmed.head.call_s, warmed.head.calls
+            self._single = warmed.base.single is True, warmed.head.single is True
+        # As many calls as a busy machine made slowly may take a later pair too little time to find out.
+        found = [known if side.single is None else side.single for side, known in zip(sides, self._single, strict=True)]
+        needs_machine = not all(found) or any(side.accelerated for side in sides)
+        self._test.needs_machine = needs_machine or (index > 0 and self._test.needs_machine is True)
+        return all(found)
+
+    def _measure(self, warm: _WarmPair) -> Steps[None]:
+        """Measure a pair in its lane, or with the machine to itself where it needs that."""
+        test, times, held, pair = self._test, self._times, warm.held, warm.open
+        with warm.has, if_broken_off(times.give_back, warm.share_s):
+            if test.needs_machine and not held.is_whole:
+                held.release()
+                held = warm.has.enter_context((yield from test.lane(warm.number)))
+            cpu = held.cpu if warm.is_single else None
+            order = wire.TakePair(cpu, warm.share_s, times.enough_error, self._reads)
+            taken = yield from test.ask(pair.driver, order, warm.share_s + test.patience_s)
+            record = replace(taken.pair, setup_s=warm.setup_s, loader=pair.driver.preloaded, import_s=pair.import_s)
+            times.add(warm.number, warm.share_s, record, taken.traced, taken.rounds)
+            if not pair.stays:
+                yield from test.leave(pair.driver)
+
+
+class _Taken(NamedTuple):
+    """A pair that was measured: its figures, its traced blocks, and the rounds of its plain slices."""
+
+    record: PairRecord
+    traced: Sequence[Block]
+    rounds: Sequence[Rounds | None]
+
+
+class PairTimes:
+    """Shares ``max_time_s`` out among pairs, beside the time to start workers and set up; keeps what they gave.
+
+    Several pairs may be under way at once. There will be ``least`` pairs, or ``least_unplaced`` where the kernel places
+    workers. A pair is good enough once its own error is small beside ``tolerance``, in logarithms, or beside the spread
+    of the pairs before.
+    """
+
+    def __init__(self, *, least: int, least_unplaced: int = 0, max_time_s: float, tolerance: float = 0.0) -> None:
+        self.enough_error = _ERROR_OF_TOLERANCE * tolerance
+        self._least = least
+        self._least_unplaced = least_unplaced
+        self._left_s = max_time_s
+        self._tolerance = tolerance
+        self._begun = 0
+        self._beginning = 0  # of the pairs that begin at once, how many have not begun yet
+        self._taken: dict[int, _Taken] = {}
+        self._mean_calls = MeanCalls([])
+        self._records: list[PairRecord] = []  # from the first one on without a gap, made once for each pair added
+
+    @property
+    def count(self) -> int:
+        """How many pairs have been measured, of those from the first one on without a gap."""
+        return next(index for index in itertools.count() if index not in self._taken)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is no time for half of another pair as long as those so far."""
+        return self._left_s <= self._usual_s() / 2
+
+    def begin(self, most: int) -> int:
+        """Return how many pairs to begin at once, ``most`` or as many as there is time for; they share that time."""
+        usual_s = self._usual_s()
+        self._beginning = max(1, min(most, int(self._left_s / usual_s))) if usual_s else most
+        return self._beginning
+
+    def _usual_s(self) -> float:
+        return statistics.fmean(taken.record.seconds for taken in self._taken.values()) if self._taken else 0.0
+
+    def share_s(self) -> float:
+        """Return the time of the pair that is to warm up now, and to be measured."""
+        missing = max(1, self._least - self._begun, self._beginning)
+        self._beginning -= 1
+        self._begun += 1
+        share_s = self._left_s / missing
+        self._left_s -= share_s
+        return share_s
+
+    def share_again_s(self, index: int, share_s: float, *, is_single: bool) -> float:
+        """Return the time of a pair that is warm: more pairs share it where one turns out not to be placed."""
+        if self._least < self._least_unplaced and not is_single:
+            self._least = self._least_unplaced
+            self._left_s += share_s
+            share_s = self._left_s / max(1, self._least - index)
+            self._left_s -= share_s
+        return share_s
+
+    def give_back(self, share_s: float) -> None:
+        """Have the time of a pair again that was lost."""
+        self._left_s += share_s
+        self._begun -= 1
+
+    def add(
+        self, index: int, share_s: float, record: PairRecord, traced: Sequence[Block], rounds: Sequence[Rounds | None]
+    ) -> None:
+        """Add a pair that was measured."""
+        self._left_s += share_s - record.seconds
+        self._taken[index] = _Taken(record, traced, rounds)
+        taken = self._in_order()
+        self._mean_calls = MeanCalls([each.rounds for each in taken])
+        self._records = self._mean_calls.added_to([each.record for each in taken])
+        ratios = [taken.record.wall_log_ratio for taken in self._taken.values()]
+        if self._tolerance and len(ratios) >= _SPREAD_LEAST:
+            of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
+            self.enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
+        if self._mean_calls.are_few:
+            self.enough_error = 0.0  # none is: the pair goes on for as long as pairs do
+
+    def records(self) -> list[PairRecord]:
+        """Return the figures of every pair, from the first one on without a gap."""
+        return list(self._records)
+
+    def rare_calls(self) -> RareCalls | None:
+        """Return how dear the rare calls are; None where no call is dearer than others."""
+        return self._mean_calls.rare_calls(self._records)
+
+    def _in_order(self) -> list[_Taken]:
+        return [self._taken[index] for index in range(self.count)]
+
+    def measured(self, idle_shares: Sequence[float] = (0.0, 0.0)) -> PairsMeasured:
+        """Return the figures of all pairs, with the CPU time that the first one has used since it was measured."""
+        records = self.records()
+        base, head = (
+            replace(worker, idle_cpu_share=share)
+            for worker, share in zip((records[0].base, records[0].head), idle_shares, strict=True)
+        )
+        records[0] = replace(records[0], base=base, head=head)
+        return PairsMeasured.of(records, [block for each in self._in_order() for block in each.traced])

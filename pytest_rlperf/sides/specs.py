@@ -1,0 +1,100 @@
+"""What the values of ``--rlperf-against`` and ``--rlperf-bisect`` name: a kind of base, commits, releases."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import OnStep
+from pytest_rlperf.sides.environment import installed_versions
+from pytest_rlperf.sides.installs import normalized
+from pytest_rlperf.sides.programs import last_lines, run_pip
+
+_KINDS = "a git ref, pip:REQUIREMENT[,REQUIREMENT…], dir:PATH or python:PATH"
+_RELEASES = re.compile(r"pip:\s*(?P<name>[A-Za-z0-9][\w.-]*?)\s*==\s*(?P<good>.+?)(?:\.\.(?P<bad>.+))?")
+
+
+def parse_spec(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of base that a value names, and its parts; SideError with the possible forms where it names none.
+
+    The kinds are ``git`` with a ref, ``pip`` with requirements, ``dir`` with the path of a directory, and ``python``
+    with an interpreter's path, or its name on the PATH.
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in {"git", "pip", "dir", "python"}:
+        kind, rest = "git", text
+    named = rest.strip()
+    if not named or named.startswith("-"):  # which git or pip would take for an option
+        raise SideError(f"{text!r} names nothing to compare with: name {_KINDS}")
+    if kind == "pip":
+        return kind, tuple(_requirements(named))
+    # Unlike this function, Path.expanduser raises where there is no such user.
+    return kind, (named if kind == "git" else os.path.expanduser(named),)  # noqa: PTH111
+
+
+def _requirements(text: str) -> Iterator[str]:
+    """Yield the requirements in a list; a comma before an operator of versions or within brackets ends none."""
+    for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
+        if not _is_requirement(piece):
+            raise SideError(
+                f"'pip:{text}': {piece.strip()!r} is no requirement; one begins with the name of a distribution, such "
+                "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in "
+                "another checkout, python:PATH with an environment that has a file of yours installed"
+            )
+        yield piece.strip()
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        return not (Requirement(text).url or "").startswith("file:")  # what it holds may be another thing every time
+    except InvalidRequirement:
+        return False
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A commit or a release: ``spec`` is its name for --rlperf-against; ``about`` is a commit in one line."""
+
+    spec: str
+    title: str
+    about: str = ""
+
+    def range_to(self, last: Candidate) -> str:
+        """Return the range from here to another one, as --rlperf-bisect takes it."""
+        return f"{self.spec}..{last.spec.rpartition('=')[2]}"
+
+
+def releases(spec: str, on_step: OnStep) -> list[Candidate]:
+    """Return the releases from the first to the last that a value names."""
+    found = _RELEASES.fullmatch(spec.strip())
+    if found is None:
+        raise SideError(f"{spec!r} names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD")
+    name = found["name"]
+    bad = found["bad"] or installed_versions().get(normalized(name))
+    if bad is None:
+        raise SideError(f"{name} is not installed, so name the last release too: pip:{name}=={found['good']}..BAD")
+    try:
+        first, last = Version(found["good"]), Version(bad)
+        if first >= last:
+            raise SideError(f"{name} {first} is no earlier release than {last}: give pip:{name}==GOOD..BAD")
+        on_step(f"listing the releases of {name}")
+        between = {version for version in map(Version, _listed(name)) if first < version < last}
+    except InvalidVersion as error:
+        raise SideError(f"{spec!r}: {error}") from None
+    return [Candidate(f"pip:{name}=={version}", f"{name} {version}") for version in (first, *sorted(between), last)]
+
+
+def _listed(name: str) -> list[str]:
+    """Return the final releases of a distribution that pip finds."""
+    completed = run_pip(sys.executable, ["index", "versions", name], f"list the releases of {name}")
+    found = re.search(r"^Available versions:(.*)$", completed.out, re.MULTILINE)
+    if completed.code or found is None:
+        raise SideError(f"pip cannot list the releases of {name}:\n{last_lines(completed)}")
+    return found[1].split(",")

@@ -1,0 +1,31 @@
+"""The variables that libraries read when they are loaded: copies of a process have those of its start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+LIBRARY_VARIABLES = (
+    "BLIS_", "CUDA_", "GOTO_", "JAX_", "KMP_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_", "NUMEXPR_", "OMP_",
+    "OPENBLAS_", "PYTORCH_", "TF_", "TORCH_", "VECLIB_", "XLA_",
+)  # fmt: skip
+"""The beginnings of variables that libraries read when they are loaded, and whose calls they change.
+
+What SDL reads when a display or a sound card is opened, and what the C library reads when a process starts, have the
+same effect in a copy as in a new interpreter.
+"""
+_OF_LOGS = ("KMP_WARNINGS", "MPLCONFIGDIR", "NCCL_DEBUG", "TF_CPP_", "TORCH_CPP_LOG", "TORCH_LOGS")
+
+
+def library_variables() -> dict[str, str]:
+    """Return the variables of this process that change what libraries do, and that they read when they are loaded."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(LIBRARY_VARIABLES) and not name.startswith(_OF_LOGS)
+    }
+
+
+def differing_variables(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the names of variables that have been set, changed or removed."""
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
