@@ -293,6 +293,7 @@ def test_a_conftest_that_base_cannot_import_is_the_reason_of_its_tests(repositor
     assert str(repository.tmp) not in run.text
 
 
+@pytest.mark.slow  # test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test
 def test_a_side_that_reads_the_users_own_tree_is_a_usage_error(repository: Repository, wording: Wording) -> None:
     """What both sides read by its whole path is of neither version; the file is named."""
     repository.write({"mylib/table.txt": "1"})

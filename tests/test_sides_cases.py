@@ -234,7 +234,7 @@ def test_work(rlperf):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--rlperf-against=HEAD",), pytest.param(("--rlperf",), marks=pytest.mark.slow)],
+    [pytest.param(("--rlperf-against=HEAD",), marks=pytest.mark.slow), ("--rlperf",)],
     ids=["against", "alone"],
 )
 def test_an_error_of_a_call_is_the_tests_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -279,6 +279,7 @@ def test_only_the_run_itself_asks_version_control(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow  # test_drivers: sitecustomize and usercustomize of the tree have new interpreters
 def test_modules_that_are_loaded_before_anything_else_count(tmp_path: Path) -> None:
     """Python runs sitecustomize when it starts, before any process could note what it reads."""
     test = "from sitecustomize import STEPS\n\ndef test_it(rlperf):\n    rlperf(lambda: sum(range(STEPS)))\n"
@@ -436,6 +437,7 @@ def test_code_of_another_checkout_in_all_tests_or_in_none(elsewhere: tuple[Proje
     assert project.against(code=OK).statuses == {"test_late": "SAME", "test_apart": "SAME"}
 
 
+@pytest.mark.slow  # test_sides_environment: test_build_lands_in_the_environment and others
 def test_an_installed_copy_is_built_on_both_sides(tmp_path: Path) -> None:
     """Forked processes have the code of their side, and none what the environment has a copy of."""
     code = "def work():\n    return sum(range({calls}))\n"
