@@ -62,7 +62,7 @@ exclude_also =
 
 def _files(names: tuple[str, ...]) -> list[str]:
     """Return the files of tests."""
-    return [f"tests/test_{name}.py" for name in names]
+    return [str(path.relative_to(ROOT)) for name in names for path in (ROOT / "tests").rglob(f"test_{name}.py")]
 
 
 def _output(*command: str, first_path: str = "") -> str:
@@ -115,12 +115,12 @@ def mutants() -> Iterator[str]:
 
 def defects() -> Iterator[str]:
     """Run the planted defects."""
-    yield _output("-m", "pytest", "-q", "tests/test_planted_defects.py").splitlines()[-1]
+    yield _output("-m", "pytest", "-q", "tests/runs/test_planted_defects.py").splitlines()[-1]
 
 
 def fuzzing() -> Iterator[str]:
     """Run the quick fuzzing of every reader."""
-    yield _output("-m", "pytest", "-q", "tests/test_fuzz.py").splitlines()[-1]
+    yield _output("-m", "pytest", "-q", "tests/unit/test_fuzz.py").splitlines()[-1]
 
 
 CHECKS: dict[str, Callable[[], Iterator[str]]] = {

@@ -19,7 +19,7 @@ from builders import git
 
 KERNEL_S = 0.5e-3
 KERNELS_A_PART = 10
-VIRTUAL_GPU = Path(__file__).parents[1] / "virtual_gpu.py"
+VIRTUAL_GPU = Path(__file__).parents[1] / "helpers" / "virtual_gpu.py"
 _LIMIT_S = 1800.0  # for one run of pytest, of which none takes a third
 
 _CUDA = '''"""The GPU, by PyTorch."""
