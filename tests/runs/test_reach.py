@@ -51,7 +51,10 @@ TESTS = """
     def test_sample(rlperf):
         rlperf(Buffer().sample)
 """
-QUICK = ("--rlperf-against=HEAD", "--rlperf-pairs=2..3", "--rlperf-max-time=1", "--rlperf-findings=growth=off")
+QUICK = (
+    *("--rlperf-against=HEAD", "--rlperf-pairs=2..8", "--rlperf-max-time=4"),
+    *("--rlperf-tolerance=50%", "--rlperf-findings=growth=off"),
+)
 
 
 @pytest.fixture(scope="module")
