@@ -148,6 +148,11 @@ class Verdict:
         return self.reason.code in (Code.COUNTERS, Code.FINDING)
 
     @property
+    def is_open(self) -> bool:
+        """Whether a test that its verdict could fail is UNDECIDED: it may have got slower."""
+        return self.gated and self.status is Status.UNDECIDED
+
+    @property
     def was_cut_short(self) -> bool:
         """Whether live pairs decided nothing, and there was no time for more."""
         found = (self.reason, *self.also)
