@@ -55,9 +55,9 @@ def more_of(name: str, then: Counting, now: Counting) -> tuple[int, int] | None:
 
 
 def more_work(then: Counting, now: Counting, tolerance: float) -> tuple[CounterChange, ...]:
-    """Return the work of which a whole call does more, by over ``tolerance``: first that which rose the most.
+    """Return the work of which a whole call does more, by over ``tolerance``; the largest rise is the first.
 
-    A family stands there by the member that rose the most.
+    A family is there by its member that rose the most.
     """
     if min(then.workers, now.workers) < 2:
         return ()

@@ -127,7 +127,7 @@ class Verdict:
     ``suspect`` marks an estimate over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a
     commit of the change does. ``counters`` are the exact counts that changed, ``findings`` what else is worse. ``also``
     are further reasons beside the one that decides. ``remedy`` is what helps where times decide nothing; ``more_work``
-    are the exact counts of a whole call that rose by over the tolerance nevertheless, that first which rose the most.
+    are the exact counts of a whole call that rose by over the tolerance nevertheless, the largest rise first.
     """
 
     status: Status

@@ -232,7 +232,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
 
 
 def _undecided(outcomes: Sequence[Outcome]) -> str:
-    """Return the tests that pass though they may have got slower, those first of which a call does more."""
+    """Return the gated tests that are UNDECIDED, those first of which a call does more."""
     gated = [outcome for outcome in outcomes if outcome.verdict.gated]
     found = sorted((each for each in gated if each.verdict.is_open), key=lambda each: not each.verdict.more_work)
     lines = [": ".join(filter(None, (code(each.result.name), escape(more_work_text(each.verdict))))) for each in found]
