@@ -59,6 +59,24 @@ NAMES: Mapping[str, str] = {
     "recompiles": "code that torch.compile compiled anew",
 }
 
+# Those that are work, each by itself: no sizes, nothing that a call leaves behind, and no part of another one.
+WORK = (
+    "ops",
+    "optimizer_steps",
+    "python_calls",
+    "native_calls",
+    "env_steps",
+    "tensor_allocations",
+    "syncs",
+    "copies_to_device",
+    "copies_to_host",
+    "kernels",
+    "device_allocations",
+    "graphs",
+    "graph_breaks",
+    "recompiles",
+)
+
 
 _BITS = 64  # a field, more than any total needs; in sums and differences of totals no field runs over
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from pytest_rlperf.counters.instrument import NAMES, STEPS
+from pytest_rlperf.counters.instrument import NAMES, STEPS, WORK
 from pytest_rlperf.judge.policy import overruled
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Policy, Status, Verdict
@@ -52,6 +52,23 @@ def more_of(name: str, then: Counting, now: Counting) -> tuple[int, int] | None:
     """Return the most of a count then and the least now, of a whole call; None where a side did not count it."""
     was, found = _Side(then).range_of("", name), _Side(now).range_of("", name)
     return None if was is None or found is None or min(then.workers, now.workers) < 2 else (was[1], found[0])
+
+
+def more_work(then: Counting, now: Counting, tolerance: float) -> tuple[CounterChange, ...]:
+    """Return the work of which a whole call does more, by over ``tolerance``; the largest rise is the first.
+
+    A family is there by its member that rose the most.
+    """
+    if min(then.workers, now.workers) < 2:
+        return ()
+    sides = _Sides(then, now)
+    changes = filter(None, (sides.of_call(name) for name in WORK))
+    more = [change for change in changes if change.now - change.was > tolerance * change.was]
+    return tuple(map(sides.first_member, sorted(more, key=_rise, reverse=True)))
+
+
+def _rise(change: CounterChange) -> float:
+    return (change.now - change.was) / max(1, change.was)
 
 
 def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
@@ -141,6 +158,16 @@ class _Sides:
             yield change
         for part in below:
             yield from self.changes(part.path, name)
+
+    def of_call(self, name: str) -> CounterChange | None:
+        """Return what became of a count in the whole call, be it nothing; None where nobody can know."""
+        return self._change("", name)
+
+    def first_member(self, total: CounterChange) -> CounterChange:
+        """Return that of the counts that a risen ``total`` is the sum of which rose the most; itself without any."""
+        names = [name for name in self.names if name.startswith(f"{total.name}:")]
+        risen = [change for change in map(self.of_call, names) if change is not None and change.is_more]
+        return max(risen, key=lambda change: change.now - change.was, default=total)
 
     def _change(self, path: str, name: str) -> CounterChange | None:
         """Return what became of a count in one phase, be it nothing; None where it varies, so that nobody can know."""

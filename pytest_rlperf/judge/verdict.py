@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf.errors import closest
-from pytest_rlperf.judge.counters import combine
+from pytest_rlperf.judge.counters import combine, more_work
 from pytest_rlperf.judge.findings import find_all, garbage
 from pytest_rlperf.judge.policy import overruled, verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Allowance, Finding, Policy, Status, Verdict
+from pytest_rlperf.model.judged import Allowance, Finding, Policy, Remedy, RemedyKind, Status, Verdict
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Counting, Result, test_name
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange
@@ -66,7 +66,16 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
         waste = None if counts is None else garbage.find(counts.then, counts.now, policy)
         others = tuple(each for each in (waste, evidence.law) if each is not None)
         found = with_findings(found, (*find_all(evidence.live, policy), *others), policy)
+    if counts is not None and found.status is Status.UNDECIDED:
+        found = _with_work(found, counts, policy)
     return allow(found, evidence.head.nodeid, evidence.allowances)
+
+
+def _with_work(verdict: Verdict, counts: Counts, policy: Policy) -> Verdict:
+    """Return the verdict of times that decide nothing with the work that rose, which decides where counts gate."""
+    more = more_work(counts.then, counts.now, policy.tolerance)
+    remedy = Remedy(RemedyKind.COUNTS) if more and not policy.gates else verdict.remedy
+    return replace(verdict, more_work=more, remedy=remedy)
 
 
 def with_findings(verdict: Verdict, findings: tuple[Finding, ...], policy: Policy) -> Verdict:

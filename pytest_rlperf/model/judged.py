@@ -98,7 +98,7 @@ class Finding:
 
 
 class RemedyKind(str, enum.Enum):
-    """What a user can change so that live pairs decide."""
+    """What a user can change so that a test is decided."""
 
     TIME = "time"
     PAIRS = "pairs"
@@ -110,7 +110,7 @@ class RemedyKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Remedy:
-    """The one change that would most likely decide an UNDECIDED of live pairs.
+    """The one change that would most likely decide an UNDECIDED.
 
     ``amount`` is enough: seconds of TIME, the most PAIRS, a TOLERANCE (0.05 is 5 %); None for the other kinds.
     """
@@ -126,7 +126,8 @@ class Verdict:
     ``smallest_seen`` is the slowdown (0.2 is 20 %) that this comparison would have found: live pairs 95 times of 100.
     ``suspect`` marks an estimate over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a
     commit of the change does. ``counters`` are the exact counts that changed, ``findings`` what else is worse. ``also``
-    are further reasons beside the one that decides. ``remedy`` is what helps where live pairs decide nothing.
+    are further reasons beside the one that decides. ``remedy`` is what helps where times decide nothing; ``more_work``
+    are the exact counts of a whole call that rose by over the tolerance nevertheless, the largest rise first.
     """
 
     status: Status
@@ -141,11 +142,17 @@ class Verdict:
     also: tuple[Reason, ...] = ()
     findings: tuple[Finding, ...] = ()
     remedy: Remedy | None = None
+    more_work: tuple[CounterChange, ...] = ()
 
     @property
     def by_counts(self) -> bool:
         """Whether the verdict rests on exact counts or other findings, whatever the time shows."""
         return self.reason.code in (Code.COUNTERS, Code.FINDING)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a test that its verdict could fail is UNDECIDED: it may have got slower."""
+        return self.gated and self.status is Status.UNDECIDED
 
     @property
     def was_cut_short(self) -> bool:

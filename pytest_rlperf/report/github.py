@@ -32,7 +32,14 @@ from pytest_rlperf.report.tables import (
     verdict_label,
     verdict_table,
 )
-from pytest_rlperf.report.wording import blame_text, message, phase_changes, phases_note
+from pytest_rlperf.report.wording import (
+    blame_text,
+    message,
+    more_work_text,
+    phase_changes,
+    phases_note,
+    undecided_text,
+)
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
@@ -211,6 +218,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
     blocks = [
         f"## {sign} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
         "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if is_whole else "",
+        _undecided(ordered) if is_whole else "",
         grid(verdict_table(shown).leading(*_FIRST)),
         "" if all(outcome.verdict.gated for outcome in shown) else "&#42; shown, not gated",
         *(f"Next: {escape(step.effect)}:\n\n{fenced('text', step.lines)}" for step in steps if is_whole),
@@ -223,9 +231,17 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
+def _undecided(outcomes: Sequence[Outcome]) -> str:
+    """Return the gated tests that are UNDECIDED, those first of which a call does more."""
+    gated = [outcome for outcome in outcomes if outcome.verdict.gated]
+    found = sorted((each for each in gated if each.verdict.is_open), key=lambda each: not each.verdict.more_work)
+    lines = [": ".join(filter(None, (code(each.result.name), escape(more_work_text(each.verdict))))) for each in found]
+    return listed(f"{EMOJI[Status.UNDECIDED.value]} {escape(undecided_text(len(found), len(gated)))}", lines)
+
+
 def _details(outcome: Outcome) -> str:
     """Return a test's reason, blame and phases, folded away below the line that names it."""
-    verdict, blame = outcome.verdict, blame_text(outcome)
+    verdict, blame = outcome.verdict, more_work_text(outcome.verdict) or blame_text(outcome)
     title = f"{EMOJI[verdict_kind(verdict)]} {verdict_label(verdict)} {code(outcome.result.name)}"
     if blame:
         title += f": {escape(blame)}"

@@ -17,6 +17,7 @@ from pytest_rlperf.report.wording import (
     bounds_text,
     count_text,
     improved,
+    more_work_text,
     rare_text,
     touched_lines,
     trailer,
@@ -120,6 +121,7 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
     texts = [
         *(first or _times(outcome, takes)),
+        more_work_text(verdict),
         *map(shown, touched_lines(outcome)),
         rare_text(outcome),
         compared,

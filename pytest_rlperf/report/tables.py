@@ -14,7 +14,7 @@ from pytest_rlperf import units
 from pytest_rlperf.errors import shown
 from pytest_rlperf.model.device import DeviceFigures, Pace
 from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
-from pytest_rlperf.model.measured import CounterChange, Phase, PhaseCounts, Result, test_name
+from pytest_rlperf.model.measured import Phase, PhaseCounts, Result, test_name
 from pytest_rlperf.model.stored import Baseline, StoredResult
 from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_table, table_text
@@ -65,7 +65,7 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
         Cell("") if before_s is None else Cell(units.seconds(before_s), order=before_s),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
         Cell("") if creep is None else Cell(_change(creep), order=creep.ratio),
-        Cell(_first_count(outcome.verdict.counters)),
+        Cell(_first_count(outcome.verdict)),
         Cell(verdict_label(outcome.verdict), kind=verdict_kind(outcome.verdict), order=GRAVEST_FIRST.index(status)),
     ]
 
@@ -96,10 +96,11 @@ def verdict_line(outcome: Outcome, *, whole: bool = False) -> str:
     return f"{verdict_label(outcome.verdict):<10} {figure:<23} {shown(result.nodeid if whole else result.name)}"
 
 
-def _first_count(changes: Sequence[CounterChange]) -> str:
-    """Return the first of the counts that changed, and how many others did."""
+def _first_count(verdict: Verdict) -> str:
+    """Return the first of the counts that changed, or the work that rose most, and how many others changed."""
+    changes = verdict.counters
     others = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
-    return f"{count_text(changes[0])}{others}" if changes else ""
+    return f"{count_text((*verdict.more_work, *changes)[0])}{others}" if changes else ""
 
 
 def verdict_label(verdict: Verdict) -> str:

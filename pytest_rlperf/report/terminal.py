@@ -126,7 +126,8 @@ class LogLines:
         if key in self._told:
             return
         took = f"{outcome.seconds:.1f} s" if is_measured else ""
-        self._tell(key, verdict_line(outcome, whole=key in self._ambiguous), took, "red" if fails else "green")
+        color = "red" if fails else "yellow" if outcome.verdict.is_open else "green"
+        self._tell(key, verdict_line(outcome, whole=key in self._ambiguous), took, color)
         plan, self._plan = self._plan, None if is_measured else self._plan
         if plan is None or not is_measured or plan.expected_s or self._verbosity < 0:
             return

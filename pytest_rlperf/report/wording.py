@@ -73,7 +73,8 @@ def message(outcome: Outcome) -> str:
     lines = verdict_lines(outcome.verdict)
     is_written = isinstance(outcome.verdict.reason, reasons.FullReason)
     if not is_written:
-        lines[:0] = [*touched_lines(outcome), *filter(None, [rare_text(outcome)])]
+        first = (more_work_text(outcome.verdict), *touched_lines(outcome), rare_text(outcome))
+        lines[:0] = [line for line in first if line]
     if not is_written and outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
         lines[0] += "; stored now"
     return "\n".join(lines)
@@ -474,15 +475,30 @@ def count_text(change: CounterChange) -> str:
     return f"{change.path or 'the call'}: {change.name} {change.was:,} → {change.now:,}"
 
 
+def more_work_text(verdict: Verdict) -> str:
+    """Write the work that rose most where times decide nothing: ``a call does more: native_calls:builtins 1 → 9``."""
+    if not verdict.more_work:
+        return ""
+    first, *others = verdict.more_work
+    more = f" and {len(others)} more" if others else ""
+    return f"a call does more: {shown(first.name.removeprefix(_OPERATIONS))} {first.was:,} → {first.now:,}{more}"
+
+
+def undecided_text(undecided: int, gated: int) -> str:
+    """Write how many of the gated tests are UNDECIDED."""
+    are = "is" if undecided == 1 else "are"
+    return f"{undecided} of {units.counted(gated, 'gated test')} {are} UNDECIDED, and may have got slower"
+
+
 # ----------------------------------------------------------------------- the parts of a change
 
 
 def touched_lines(outcome: Outcome) -> list[str]:
-    """Name the changed parts that a slower or faster test runs, and what they call more; nothing for other tests.
+    """Name the changed parts that a test runs which may take another time, and what they call more.
 
     ``changed: buffer.py:41 Buffer.sample · copy.deepcopy 0 → 8 a call · aten::clone 0 → 16``.
     """
-    if outcome.verdict.status not in (Status.SLOWER, Status.FASTER) or not outcome.touched:
+    if outcome.verdict.status not in (Status.SLOWER, Status.FASTER, Status.UNDECIDED) or not outcome.touched:
         return []
     found, rest = outcome.touched[:PARTS_MOST], outcome.touched[PARTS_MOST:]
     lines = [f"changed: {_touched_text(each)}" for each in found]

@@ -229,14 +229,21 @@ class MeasuredRun:
     def pytest_report_teststatus(
         self, report: pytest.TestReport, config: pytest.Config
     ) -> Generator[None, _TestStatus, _TestStatus]:
-        """Show a line with a test's verdict in the place of its dot, which a log has where it was known."""
+        """Show a line with a test's verdict in the place of its dot, which a log has where it was known.
+
+        An UNDECIDED test that passes is counted by itself; its report stays that of a passed one.
+        """
         category, letter, word = yield
         item = self._end.items.get(report.nodeid)
-        if item is None or not letter or config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) < 0:
+        if item is None or not letter:
+            return category, letter, word
+        outcome = self._verdict_of(result_key(item), report)
+        if category == "passed" and outcome is not None and outcome.verdict.is_open:
+            category, letter, word = "undecided", "U", ("UNDECIDED", {"yellow": True})
+        if config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) < 0:
             return category, letter, word
         if self._log is not None and self._log.tells_verdicts:
             return category, "", word
-        outcome = self._verdict_of(result_key(item), report)
         if outcome is not None:
             return category, self._fitting(verdict_line(outcome)), word
         name = word if isinstance(word, str) else word[0]

@@ -236,6 +236,7 @@ def everywhere(name: str) -> Outcome:
             found.verdict,
             reason=WrittenReason("live", name.replace("\n", "")),
             counters=(CounterChange(name, name, 1, 2),),
+            more_work=(CounterChange("", name, 1, 2),),
         ),
         result=replace(
             found.result,

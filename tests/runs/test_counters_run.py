@@ -117,6 +117,42 @@ def test_live_sides_are_counted_by_themselves(repository: Example) -> None:
     assert live.tests["test_more"]["live"]["base"]["counting"]["workers"] >= 2
 
 
+RESTLESS = """
+    import array
+    import random
+
+    SIZE = random.Random().randrange(50, 1_000)  # each process has a pace of its own
+
+    def store(steps, value):
+        steps.append(value)
+
+    def rollout():
+        steps = []
+        for _ in range(8):
+            store(steps, array.array("d", [sum(range(SIZE))]))
+        return len(steps)
+    """
+
+
+def test_where_time_decides_nothing_the_count_is_the_first_line(tmp_path: Path) -> None:
+    """Of a green job too: what a call does more, the function that does it, and that counts could gate."""
+    tests = "from library import rollout\n\ndef test_rollout(rlperf):\n    rlperf(rollout)\n"
+    files = {"pytest.ini": "[pytest]\npythonpath = .\n", "library.py": RESTLESS, "test_it.py": tests}
+    summary, output = tmp_path / "summary.md", tmp_path / "output"
+    of_github = {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(output)}
+    example = Example(tmp_path, files, GITHUB_ACTIONS="true", **of_github)
+    example.commit()
+    example.write({"library.py": RESTLESS.replace("append(value)", "append(value.tolist())")})
+    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=3", code=OK)
+    assert run.counts == "1 undecided", run.text
+    count = "a call does more: native_calls:array 0 → 8"
+    assert re.search(rf"test_rollout  UNDECIDED\n  {count}\n  changed: library.py:7 store", run.out), run.text
+    assert "--rlperf-findings=counts=gate" in run.reasons["test_rollout"]
+    assert f"rollout</code>: {count}" in summary.read_text(encoding="utf-8").replace("&#58;", ":").replace("&#95;", "_")
+    (more,) = run.tests["test_rollout"]["verdict"]["more_work"]
+    assert (more["name"], more["was"], more["now"]) == ("native_calls:array", 0, 8)
+
+
 @pytest.mark.slow
 def test_counts_of_other_versions_are_settled_live(repository: Example) -> None:
     """Where packages have changed since, only the baseline's code under today's packages can tell."""

@@ -165,7 +165,7 @@ def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) 
     repository.library("head")
     begun = repository.tmp / "begun"
     run = repository.against("HEAD", "--rlperf-lanes=2", BEGUN=str(begun))
-    assert run.counts == "1 passed, 1 skipped"
+    assert run.counts in ("1 passed, 1 skipped", "1 skipped, 1 undecided")
     assert begun.read_text() == "xxxx"
 
 

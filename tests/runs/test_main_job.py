@@ -114,7 +114,7 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     assert len(json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]) == WORKERS
 
     unchanged = example.pytest("--rlperf", SHORT, code=OK)
-    assert unchanged.counts == "1 passed"
+    assert unchanged.counts in ("1 passed", "1 undecided")
     assert unchanged.statuses["test_gae"] != "SLOWER"
 
     learner = source("main_job/story/learner.py")
@@ -193,7 +193,7 @@ def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
         "test_fails_before": "ERROR",
         "test_fails_after": "ERROR",
     }, run.text
-    assert run.counts == "3 failed, 8 passed"
+    assert run.counts == "3 failed, 7 passed, 1 undecided"
     assert ">       rlperf(work)" in run.failure("test_slower")
     assert run.error("test_slower").startswith("pytest_rlperf.PerformanceRegression: SLOWER")
     assert run.error("test_fails_before") == "ValueError: before"
@@ -212,6 +212,23 @@ def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
     assert {name for name, entry in run.tests.items() if entry["stored"]}.isdisjoint(kept)
     assert '--rlperf-accept="why"' in "".join(run.notes("test_slower"))
     assert after["sessions"].keys() - before["sessions"].keys() == {new["session"]}
+
+
+def test_undecided_is_an_outcome_of_its_own(tmp_path: Path, measured: Path) -> None:
+    """Who only looks at pytest's last line sees it; exit codes, JUnit and other plugins see a test that has passed.
+
+    Figures that waver from a twentieth to twenty times decide nothing. A test that gates nothing is as ever.
+    """
+    tests = f"{NEW}\n@pytest.mark.rlperf(gate=False)\ndef test_shown(rlperf):\n    rlperf(work)\n"
+    example = Example(tmp_path, {**WORK, "test_it.py": f"import pytest\n{tests}"})
+    write_baseline(example, measured, {name: [0.05, 1.0, 20.0] for name in ("test_new", "test_shown")})
+    run = example.pytest("--rlperf", "--rlperf-max-time=0.3", "-q", "--color=yes", "--junitxml=junit.xml", code=OK)
+    assert run.statuses == {"test_new": "UNDECIDED", "test_shown": "UNDECIDED"}
+    yellow, green = r"\x1b\[33m", r"\x1b\[32m"
+    assert re.search(rf"{yellow}U\S*{green}\.", run.out)
+    assert re.search(rf"{green}1 passed.*{yellow}\S*1 undecided.*{yellow} in ", run.out)
+    suite = junit(example)
+    assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["2", "0", "0", "0"]
 
 
 def test_strict(tmp_path: Path, wording: Wording) -> None:

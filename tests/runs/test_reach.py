@@ -331,6 +331,7 @@ def test_the_lines_of_a_change(wording: Any) -> None:
     )
     assert touched_lines(outcome_of(Status.SAME, *touched)) == []
     assert touched_lines(outcome_of(Status.SLOWER)) == []
+    assert touched_lines(outcome_of(Status.UNDECIDED, *touched)) == touched_lines(outcome_of(Status.SLOWER, *touched))
     texts = [touched_lines(outcome_of(Status.SLOWER, *each)) for each in (touched, touched[3:], touched[1:3])]
     assert "\n".join(line for lines in texts for line in lines) == wording
 

@@ -16,7 +16,7 @@ from wording import Wording
 from pytest_rlperf import wire
 from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
-from pytest_rlperf.judge.counters import combine, compare, uncounted
+from pytest_rlperf.judge.counters import combine, compare, more_work, uncounted
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.measured import Count, CounterChange, Counting, PhaseCounts, Result, Tally, Workload
 from pytest_rlperf.model.notes import OneWorkerCounted
@@ -523,6 +523,36 @@ def test_the_marker_chooses_by_name_family_and_pattern(names: tuple[str, ...], e
     then = "ops 3, ops:aten::mm 1, ops:aten::add 2, syncs 0, tensor_peak_bytes 100"
     now = "ops 5, ops:aten::mm 2, ops:aten::add 3, syncs 1, tensor_peak_bytes 164"
     assert changes(then, now, names) == expected
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        pytest.param("ops 100", "ops 103", [], id="by the tolerance"),
+        pytest.param("ops 100", "ops 104", ["ops 100 → 104"], id="by more"),
+        pytest.param("ops 4", "ops 2", [], id="less"),
+        pytest.param("host_peak_bytes 1024, garbage 1", "host_peak_bytes 9216, garbage 9", [], id="memory"),
+        pytest.param("ops 9, syncs 3", "ops 10", ["ops 9 → 10"], id="not counted on one side"),
+        pytest.param("python_calls 4..6", "python_calls 8", [], id="inexact"),
+        pytest.param(
+            "python_calls 50, native_calls 150, native_calls:builtins 129, native_calls:numpy 21, syncs 0",
+            "python_calls 90, native_calls 1055, native_calls:builtins 1032, native_calls:numpy 23, syncs 1",
+            ["native_calls:builtins 129 → 1032", "syncs 0 → 1", "python_calls 50 → 90"],
+            id="the most first, a family by its member",
+        ),
+        pytest.param(
+            "native_calls 100, native_calls:a 90, native_calls:b 10",
+            "native_calls 101, native_calls:a 80, native_calls:b 21",
+            [],
+            id="a member in the place of another",
+        ),
+    ],
+)
+def test_the_work_of_which_a_call_does_more(then: str, now: str, expected: list[str]) -> None:
+    """Beyond a tolerance of 3 %, by the sum of a family, and relative to what it was; sizes are no work."""
+    found = more_work(counting(read(then)), counting(read(now)), 0.03)
+    assert [f"{change.name} {change.was} → {change.now}" for change in found] == expected
+    assert more_work(counting(read(then), workers=1), counting(read(now)), 0.03) == ()
 
 
 def verdict(status: Status, message: str = "why") -> Verdict:

@@ -14,11 +14,11 @@ from pytest_rlperf.judge.live import judge_records
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.model import facts, reasons
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
-from pytest_rlperf.model.judged import Allowance, Policy, Status
+from pytest_rlperf.model.judged import Allowance, Policy, Remedy, RemedyKind, Status
 from pytest_rlperf.model.live import Live, OtherWork
 from pytest_rlperf.model.measured import CounterChange, Counting, PhaseCounts
 from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange
-from pytest_rlperf.report.wording import reason_lines, verdict_lines
+from pytest_rlperf.report.wording import message, reason_lines, verdict_lines
 
 POLICY = Policy()
 HEAD = builders.result()
@@ -61,6 +61,27 @@ def test_where_stored_numbers_speak_they_name_why_nothing_ran(call_ms: float, wo
     assert found.status is not Status.SAME
     assert found.also == (why,)
     assert verdict_lines(found)[-1] == wording
+
+
+def test_work_that_rose_is_said_where_time_decides_nothing() -> None:
+    """It is the first that a reader sees, and what helps is to let it gate, which makes the test SLOWER at once."""
+    undecided = Evidence(HEAD, **paired(40, -30, 60), counts=Counts(counting(4), counting(9)))
+    found = judge(undecided, POLICY)
+    assert (found.status, found.more_work) == (Status.UNDECIDED, (CounterChange("", "syncs", 4, 9),))
+    assert found.remedy == Remedy(RemedyKind.COUNTS)
+    first, *others = message(builders.outcome(judged=found)).splitlines()
+    assert first == "a call does more: syncs 4 → 9"
+    assert others == verdict_lines(found)
+    gated = judge(undecided, gating())
+    assert (gated.status, gated.reason.code, gated.more_work) == (Status.SLOWER, Code.COUNTERS, ())
+    other, uncounted = judge(undecided, replace(POLICY, gates=("ops",))), judge(replace(undecided, counts=None), POLICY)
+    assert (other.more_work, other.remedy) == (found.more_work, uncounted.remedy)
+    for evidence in (
+        replace(undecided, counts=Counts(counting(9), counting(9))),
+        replace(undecided, **paired(0, 0, 0)),
+        replace(undecided, **paired(5, 6, 5, 4)),
+    ):
+        assert judge(evidence, POLICY).more_work == ()
 
 
 def test_no_reason_is_needed_where_nothing_is_in_doubt() -> None:

@@ -16,6 +16,7 @@ from wording import Wording
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit
 from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.measured import CounterChange
 from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.github import (
     COMMENT_BYTES,
@@ -95,6 +96,23 @@ def test_headline_is_the_run_in_a_sentence(
     first = shown(render_summary_markdown(outcomes, github_run(**changes)).partition("\n")[0])
     assert first.startswith(f"## {sign} ")
     assert first == wording
+
+
+def test_what_is_undecided_is_said_above_the_table() -> None:
+    """A green job names what may have got slower, that first of which a call does more."""
+    more = compared("test_more", Status.UNDECIDED, 1.07, more_work=(CounterChange("", "ops:aten::all", 0, 1060),))
+    ungated = compared("test_shown", Status.UNDECIDED, 1.02, gated=False)
+    tests = [SAME, compared("test_open", Status.UNDECIDED, 1.02), more, ungated]
+    text = shown(render_summary_markdown(tests, github_run()))
+    assert text.startswith("## ✅ ")
+    said = """⚠️ 2 of 3 gated tests are UNDECIDED, and may have got slower:
+
+- <code>test_more</code>: a call does more: aten::all 0 → 1,060
+- <code>test_open</code>
+
+| verdict |"""
+    assert said in text
+    assert "UNDECIDED" not in shown(render_summary_markdown([SAME, SLOWER], github_run()))
 
 
 def test_what_was_not_judged_is_said() -> None:

@@ -296,6 +296,23 @@ def test_a_log_has_one_line_on_each_test(wording: Wording) -> None:
     assert "\n".join(written) == wording
 
 
+@pytest.mark.parametrize(
+    ("status", "gated", "color"),
+    [
+        (Status.SAME, True, "green"),
+        (Status.SLOWER, True, "red"),
+        (Status.UNDECIDED, True, "yellow"),
+        (Status.UNDECIDED, False, "green"),
+    ],
+)
+def test_a_log_colours_what_is_open(status: Status, gated: bool, color: str) -> None:
+    """A test that its verdict could fail and that is UNDECIDED is neither green nor red."""
+    colors = list[str]()
+    log = LogLines(lambda text, color: colors.append(color))
+    log.settle(builders.compared("a", status, 1.02, gated=gated), fails=status is Status.SLOWER)
+    assert colors == [color]
+
+
 def test_a_first_run_estimates_its_time_by_the_first_test() -> None:
     """Once, in the line behind its verdict, and only where no earlier run has shown how long tests take."""
     outcome = replace(builders.compared("a"), seconds=20.0)
