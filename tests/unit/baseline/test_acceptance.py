@@ -300,7 +300,7 @@ def test_what_a_commit_means_is_let_through_and_told(tmp_path: Path, wording: Wo
     assert re.search(rf" 9 % .*{sha}", run.error("test_slipped"))
     (note,) = run.notes("test_ment'")
     assert sha in note
-    assert re.search(rf"^::error file=test_it.py,line=.* 9 %25 .*{sha}", run.out, re.MULTILINE)
+    assert re.search(rf"^::error file=work.py,line=.* 9 %25 .*{sha}", run.out, re.MULTILINE)
     summary = unescape(files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8"))
     assert re.search(rf"accepted up to 1900 % by {sha}: two critics", summary)
     assert '--rlperf-save-baseline --rlperf-accept="why"' in summary
