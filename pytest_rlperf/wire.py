@@ -521,11 +521,15 @@ class WarmAll(Order[Warmed], frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A pair's figures, its traced slices, and the rounds of base and of head, None on a device."""
+    """A pair's figures, its traced slices, and the rounds of base and of head, None on a device.
+
+    With ``leaves``, how the names of the shared memory begin that calls leave to the machine.
+    """
 
     pair: PairRecord
     traced: list[Block]
     rounds: list[Rounds | None]
+    leaves: list[str] = []
 
 
 class TakePair(Order[Taken], frozen=True):

@@ -1,4 +1,4 @@
-"""Growth: a process of head keeps more with every call than one of base: memory, objects, open files, threads.
+"""Growth: a call of head leaves more behind than one of base: memory, objects, open files, threads, shared memory.
 
 Equal code grows, too, while caches fill, but less from stretch to stretch, and alike on both sides. So growth is what
 continues in every stretch of every pair and is more than base's.
@@ -40,6 +40,8 @@ KEPT = (
     Resource("open_files", lambda usage: usage.open_files, 0, 3),
     Resource("threads", lambda usage: usage.threads, 0, 3),
     Resource("processes", lambda usage: usage.processes, 0, 3),
+    Resource("shared_blocks", lambda usage: usage.shared_blocks, 0, 3),
+    Resource("shared_bytes", lambda usage: usage.shared_bytes, 64, 256 << 10),
 )
 _FEW = tuple(resource for resource in KEPT if not resource.least)
 _WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees
