@@ -392,10 +392,19 @@ class PriceCollections(Order[float], frozen=True):
     calls: int
 
 
-class FindAllocations(Order[list[str]], frozen=True):
-    """Find the lines that allocate ``least_bytes`` or more a call that stay, once all timed slices are taken."""
+class Allocation(msgspec.Struct, frozen=True):
+    """A line of a file, its code, and how many bytes of what it allocates stay, by call."""
 
-    least_bytes: float
+    file: str
+    line: int
+    code: str
+    bytes: float
+
+
+class FindAllocations(Order[list[Allocation]], frozen=True):
+    """Find the lines that allocate what so many calls keep, once all timed slices are taken."""
+
+    calls: int
 
 
 class Explain(Order[Explained], frozen=True):

@@ -72,6 +72,12 @@ def find(live: Live, policy: Policy) -> Finding | None:
     return finding(policy, "growth", facts.Growth(more, live.places), more) if more else None
 
 
+def period(live: Live) -> int:
+    """Return the most calls that a pair made between two readings: what grows in every stretch grows in so many."""
+    readings = live.longer or live.pairs[0].readings
+    return max((after.head.calls - before.head.calls for before, after in itertools.pairwise(readings)), default=0)
+
+
 def of_one_side(usages: Sequence[Sequence[Usage]]) -> facts.Growth | None:
     """Return what grows in every worker of one side, beside which there is nothing to compare with."""
     # Beside each worker a base that stands still.
