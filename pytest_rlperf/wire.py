@@ -392,10 +392,19 @@ class PriceCollections(Order[float], frozen=True):
     calls: int
 
 
-class FindAllocations(Order[list[str]], frozen=True):
-    """Find the lines that allocate ``least_bytes`` or more a call that stay, once all timed slices are taken."""
+class Allocation(msgspec.Struct, frozen=True):
+    """A line of a file, its code, and how many bytes of what it allocates stay, by call."""
 
-    least_bytes: float
+    file: str
+    line: int
+    code: str
+    bytes: float
+
+
+class FindAllocations(Order[list[Allocation]], frozen=True):
+    """Find the lines that allocate what so many calls keep, once all timed slices are taken."""
+
+    calls: int
 
 
 class Explain(Order[Explained], frozen=True):
@@ -521,11 +530,15 @@ class WarmAll(Order[Warmed], frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A pair's figures, its traced slices, and the rounds of base and of head, None on a device."""
+    """A pair's figures, its traced slices, and the rounds of base and of head, None on a device.
+
+    With ``leaves``, how the names of the shared memory begin that calls leave to the machine.
+    """
 
     pair: PairRecord
     traced: list[Block]
     rounds: list[Rounds | None]
+    leaves: list[str] = []
 
 
 class TakePair(Order[Taken], frozen=True):

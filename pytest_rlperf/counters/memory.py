@@ -40,14 +40,14 @@ _EDGES_MOST = 5000  # of a call; every one takes a tenth of a millisecond, and m
 
 
 @contextmanager
-def tracing() -> Iterator[None]:
-    """Trace memory while the body runs, and no longer unless it was traced before.
+def tracing(frames: int = 1) -> Iterator[None]:
+    """Trace memory while the body runs, and no longer unless it was traced before; of each block so many frames.
 
     It is on for some calls before memory is counted, because blocks from before have no known size.
     """
     was_on = tracemalloc.is_tracing()
     if not was_on:
-        tracemalloc.start()
+        tracemalloc.start(frames)
     try:
         yield
     finally:

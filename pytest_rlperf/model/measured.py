@@ -289,7 +289,8 @@ class Usage:
 
     ``objects`` are the blocks that Python's allocator has handed out, and ``private_bytes`` the resident memory that no
     file backs, both after a garbage collection. ``waiting_objects`` and ``waiting_bytes`` are how much more there was
-    before it: what only the collector frees.
+    before it: what only the collector frees. ``shared_blocks`` of shared memory, and their bytes, are what its slices
+    have left to the machine.
     """
 
     calls: int
@@ -301,6 +302,8 @@ class Usage:
     open_files: int
     threads: int
     processes: int
+    shared_blocks: int = 0
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

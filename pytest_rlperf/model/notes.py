@@ -40,6 +40,13 @@ class ShortOfMemory:
 
 
 @dataclass(frozen=True)
+class SharedMemoryRemoved:
+    """The run has removed so many blocks of shared memory that its tests had left to the machine."""
+
+    blocks: int
+
+
+@dataclass(frozen=True)
 class UnmatchedAllowance:
     """A commit accepts slowdowns of tests that there are none of; ``near`` is a pattern that would match, or empty."""
 
@@ -207,6 +214,7 @@ class Saved:
 Note: TypeAlias = (
     TextNote
     | FewerLanes
+    | SharedMemoryRemoved
     | ShortOfMemory
     | UnmatchedAllowance
     | SkippedBaseline

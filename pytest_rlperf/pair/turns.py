@@ -28,11 +28,12 @@ from pytest_rlperf.model.figures import (
 from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Figures, SliceKind, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.phases import Block, slices_of, typical_shares
+from pytest_rlperf.pair.leftovers import Leftovers
 from pytest_rlperf.pair.pace import BlockPace
 from pytest_rlperf.pair.processes import Worker
 from pytest_rlperf.pair.records import rounds_of, worker_record
 from pytest_rlperf.pair.watches import IdleWatch, OtherWorkWatch
-from pytest_rlperf.wire import Place, PriceCollections, ReadUsage, Slow, Take, Taken, TakePair, WarmAll, Warmed, WarmUp
+from pytest_rlperf.wire import Place, PriceCollections, Slow, Taken, TakePair, WarmAll, Warmed, WarmUp
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.3  # likewise, where its own error is small already: what disturbs a machine lasts for longer
@@ -116,6 +117,7 @@ class Pair:
         self._run = run  # its process
         self._clock = clock
         self._idle = IdleWatch(clock, wait)
+        self._leftovers = Leftovers(clock=clock, wait=wait)
         self._warm_s = 0.0
         self._blocks: list[Block] = []
         self._traced: list[Block] = []
@@ -183,11 +185,12 @@ class Pair:
         if usages and len(self._blocks) > usages[-1].blocks:
             usages.append(self._usages(self._blocks))
         other_work = watch.seen()
+        leaves = self._prove(usages)
         seconds = self._warm_s + self._clock() - started_s
         record = self._record(order.cpu, seconds, self._readings(self._blocks, usages), other_work)
         self._idle.begin([self._base, self._head])
         sides = [slices_of(self._blocks, side) for side in ("base", "head")]
-        return Taken(record, self._traced, rounds_of(sides, is_mean=self._warm[0].shape.long))
+        return Taken(record, self._traced, rounds_of(sides, is_mean=self._warm[0].shape.long), leaves)
 
     def _has_enough(self, elapsed_s: float, enough_error: float) -> bool:
         """Whether the slices so far are enough for the pair's figure."""
@@ -198,10 +201,8 @@ class Pair:
     def _block(self, kind: SliceKind) -> Block:
         """Have both workers take a slice."""
         __tracebackhide__ = True
-        if self._head_first:
-            head = self._head.ask(Take(kind))
-            return Block(self._base.ask(Take(kind)), head)
-        return Block(self._base.ask(Take(kind)), self._head.ask(Take(kind)))
+        first, second = (self._leftovers.take(worker, kind) for worker in self._in_turn())
+        return Block(second, first) if self._head_first else Block(first, second)
 
     def go_on(self, seconds: float) -> tuple[Reading, ...]:
         """Take further blocks for so long, which are in no figure; return readings of six stretches of equal length."""
@@ -213,6 +214,7 @@ class Pair:
             while self._clock() < end_s or len(blocks) == usages[-1].blocks:
                 blocks.append(self._block(SliceKind.PLAIN))
             usages.append(self._usages(blocks))
+        self._prove(usages)
         return self._readings(blocks, usages)
 
     def idle_shares(self) -> tuple[float, float]:
@@ -222,7 +224,19 @@ class Pair:
 
     def _usages(self, blocks: Sequence[Block]) -> _Usages:
         """Return what both sides hold after these blocks."""
-        return _Usages(len(blocks), self._base.ask(ReadUsage()), self._head.ask(ReadUsage()))
+        return _Usages(len(blocks), self._leftovers.usage(self._base), self._leftovers.usage(self._head))
+
+    def _prove(self, usages: list[_Usages]) -> list[str]:
+        """Return how the names of what calls leave begin; take from readings what head's calls do not surely leave.
+
+        What may be others' stays with base, which head has to have more than.
+        """
+        __tracebackhide__ = True
+        found = [self._leftovers.proved(worker) if usages else None for worker in (self._base, self._head)]
+        if found[1] is None:
+            nothing = {"shared_blocks": 0, "shared_bytes": 0}
+            usages[:] = [usage._replace(head=replace(usage.head, **nothing)) for usage in usages]
+        return [name for name in found if name]
 
     # ------------------------------------------------------------------ the record
 

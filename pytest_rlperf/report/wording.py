@@ -296,6 +296,7 @@ _NUMBERS = {
     "open_files": ("open file", "open files"),
     "threads": ("thread", "threads"),
     "processes": ("child process", "child processes"),
+    "shared_blocks": ("block of shared memory", "blocks of shared memory"),
     "garbage_files": ("open file", "open files"),
     "garbage_threads": ("thread", "threads"),
     "garbage_processes": ("child process", "child processes"),
@@ -303,6 +304,7 @@ _NUMBERS = {
 _BYTES = {
     "private_bytes": "of memory",
     "device_bytes": "of device memory",
+    "shared_bytes": "of shared memory",
     "waiting_bytes": "that wait for the garbage collector",
     "garbage_bytes": "of memory",
     "tensor_garbage_bytes": "of tensors",
@@ -809,6 +811,8 @@ def _note(note: notes.Note) -> str:
         case notes.ShortOfMemory(lanes, wanted, pair_bytes):
             each = f"each takes {units.number(pair_bytes / 1e6)} MB of memory"
             return f"{_at_a_time(lanes)} measured, not {wanted}: {each}, which has no room for more"
+        case notes.SharedMemoryRemoved(blocks):
+            return f"removed {units.counted(blocks, 'block')} of shared memory that the tests left in /dev/shm"
         case notes.SkippedBaseline(error):
             return f"skipped a baseline that is not this machine's: {error}"
         case notes.ComparedWithAnchor(baseline, anchor, last):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_rlperf import wire
+from pytest_rlperf import units, wire
 from pytest_rlperf.judge.findings import first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import carriers
@@ -31,6 +33,7 @@ from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
 
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
+_PLACES_MOST = 3
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
@@ -152,7 +155,7 @@ class LiveComparison:
     def _with_growth(self, live: Live, first: PairDriver) -> Steps[Live]:
         """Return the comparison with more calls of the first pair, where those so far only hint at growth.
 
-        Where something grows, one of head's processes shows which lines allocate what it keeps.
+        Where something grows, a process of each side shows which lines allocate what it keeps.
         """
         test = self._test
         if test.policy.findings["growth"] == OFF:
@@ -166,11 +169,17 @@ class LiveComparison:
         if found is None:
             return live
         test.show("looking which lines allocate")
+        kept = yield from test.in_lane(first, self._allocations(first, growth.period(live)))
         size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
-        least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * size)
-        found_places = test.ask(first, wire.Relay(wire.FindAllocations(least_bytes)))
-        places = yield from test.in_lane(first, found_places)
-        return replace(live, places=tuple(places))
+        return replace(live, places=_places(*kept, max(_PLACE_LEAST, _PLACE_SHARE * size)))
+
+    def _allocations(
+        self, driver: PairDriver, calls: int
+    ) -> Steps[tuple[list[wire.Allocation], list[wire.Allocation]]]:
+        """Return the lines that allocate what so many calls keep, on base and on head."""
+        order = wire.FindAllocations(calls)
+        base = yield from self._test.ask(driver, wire.Relay(order, to_base=True))
+        return base, (yield from self._test.ask(driver, wire.Relay(order)))
 
     def _with_start_ups(self, live: Live) -> Steps[Live]:
         """Return the comparison with first calls of new interpreters, where copies of a process hint at slow ones.
@@ -205,6 +214,16 @@ class LiveComparison:
             base, head = yield from self._checked(driver)
             yield from test.leave(driver)
         return StartUp((base.first_call_s, head.first_call_s), self._import_s(driver))
+
+
+def _places(base: Iterable[wire.Allocation], head: Iterable[wire.Allocation], least: float) -> tuple[str, ...]:
+    """Return the lines of head that keep more, by ``least`` bytes a call, than equal lines do on base."""
+    known = defaultdict[tuple[str, str], float](float)
+    for each in base:
+        known[each.file, each.code] += each.bytes
+    more = [(each.bytes - known[each.file, each.code], each) for each in head]
+    worth = sorted(((size, each) for size, each in more if size >= least), key=itemgetter(0), reverse=True)
+    return tuple(f"{each.file}:{each.line} ({units.quantity(size)}B a call)" for size, each in worth[:_PLACES_MOST])
 
 
 def _imports_more(base: Mapping[str, str], head: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ from pytest_rlperf.model.notes import (
     NotForked,
     Plan,
     RunProgress,
+    SharedMemoryRemoved,
     ShortOfMemory,
     TextNote,
 )
@@ -38,6 +39,7 @@ from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.measure import Measurement
 from pytest_rlperf.run.schedule import AnyOf, Job, Lanes, Schedule, Spawn, Steps
 from pytest_rlperf.run.series import Series
+from pytest_rlperf.run.shared_memory import SharedMemory
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.sides.git import tree_top
@@ -162,7 +164,7 @@ class TestLoop:
 
     def _run_tests(self, session: pytest.Session, measurement: Measurement, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
-        lanes = self.lanes
+        lanes, shared_memory = self.lanes, SharedMemory()
         self._items = {result_key(item): item for item in session.items}
         tests = [self._test(item, forks=processes.forks) for item in session.items]
         cache = cache_of(self.config)
@@ -171,6 +173,8 @@ class TestLoop:
         try:
             jobs = self._all(session, tests, measurement)
             Schedule(lanes, processes.awaited, self._show_step).run(jobs)
+            if removed := shared_memory.remove({name for test in tests for name in test.leaves}):
+                self.run_state.note(SharedMemoryRemoved(removed))
             strays = [test.failed.text for test in tests if test.failed is not None and test.failed.is_stray]
             if tests and len(strays) == len(tests):
                 raise SideError(strays[0])

@@ -231,6 +231,7 @@ class _Pairs:
             taken = yield from test.ask(pair.driver, order, warm.share_s + test.patience_s)
             record = replace(taken.pair, setup_s=warm.setup_s, loader=pair.driver.preloaded, import_s=pair.import_s)
             times.add(warm.number, warm.share_s, record, taken.traced, taken.rounds)
+            test.leaves.update(taken.leaves)
             if not pair.stays:
                 yield from test.leave(pair.driver)
 

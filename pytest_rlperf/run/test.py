@@ -89,7 +89,8 @@ class OpenTest:
     It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew, with
     that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where the run
     has less time for it than the test may take. It ``needs_machine`` where its work is not that of one thread alone,
-    and None until that is known. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for who shows
+    and None until that is known. The names of shared memory that its calls leave to the machine begin as ``leaves`` has
+    it. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for who shows
     progress.
     """
 
@@ -106,6 +107,7 @@ class OpenTest:
     ratio: float | None = None
     observed: Observation | None = None
     needs_machine: bool | None = None
+    leaves: set[str] = field(default_factory=set)
     reports: list[wire.Reported | wire.Warned] = field(default_factory=list)
     reporter: PairDriver | None = None
     called: wire.Called | None = None

@@ -173,7 +173,7 @@ class Engine:
             case wire.ReadUsage():
                 return meter.usage()
             case wire.FindAllocations():
-                return list(map(self.shown, meter.allocations(order.least_bytes)))
+                return meter.allocations(order.calls, self._start.own.tree)
             case wire.Explain():
                 return wire.Explained(*meter.explain())
             case wire.Trace():

@@ -32,7 +32,8 @@ from pytest_rlperf.model.measured import (
 )
 from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
-from pytest_rlperf.wire import WarmUp
+from pytest_rlperf.wire import Allocation, WarmUp
+from pytest_rlperf.worker.allocations import find_allocations
 from pytest_rlperf.worker.attribution import explain
 from pytest_rlperf.worker.device import Accelerator, find_accelerator
 from pytest_rlperf.worker.device_state import DeviceLibrary, Torch, used_between
@@ -41,7 +42,6 @@ from pytest_rlperf.worker.resources import (
     children,
     count_threads,
     cpu_reader,
-    find_allocations,
     read_usage,
     waits,
 )
@@ -399,11 +399,11 @@ class Meter:
         """Return the resources that this process holds, after the calls of all slices so far."""
         return read_usage(self._calls)
 
-    def allocations(self, least_bytes: float) -> list[str]:
-        """Return the lines that allocate so many bytes a call that further calls keep, those of the most first."""
+    def allocations(self, calls: int, tree: str) -> list[Allocation]:
+        """Return the lines, of code below ``tree``, that allocate what further calls keep, those of the most first."""
         __tracebackhide__ = True
         with quiet():
-            found = find_allocations(self.workload.call, self.workload.setup, self._call_s, least_bytes)
+            found = find_allocations(self.workload.call, self.workload.setup, calls, tree)
         self.workload.processed(0)
         return found
 

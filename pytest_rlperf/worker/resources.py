@@ -11,7 +11,6 @@ import os
 import resource
 import sys
 import time
-import tracemalloc
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +18,6 @@ from typing import NamedTuple
 
 import psutil
 
-from pytest_rlperf import units
-from pytest_rlperf.counters.memory import tracing
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.spawn.untouched import untouched
 
@@ -179,44 +176,6 @@ def _device_bytes() -> int:
     if torch is None or not torch.cuda.is_initialized():
         return 0
     return sum(int(torch.cuda.memory_allocated(device)) for device in range(torch.cuda.device_count()))
-
-
-_CALLS_MOST, _CALLS_LEAST, _TIME_S = 1000, 4, 1.0
-_LINES_MOST = 3
-
-
-def find_allocations(
-    call: Callable[[], object], setup: Callable[[], object] | None, call_s: float, least_bytes: float
-) -> list[str]:
-    """Return the lines whose allocations calls keep, the largest first: ``buffer.py:42 (200B a call)``.
-
-    Python's own allocations and NumPy's are seen, those of native libraries are not.
-    """
-    calls = max(_CALLS_LEAST, min(_CALLS_MOST, int(_TIME_S / max(call_s, 1e-9) / 4)))
-    with tracing():
-        _repeat(call, setup, _CALLS_LEAST)
-        before = _traced()
-        _repeat(call, setup, calls)
-        after = _traced()
-    kept = [each for each in after.compare_to(before, "lineno") if each.size_diff >= max(1.0, least_bytes * calls)]
-    return [
-        f"{Path(each.traceback[0].filename).name}:{each.traceback[0].lineno} "
-        f"({units.quantity(each.size_diff / calls)}B a call)"
-        for each in kept[:_LINES_MOST]
-    ]
-
-
-def _repeat(call: Callable[[], object], setup: Callable[[], object] | None, calls: int) -> None:
-    for _ in range(calls):
-        if setup is not None:
-            setup()
-        call()
-
-
-def _traced() -> tracemalloc.Snapshot:
-    gc.collect()
-    own = [tracemalloc.__file__, __file__]
-    return tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, name) for name in own])
 
 
 def waits() -> int:

@@ -1,4 +1,4 @@
-"""Growth: a process of head keeps more with every call than one of base: memory, objects, open files, threads.
+"""Growth: a call of head leaves more behind than one of base: memory, objects, open files, threads, shared memory.
 
 Equal code grows, too, while caches fill, but less from stretch to stretch, and alike on both sides. So growth is what
 continues in every stretch of every pair and is more than base's.
@@ -40,6 +40,8 @@ KEPT = (
     Resource("open_files", lambda usage: usage.open_files, 0, 3),
     Resource("threads", lambda usage: usage.threads, 0, 3),
     Resource("processes", lambda usage: usage.processes, 0, 3),
+    Resource("shared_blocks", lambda usage: usage.shared_blocks, 0, 3),
+    Resource("shared_bytes", lambda usage: usage.shared_bytes, 64, 256 << 10),
 )
 _FEW = tuple(resource for resource in KEPT if not resource.least)
 _WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees
@@ -68,6 +70,12 @@ def find(live: Live, policy: Policy) -> Finding | None:
     if waiting is not None:
         more["waiting_bytes"] = waiting
     return finding(policy, "growth", facts.Growth(more, live.places), more) if more else None
+
+
+def period(live: Live) -> int:
+    """Return the most calls that a pair made between two readings: what grows in every stretch grows in so many."""
+    readings = live.longer or live.pairs[0].readings
+    return max((after.head.calls - before.head.calls for before, after in itertools.pairwise(readings)), default=0)
 
 
 def of_one_side(usages: Sequence[Sequence[Usage]]) -> facts.Growth | None:

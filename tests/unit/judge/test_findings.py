@@ -105,6 +105,15 @@ def test_growth_without_a_base_is_a_note() -> None:
             id="memory",
         ),
         pytest.param(
+            growing({"shared_blocks": 1.0, "shared_bytes": 4096.0}, {"shared_blocks": 0.1}),
+            ["growth!: each call leaves 0.9 blocks of shared memory, 4.10kB of shared memory more than on base"],
+            id="shared memory",
+        ),
+        pytest.param(
+            growing({"shared_blocks": 1.0}, {"shared_blocks": 1.0}), [], id="both sides leave shared memory alike"
+        ),
+        pytest.param(growing({"shared_blocks": 0.002}), [], id="two blocks of shared memory in all"),
+        pytest.param(
             growing({"open_files": 0.01}),
             ["growth!: each call leaves 0.01 open files more than on base"],
             id="a file in 100",
@@ -554,7 +563,8 @@ def test_the_examples_on_the_page_are_real(tmp_path: Path) -> None:
     (command,) = re.findall(r"^pytest (--rlperf-against.*)$", PAGE, re.MULTILINE)
     run = example.pytest(*command.split(), code=FAILED)
     shown = re.findall(r"^\| `(\w+)` \| [^|]* \| (SAME|SLOWER: .*) \|$", PAGE, re.MULTILINE)
-    assert len(shown) == 2 * len({*FINDINGS} - {"time", "counts", "drift", "compiles"})
+    kinds = {*FINDINGS} - {"time", "counts", "drift", "compiles"}
+    assert len(shown) == 2 * len(kinds) + 2  # growth within a process, and outside
     for name, expected in shown:
         status, _, line = expected.partition(": ")
         (key,) = {f"test[{name}]", f"test_scale[{name}-1000000]"} & run.tests.keys()

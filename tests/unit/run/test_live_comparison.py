@@ -358,9 +358,9 @@ def test_what_follows_the_pairs_runs_in_its_own_lane(
     orders = compared.drivers[0].orders
     kinds = [type(order) for order in orders]
     after = kinds[kinds.index(wire.EndIdle) + 1 :]
-    assert after == [wire.MoveAll, wire.GoOn, wire.MoveAll, wire.Relay]
+    assert after == [wire.MoveAll, wire.GoOn, wire.MoveAll, wire.Relay, wire.Relay]
     assert {order.cpu for order in orders if isinstance(order, wire.MoveAll)} <= {4, 7}
-    assert free == [not needs_machine] * 2
+    assert free == [not needs_machine] * 3
     assert compared.lanes.free == 2
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import threading
 import time
 
@@ -25,6 +26,25 @@ def growth_of_a_cache():
     if NEW:
         CACHE[next(TURNS) % 64] = bytes(1_000)
     return work()
+
+
+def block():
+    open(f"/dev/shm/growth_{os.getpid()}_{next(TURNS)}", "x").close()
+
+
+block_for_all = functools.cache(block)
+
+
+def growth_of_shared_memory():
+    if NEW:
+        block()
+    return work(20_000)
+
+
+def growth_of_one_block():
+    if NEW:
+        block_for_all()
+    return work(20_000)
 
 
 class Pipe:

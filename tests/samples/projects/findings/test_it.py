@@ -6,6 +6,8 @@ import pytest
 NAMES = [
     "growth_of_a_list",
     "growth_of_a_cache",
+    "growth_of_shared_memory",
+    "growth_of_one_block",
     "garbage_of_files",
     "garbage_of_objects",
     "threads_that_stay",

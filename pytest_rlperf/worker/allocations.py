@@ -1,0 +1,75 @@
+"""The lines of code whose allocations further calls keep."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_rlperf.counters.memory import tracing
+from pytest_rlperf.wire import Allocation
+
+_CALLS_LEAST, _TIME_S = 4, 3.0
+_BLOCKS_MOST, _LOOK_S = 50_000, 0.02  # to read where so many were made takes half a second
+_FRAMES = 16  # a copy of nested objects is made deep in the standard library
+_BYTES_LEAST = 8.0  # a call, of a line that is worth naming
+_LINES_MOST = 50
+
+
+def find_allocations(
+    call: Callable[[], object], setup: Callable[[], object] | None, calls: int, tree: str
+) -> list[Allocation]:
+    """Return the lines whose allocations ``calls`` calls keep, the largest first.
+
+    A line is the innermost one of a file below ``tree``, where there is one: what a library allocates has its place in
+    the code that calls it. Python's own allocations and NumPy's are seen, those of native libraries are not.
+    """
+    with tracing(_FRAMES):
+        before = _kept(tree)  # nothing, unless memory was traced before
+        made = _repeat(call, setup, max(_CALLS_LEAST, calls))
+        kept = _kept(tree)
+    kept.subtract(before)
+    return [
+        Allocation(Path(file).name, line, linecache.getline(file, line).strip(), size / made)
+        for (file, line), size in kept.most_common(_LINES_MOST)
+        if size >= _BYTES_LEAST * made
+    ]
+
+
+def _repeat(call: Callable[[], object], setup: Callable[[], object] | None, calls: int) -> int:
+    """Make so many calls, fewer where these take long or have kept much; return how many."""
+    most, now_s = sys.getallocatedblocks() + _BLOCKS_MOST, time.perf_counter()
+    look_s, end_s = now_s, now_s + _TIME_S
+    for made in range(calls):
+        now_s = time.perf_counter()
+        if now_s >= look_s and made >= _CALLS_LEAST:
+            if now_s > end_s or sys.getallocatedblocks() > most:
+                return made
+            look_s = now_s + _LOOK_S
+        if setup is not None:
+            setup()
+        call()
+    return calls
+
+
+def _kept(tree: str) -> Counter[tuple[str, int]]:
+    """Return the bytes that are allocated now, by their lines."""
+    gc.collect()
+    found: Counter[tuple[str, int]] = Counter()
+    for alike in tracemalloc.take_snapshot().statistics("traceback"):
+        frames = [*alike.traceback][::-1]
+        if frames[0].filename in (tracemalloc.__file__, __file__):
+            continue
+        own = (frame for frame in frames if tree and _is_below(tree, frame.filename))
+        frame = next(own, frames[0])
+        found[frame.filename, frame.lineno] += alike.size
+    return found
+
+
+def _is_below(tree: str, file: str) -> bool:
+    return file.startswith(f"{tree}/") and "site-packages" not in file

@@ -1,0 +1,215 @@
+"""Shared memory that calls leave to the machine: it is found, ascribed to the right program, and removed."""
+
+from __future__ import annotations
+
+import bisect
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example import FAILED, OK, Example
+from fake_worker import FakeWorker
+
+from pytest_rlperf.model.measured import SliceKind
+from pytest_rlperf.pair.leftovers import PLACE, Held, Leftovers
+from pytest_rlperf.run.shared_memory import SharedMemory
+from pytest_rlperf.wire import Order, Take
+
+SLICE_S = 0.015
+BUS = """
+    from multiprocessing import resource_tracker, shared_memory
+
+    def send():
+        block = shared_memory.SharedMemory(create=True, size=4096)
+        resource_tracker.unregister(block._name, "shared_memory")
+        block.buf[0] = 1
+        block.close()
+        return block
+
+    def unlink(block):
+        import _posixshmem
+        _posixshmem.shm_unlink(block._name)
+
+    def once():
+        unlink(send())
+
+    def always():
+        return send().size
+"""
+TEST = """
+    import bus
+    import pytest
+
+    @pytest.mark.parametrize("name", ["once", "always"])
+    def test_bus(rlperf, name):
+        rlperf(getattr(bus, name))
+"""
+ONE_LEAVES = BUS.replace("unlink(send())", "send()").replace("send().size", "send().size + 0")
+NEIGHBOUR = """
+import itertools, sys, time
+for number in itertools.count():
+    open(f"/dev/shm/psm_of_another_{number}", "w").close()
+    if not number:
+        print("begun", flush=True)
+    time.sleep(0.002)
+"""
+QUICK = (
+    *("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=900%"),
+    "--rlperf-findings=counts=off,garbage=off,first_call=off",
+)
+needs_place = pytest.mark.skipif(not Path(PLACE).is_mount(), reason="this system has no such place")
+
+
+class World:
+    """A machine on which a worker takes turns, and others make blocks of shared memory at their pace."""
+
+    def __init__(self, others: Callable[[float], int]) -> None:
+        self.now_s = 0.0
+        self.others = others
+        self.left = 0
+
+    def held(self) -> Held:
+        blocks = self.left + self.others(self.now_s)
+        return Held(blocks, 4096 * blocks)
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Leaving(FakeWorker):
+    """A worker that leaves some blocks in each slice."""
+
+    def __init__(self, world: World, leaves: Callable[[], int]) -> None:
+        self._world = world
+        self._leaves = leaves
+
+    def carry_out(self, order: Order[Any]) -> Any:
+        if isinstance(order, Take):
+            self._world.wait(SLICE_S)
+            self._world.left += self._leaves()
+            return None
+        return super().carry_out(order)
+
+
+def proved(leaves: Callable[[], int], others: Callable[[float], int], slices: int = 40) -> bool:
+    """Whether a worker is known to leave blocks, after so many slices."""
+    world = World(others)
+    worker = Leaving(world, leaves)
+    leftovers = Leftovers(world.held, lambda: world.now_s, world.wait)
+    for _ in range(slices):
+        leftovers.take(worker, SliceKind.PLAIN)
+        world.wait(SLICE_S)
+    return leftovers.proved(worker) is not None
+
+
+def poisson(per_s: float, generator: random.Random, size: int = 1) -> Callable[[float], int]:
+    """Return a count of what others have made, so many a second at random, perhaps several at once."""
+    times = [0.0]
+    while times[-1] < 8:
+        times.append(times[-1] + generator.expovariate(per_s))
+    return lambda now_s: size * bisect.bisect(times, now_s)
+
+
+@pytest.mark.parametrize(
+    ("every", "others", "expected"),
+    [
+        (1, lambda now_s: 0, True),
+        (3, lambda now_s: 0, True),
+        (1, lambda now_s: int(10 * now_s), True),
+        (1000, lambda now_s: 0, False),
+        (0, lambda now_s: 0, False),
+        (0, lambda now_s: int(10 * now_s), False),
+        (0, lambda now_s: int(10_000 * now_s), False),
+        (0, lambda now_s: -int(10_000 * now_s), False),
+        (0, lambda now_s: 500 * int(20 * now_s), False),
+    ],
+)
+def test_a_worker_proves_what_it_leaves(every: int, others: Callable[[float], int], expected: bool) -> None:
+    """What comes in its turns alone is a worker's; what comes in pauses as well is not."""
+    calls = iter(range(100_000))
+    leaves = (lambda: 15 * (next(calls) % every == 0)) if every else (lambda: 0)
+    assert proved(leaves, others) is expected
+
+
+@pytest.mark.parametrize("per_s", [3.0, 30.0, 300.0])
+def test_blocks_that_others_make_at_random_are_not_a_workers(per_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many proofs none holds, whichever way the coin falls."""
+    generator = random.Random(int(per_s))
+    monkeypatch.setattr("os.urandom", generator.randbytes)
+    for size in (1, 7):
+        assert not any(proved(lambda: 0, poisson(per_s, generator, size)) for _ in range(20))
+
+
+def test_a_neighbour_in_step_with_the_turns_is_not_taken_for_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run's pair may take its turns at the same pace: a coin decides when the worker has its own."""
+    monkeypatch.setattr("os.urandom", random.Random(1).randbytes)
+    in_step = [lambda now_s, late=late: 15 * int((now_s + late) / (2 * SLICE_S)) for late in (0.0, SLICE_S)]
+    assert not any(proved(lambda: 0, others) for others in in_step)
+
+
+def test_only_new_blocks_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    """Those that were there before, have another name, are open, or come and go by others' doing stay."""
+    (tmp_path / "psm_before").touch()
+    memory = SharedMemory(tmp_path)
+    for name in ("psm_1", "psm_2", "psm_open", "other"):
+        (tmp_path / name).touch()
+    (tmp_path / "psm_link").symlink_to(tmp_path / "psm_1")
+    assert memory.remove([]) == memory.remove([""]) == 0
+    with (tmp_path / "psm_open").open():
+        assert memory.remove(["psm_"]) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"psm_before", "psm_open", "psm_link", "other"}
+    assert SharedMemory(tmp_path / "none").remove(["psm_"]) == 0
+
+
+@needs_place
+def test_blocks_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -> None:
+    """Head's block a call is growth; one on both sides is none. The run removes all of them, and says so."""
+    before = {*Path(PLACE).iterdir()}
+    example = Example(tmp_path, {"bus.py": BUS, "test_bus.py": TEST})
+    example.commit()
+    example.write({"bus.py": ONE_LEAVES})
+    run = example.pytest(*QUICK, code=FAILED)
+    found = {name: [each["line"] for each in test["verdict"]["findings"]] for name, test in run.tests.items()}
+    (line,) = found["test_bus[once]"]
+    assert line.startswith("each call leaves 1 block of shared memory")
+    assert found["test_bus[always]"] == []
+    (note,) = (each for each in run.document["notes"] if "shared memory" in each)
+    assert note.startswith("removed ")
+    assert note.endswith(" blocks of shared memory that the tests left in /dev/shm")
+    assert not [path for path in {*Path(PLACE).iterdir()} - before if path.name.startswith("psm_")]
+
+
+@contextmanager
+def neighbour() -> Iterator[None]:
+    """Have another program leave blocks of shared memory all the time, by names like those of tests."""
+    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@needs_place
+def test_blocks_of_another_program_are_neither_a_tests_nor_removed(tmp_path: Path) -> None:
+    """Nothing is said of head, whose own blocks are unlinked, and what the other program has made stays."""
+    example = Example(tmp_path, {"bus.py": BUS, "test_bus.py": TEST})
+    example.commit()
+    example.write({"bus.py": BUS.replace("unlink(send())", "unlink(send()) or 1")})
+    others = []
+    try:
+        with neighbour():
+            run = example.pytest(*QUICK, "-k", "once", code=OK)
+            others = [*Path(PLACE).glob("psm_of_another_*")]
+        assert run.tests["test_bus[once]"]["verdict"]["findings"] == []
+        assert not [each for each in run.document["notes"] if "shared memory" in each]
+        assert len(others) > 100
+    finally:
+        for path in Path(PLACE).glob("psm_of_another_*"):
+            path.unlink()

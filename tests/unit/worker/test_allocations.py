@@ -1,0 +1,97 @@
+"""The lines that a failure by growth names: what allocates what head's calls keep, and base's do not."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from builders import write
+from example import FAILED, Example
+
+from pytest_rlperf.worker.allocations import find_allocations
+
+LIBRARY = """
+    import copy
+
+    KEPT, TABLE = [], [[number * 0.5] for number in range(100)]
+
+    class Env:
+        def __init__(self, length):
+            self.length, self.steps = length, 0
+
+        def step(self):
+            self.steps += 1
+            if self.steps % self.length == 0:
+                KEPT.append(bytes(400_000))  # in a reset
+
+    def copies():
+        KEPT.append(copy.deepcopy(TABLE))
+
+    def many():
+        KEPT.append([float(number) for number in range(1000, 21_000)])
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> ModuleType:
+    write(tmp_path, {"library.py": LIBRARY})
+    spec = importlib.util.spec_from_file_location("library", tmp_path / "library.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def named(call: Callable[[], object], calls: int, tree: Path) -> list[tuple[str, str]]:
+    return [(each.file, each.code) for each in find_allocations(call, None, calls, str(tree))]
+
+
+def test_an_episode_is_met_however_long_it_is(library: ModuleType, tmp_path: Path) -> None:
+    """As many calls are made as growth was seen in; with fewer of them no reset is among them."""
+    reset = ("library.py", "KEPT.append(bytes(400_000))  # in a reset")
+    assert named(library.Env(5000).step, 6000, tmp_path) == [reset]
+    assert named(library.Env(5000).step, 1000, tmp_path) == []
+
+
+def test_what_a_library_allocates_has_its_line_in_the_code_that_calls_it(library: ModuleType, tmp_path: Path) -> None:
+    """Of code elsewhere the line that allocates is named."""
+    assert named(library.copies, 20, tmp_path) == [("library.py", "KEPT.append(copy.deepcopy(TABLE))")]
+    assert named(library.copies, 20, tmp_path / "other")[0][0] == "copy.py"
+
+
+def test_calls_that_keep_much_are_few(library: ModuleType, tmp_path: Path) -> None:
+    """Enough was kept long before a million calls, and the figure is that of those made."""
+    (found,) = find_allocations(library.many, None, 1_000_000, str(tmp_path))
+    assert found.bytes == pytest.approx(20_000 * 32, rel=0.1)
+    assert len(library.KEPT) < 1_000
+
+
+def test_only_what_head_keeps_more_of_is_named(tmp_path: Path) -> None:
+    """A line that keeps as much on base has no part in the growth, wherever it stands by now."""
+    base = """
+        KEPT = []
+
+        def work():
+            KEPT.append(bytes(2_000))
+            return sum(range(5_000))
+    """
+    test = "import library\n\ndef test_work(rlperf):\n    rlperf(library.work)\n"
+    example = Example(tmp_path, {"library.py": base, "test_it.py": test})
+    example.commit()
+    more = "KEPT.append(bytes(2_000))\n            KEPT.append(bytes(1_500))"
+    example.write({"library.py": "\n" + base.replace("KEPT.append(bytes(2_000))", more)})
+    run = example.pytest(
+        *("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=900%"),
+        "--rlperf-findings=counts=off,garbage=off,first_call=off",
+        code=FAILED,
+    )
+    (found,) = run.tests["test_work"]["verdict"]["findings"]
+    (_, _, place) = found["line"].partition("allocated at ")
+    lines = (example.root / "library.py").read_text(encoding="utf-8").splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if "1_500" in line)
+    assert place.startswith(f"library.py:{number} (1.5")
+    assert "," not in place
