@@ -45,9 +45,9 @@ PROVENANCE = Provenance(commit=None, tree=None, dirty=False, created="2026-01-02
 # --------------------------------------------------------------------------- parameters
 
 
-def every_other_is_slow(argument: str, cases: Mapping[str, object]) -> pytest.MarkDecorator:
-    """Return the cases of a test, each of which takes long, by their ids; the second, the fourth and so on are slow."""
-    marks = [pytest.mark.slow if number % 2 else () for number in range(len(cases))]
+def others_are_slow(argument: str, cases: Mapping[str, object], of: int = 2) -> pytest.MarkDecorator:
+    """Return the cases of a test by their ids; of each few that follow each other all but the first are slow."""
+    marks = [pytest.mark.slow if number % of else () for number in range(len(cases))]
     found = [pytest.param(case, id=name, marks=mark) for (name, case), mark in zip(cases.items(), marks, strict=True)]
     return pytest.mark.parametrize(argument, found)
 

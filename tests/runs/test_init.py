@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import every_other_is_slow
+from builders import others_are_slow
 from example import Example
 from wording import Wording
 from workflow_files import installs
@@ -364,7 +364,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
 }
 
 
-@every_other_is_slow("layout", LAYOUTS)
+@others_are_slow("layout", LAYOUTS)
 def test_a_layouts_components_have_tests(
     project: Example,
     monkeypatch: pytest.MonkeyPatch,

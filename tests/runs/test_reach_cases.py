@@ -90,7 +90,7 @@ def expected_to_be(expected: str) -> pytest.MarkDecorator:
 
     Cases of a kind are beside each other in their file.
     """
-    return builders.every_other_is_slow("case", {case.name: case for case in CASES if case.expected == expected})
+    return builders.others_are_slow("case", {case.name: case for case in CASES if case.expected == expected})
 
 
 def of_side(text: str, side: str) -> str:

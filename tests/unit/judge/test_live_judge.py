@@ -458,7 +458,7 @@ PAIR_NOISE = mc.GAUSSIAN | mc.OTHER_PAIRS
 SOME_NOISE = dict(list(PAIR_NOISE.items())[::3])  # docs/evidence.md has all
 
 
-@builders.every_other_is_slow("noise", SOME_NOISE)
+@builders.others_are_slow("noise", SOME_NOISE)
 def test_at_most_one_unchanged_run_in_a_hundred_fails(noise: object) -> None:
     """For runs of 5, 20 and 100 tests, no more tests are SLOWER than where 1 % of runs have such a test."""
     pairs = noise(np.random.default_rng(5), SIMULATED)  # type: ignore[operator]
@@ -472,8 +472,14 @@ def allowed_alarms(size: int) -> int:
     return int(stats.binom.ppf(0.999, SIMULATED, 1 - (1 - PROMISED) ** (1 / size)))
 
 
-@builders.every_other_is_slow("size", {str(size): size for size in mc.RUN_SIZES})
-@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize(
+    ("size", "placed"),
+    [
+        pytest.param(size, placed, marks=() if (size, placed) in ((5, True), (100, False)) else pytest.mark.slow)
+        for size in mc.RUN_SIZES
+        for placed in (True, False)
+    ],
+)
 def test_the_rule_and_its_copy_for_many_tests_agree(size: int, placed: bool) -> None:
     """Sequences of all noises, changed or not, have the same verdict after as many pairs."""
     generator = np.random.default_rng(4)
@@ -482,7 +488,7 @@ def test_the_rule_and_its_copy_for_many_tests_agree(size: int, placed: bool) -> 
     assert mc.disagreements(pairs, size, placed=placed) == 0
 
 
-@builders.every_other_is_slow("draw", KEPT)
+@builders.others_are_slow("draw", KEPT, of=4)
 def test_five_percent_are_found(draw: object) -> None:
     """Of 2000 tests slower by 5 % at least 95 of 100 are SLOWER, and hardly one slower by 10 % is not."""
     pairs = draw(np.random.default_rng(7), 2000)  # type: ignore[operator]
@@ -505,7 +511,7 @@ def test_the_slowdown_named_follows_from_a_known_spread(
     assert math.log1p(verdict.smallest_seen) == pytest.approx(least + stats.norm.ppf(0.985) * error, rel=1e-4)
 
 
-@builders.every_other_is_slow("sd", {str(sd): sd for sd in (0.005, 0.01, 0.02, 0.05)})
+@builders.others_are_slow("sd", {str(sd): sd for sd in (0.01, 0.005, 0.02, 0.05)}, of=4)
 def test_the_slowdown_named_is_found_95_times_of_100(sd: float) -> None:
     """Unchanged tests name a slowdown, and fresh tests that are slower by so much are SLOWER."""
     named, share = mc.smallest_found(mc.gaussian(sd), 300, np.random.default_rng(11))
@@ -513,7 +519,7 @@ def test_the_slowdown_named_is_found_95_times_of_100(sd: float) -> None:
     assert named < 0.035 + 4 * sd
 
 
-@pytest.mark.parametrize("count", [1, 3, 5, 10])
+@builders.others_are_slow("count", {str(count): count for count in (1, 3, 10, 5)})
 @pytest.mark.parametrize("noise", [mc.QUIET, replace(mc.BUSY, pair_sd=0.005)], ids=["quiet", "busy"])
 def test_the_interval_covers_what_it_claims(noise: mc.Noise, count: int) -> None:
     """Where pairs differ by no more than is expected, the 99 % interval of a number of pairs misses 1 % at most."""
