@@ -161,6 +161,8 @@ class Session:
                     if self._is_copy:
                         self._leave(session)
                     _collect_before_the_end()
+                    if session is not None:
+                        _leave_out_summary(session.config)
                     return
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
@@ -283,6 +285,13 @@ def _collect_before_the_end() -> None:
     """Collect garbage once, so that the ten collections of pytest's end have only new objects to look at."""
     gc.collect()
     gc.freeze()
+
+
+def _leave_out_summary(config: pytest.Config) -> None:
+    """Let no plugin write to the end of pytest's output: nobody sees that, and some import a lot for it."""
+    hooks = config.pluginmanager
+    none = hooks.subset_hook_caller("pytest_terminal_summary", hooks.get_plugins())
+    config.hook.pytest_terminal_summary = none  # type: ignore[attr-defined]
 
 
 @untouched
@@ -411,9 +420,7 @@ def _overrides(start: wire.Start) -> dict[str, Any]:
         "lf": False,
         "log_file": os.devnull,
         "maxfail": 0,
-        # Nobody sees these, and pytest and its plugins read and import a lot for them.
-        "no_header": True,
-        "no_summary": True,
+        "no_header": True,  # which nobody sees, and for which pytest reads the metadata of every plugin
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
