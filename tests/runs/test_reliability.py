@@ -198,13 +198,14 @@ def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) ->
                     print(json.dumps(files), file=ends)
 
         def pytest_terminal_summary():
-            with open("summaries", "a") as summaries:
+            with open(os.environ["SUMMARIES"], "a") as summaries:
                 print("a summary", file=summaries)
     """
-    example = Example(tmp_path, {"conftest.py": conftest, "test_it.py": tests})
+    summaries = tmp_path / "summaries"
+    example = Example(tmp_path, {"conftest.py": conftest, "test_it.py": tests}, SUMMARIES=str(summaries))
     example.pytest(*FIRST_CALLS, "--rlperf-lanes=1", "-o", f"rlperf_workers={workers}", code=OK)
     assert not list(example.tmp.iterdir())
-    assert (example.root / "summaries").read_text() == "a summary\n", "the run's alone: nobody sees those of workers"
+    assert summaries.read_text() == "a summary\n", "the run's alone: nobody sees those of workers"
     ends = [{*json.loads(line)} for line in (example.root / "ends").read_text().splitlines()]
     # A worker may end, and a template begin, while later tests are measured; two tests later workers are gone.
     stayed = [(ends[test] - ends[test - 1]) & ends[-1] for test in (1, 2, 3)]
