@@ -190,8 +190,9 @@ def test_what_only_the_author_knows_is_not_tried(project: Example, capsys: pytes
 
 def test_the_file_says_what_to_type(project: Example, capsys: pytest.CaptureFixture[str]) -> None:
     """It begins with the commands that the command itself ends with, which need no baseline."""
-    project.write({"rl.py": GAE})
+    project.write({"rl.py": GAE + BUFFER})
     assert main(["init"]) == 0
+    assert listed("test_perf.py") == ["test_gae", "test_memory_sample"]
     told = re.findall(r"^  pytest test_perf\.py(.*)$", capsys.readouterr().out, re.MULTILINE)
     head = ast.get_docstring(ast.parse(Path("test_perf.py").read_text(encoding="utf-8")))
     assert head is not None
@@ -270,8 +271,7 @@ def test_odd_fixtures(project: Example, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["rl:Memory", "rl:Nothing", "--output=a.py"], 0),
-        (["./rl.py:_Hidden", "again:Memory", "--output=b.py"], 0),
+        (["rl:Memory", "rl:Nothing", "./rl.py:_Hidden", "again:Memory", "--output=a.py"], 0),
         (["rl:"], 4),
         ([":Memory"], 4),
         (["tests/builds.py:Memory"], 4),
@@ -326,9 +326,8 @@ def test_an_interrupt(project: Example) -> None:
 
 
 LAYOUTS: dict[str, tuple[dict[str, str], list[str], str, list[str]]] = {
-    "a single file": ({"rl.py": GAE + BUFFER}, [], "test_perf.py", ["test_gae", "test_memory_sample"]),
-    "a package": ({"mine/__init__.py": "", "mine/a/code.py": ENVS}, [], "test_perf.py", ["test_walks_step"]),
     "a package in src": ({"src/mine/__init__.py": GAE}, [], "tests/test_perf.py", ["test_gae"]),
+    "a package": ({"mine/__init__.py": "", "mine/a/code.py": ENVS}, [], "test_perf.py", ["test_walks_step"]),
     "packages of a monorepo": (
         {"py/a/pyproject.toml": "[project]", "py/a/src/a/__init__.py": GAE, "py/b/b/__init__.py": BUFFER},
         [],
@@ -490,10 +489,11 @@ def test_what_runs_none_of_the_projects_code_has_no_test(project: Example, capsy
 
 @pytest.mark.usefixtures("untried")
 def test_of_a_project_in_torch(project: Example) -> None:
-    """A function of tensors gets tensors, on one thread."""
+    """A function of tensors gets tensors, on one thread, and the workflow installs what has torch."""
     pytest.importorskip("torch")
     project.write({"advantages.py": f"import torch\n{GAE.replace('rewards.copy()', 'torch.zeros_like(rewards)')}"})
-    assert main(["init"]) == 0
+    assert main(["init", "--github"]) == 0
+    assert installs(GATE) == ["pip install TOOL[rl]"]
     text = Path("test_perf.py").read_text(encoding="utf-8")
     assert 'rlperf_gae(compute_gae, backend="torch")' in text
     assert text.count("import torch\n") == text.count("    torch.set_num_threads(1)") == 1
@@ -501,32 +501,57 @@ def test_of_a_project_in_torch(project: Example) -> None:
 
 @pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
-    ("code", "line"),
+    ("files", "lines"),
     [
-        ("class Env: ...\nclass E(Env):\n    def reset(self): ...\n    def step(self, a): ...", "lambda: E())"),
-        ("def make_env(env_id, idx):\n    def thunk(): ...\n    return thunk", 'make_env(env_id="Pendulum-v1", idx=0)'),
-        (ENVS, "Walks(num_envs=8, episode_length=episode_steps)"),
-        (ENVS, '@pytest.mark.parametrize("episode_steps", [10, 1_000])'),
-        (BUFFER, '@pytest.mark.parametrize("stored", [1_000, 10_000, 100_000])'),
-        (BUFFER, "buffer.push(state=obs, action=action, reward=1.0, next_state=obs, done=step % 10 == 9)"),
-        (SHAPED, "obs = np.random.rand(4).astype(np.float32)"),
-        (SHAPED.replace("obs_shape=(4,)", "obs_shape=(2, 5)"), "obs = np.random.rand(2, 5).astype(np.float32)"),
-        (BUFFER + SAC, "buffer = Memory(capacity=10_000)"),
-        (BUFFER + SAC, "rlperf_sac_update(lambda: agent.train(replay_buffer=buffer))"),
-        (PPO, "rlperf_ppo_collect(lambda: agent.collect_rollout(n_steps=128), items=128)"),
-        (f"{BUFFER.replace('Memory', 'B')}class B2(B): ...", "from mine import B, B2\n"),
-        (
-            BUFFER.replace("def sample(", "def sample_batch("),
-            "rlperf_replay_sample(lambda: buffer.sample_batch(256), batch_size=256)",
+        pytest.param(
+            {
+                "bare.py": "class Env: ...\nclass E(Env):\n    def reset(self): ...\n    def step(self, a): ...",
+                "makes.py": "def make_env(env_id, idx):\n    def thunk(): ...\n    return thunk",
+                "walks.py": ENVS,
+            },
+            [
+                "lambda: E())",
+                'make_env(env_id="Pendulum-v1", idx=0)',
+                "Walks(num_envs=8, episode_length=episode_steps)",
+                '@pytest.mark.parametrize("episode_steps", [10, 1_000])',
+            ],
+            id="envs",
         ),
-        ("class PPO:\n    def update(self): ...", "rlperf_ppo_update(lambda: agent.update())"),
+        pytest.param(
+            {
+                "mine.py": f"{BUFFER.replace('Memory', 'B')}class B2(B): ...",
+                "batch.py": BUFFER.replace("Memory", "C").replace("def sample(", "def sample_batch("),
+                "shaped.py": SHAPED,
+                "square.py": SHAPED.replace("Buffer", "Square").replace("obs_shape=(4,)", "obs_shape=(2, 5)"),
+            },
+            [
+                "from mine import B, B2\n",
+                '@pytest.mark.parametrize("stored", [1_000, 10_000, 100_000])',
+                "buffer.push(state=obs, action=action, reward=1.0, next_state=obs, done=step % 10 == 9)",
+                "rlperf_replay_sample(lambda: buffer.sample_batch(256), batch_size=256)",
+                "obs = np.random.rand(4).astype(np.float32)",
+                "obs = np.random.rand(2, 5).astype(np.float32)",
+            ],
+            id="buffers",
+        ),
+        pytest.param(
+            {"mine.py": BUFFER + SAC, "ppo.py": PPO, "other.py": "class PPO:\n    def update(self): ..."},
+            [
+                "buffer = Memory(capacity=10_000)",
+                "rlperf_sac_update(lambda: agent.train(replay_buffer=buffer))",
+                "rlperf_ppo_collect(lambda: agent.collect_rollout(n_steps=128), items=128)",
+                "rlperf_ppo_update(lambda: agent.update())",
+            ],
+            id="agents",
+        ),
     ],
 )
-def test_what_tests_are_made_of(project: Example, code: str, line: str) -> None:
+def test_what_tests_are_made_of(project: Example, files: dict[str, str], lines: list[str]) -> None:
     """Sizes are those that regressions showed at: full buffers of several sizes, and episodes that end."""
-    project.write({"mine.py": code})
+    project.write(files)
     assert main(["init"]) == 0
-    assert line in Path("test_perf.py").read_text(encoding="utf-8")
+    text = Path("test_perf.py").read_text(encoding="utf-8")
+    assert [line for line in lines if line not in text] == []
 
 
 @pytest.mark.usefixtures("untried")
@@ -565,7 +590,6 @@ def test_a_file_is_kept(project: Example, capsys: pytest.CaptureFixture[str], ma
     ("files", "installed"),
     [
         ({"pyproject.toml": "[build-system]"}, "pip install -e . TOOL"),
-        ({"other.py": "import torch"}, "pip install TOOL[rl]"),
         ({"other.py": "import gymnasium"}, "pip install TOOL gymnasium"),
         ({"other.py": "import gymnasium", "requirements.txt": "gymnasium"}, "pip install -r requirements.txt TOOL"),
         ({"envpool.py": GAE}, "pip install TOOL"),

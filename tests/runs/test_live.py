@@ -9,7 +9,7 @@ import shutil
 import socket
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import builders
@@ -89,22 +89,76 @@ def without_commits(text: str) -> str:
     return re.sub(r"\b[0-9a-f]{12}\b", "COMMIT", text)
 
 
-def test_a_slowdown_is_found_and_blamed(repository: Repository, wording: Wording) -> None:
-    """A test that a commit slowed down fails at its line with the phase to blame, and the other test is SAME.
+PAST = """
+SIZE = 64
 
-    One whose calls do not do as much on both sides is not compared, and the reader is told both figures.
-    """
-    sized = "import mylib\n\ndef test_sized(rlperf):\n    rlperf(mylib.rest, items=mylib.SIZE, unit='samples')\n"
-    repository.library("base", more="SIZE = 64\n")
-    repository.write({"tests/test_more.py": sized})
+def mended():
+    return sum(range(300)).absent
+
+def dies():
+    import os, signal, sys
+
+    global calls
+    calls += 1
+    if calls > 100:
+        print("last words", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sum(range(400))
+
+calls = 0
+"""
+TODAY = """
+SIZE = 128
+
+def mended():
+    return sum(range(300))
+
+def dies():
+    return sum(range(400))
+"""
+DIES = "import mylib\n\ndef test_dies(rlperf):\n    rlperf(mylib.dies)\n"
+MORE = """
+import mylib
+
+def test_sized(rlperf):
+    rlperf(mylib.rest, items=mylib.SIZE, unit="samples")
+
+def test_mended(rlperf):
+    rlperf(mylib.mended)
+
+def test_reads(rlperf):
+    open({place!r}).read()
+    rlperf(mylib.rest)
+"""
+
+
+class Compared(NamedTuple):
+    """A repository whose head is slower than its base, and otherwise differs; and the run that compared both."""
+
+    repository: Repository
+    run: Run
+    base: str
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    repository = Repository(tmp_path_factory.mktemp("compared"))
+    more = MORE.format(place=str(repository.root / "table.txt"))
+    repository.write({"table.txt": "1", "tests/test_dies.py": DIES, "tests/test_more.py": more})
+    repository.library("base", more=PAST)
     repository.commit()
-    repository.library("head", times=5, more="SIZE = 128\n")
+    repository.library("head", times=5, more=TODAY)
     repository.commit()
-    run = repository.against("HEAD~1", "--junitxml=junit.xml", "-v", code=FAILED)
-    assert run.statuses == {"test_work": "SLOWER", "test_rest": "SAME", "test_sized": "INCOMPARABLE"}
-    assert run.codes == {"test_work": "live", "test_rest": "live", "test_sized": "work"}
-    assert without_commits(run.reasons["test_sized"]) == wording
     base = f"HEAD~1 ({repository.git('rev-parse', '--short=12', 'HEAD~1')})"
+    run = repository.against("HEAD~1", "--rlperf-pairs=2..8", "--junitxml=junit.xml", "-v", code=FAILED)
+    return Compared(repository, run, base)
+
+
+def test_a_slowdown_is_found_and_blamed(compared: Compared) -> None:
+    """A test that a commit slowed down fails at its line with the phase to blame, and the other test is SAME."""
+    repository, run, base = compared
+    assert (run.statuses["test_work"], run.statuses["test_rest"]) == ("SLOWER", "SAME")
+    assert (run.codes["test_work"], run.codes["test_rest"]) == ("live", "live")
     failure = run.failure("test_work")
     for words in (
         ">       rlperf(mylib.work)",
@@ -129,7 +183,36 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository, wording: Wording
     for name, case in cases(repository.root / "junit.xml").items():
         properties = {item.get("name"): item.get("value") for item in case.iter("property")}
         assert properties["rlperf_verdict"] == run.statuses[name]
-        assert properties.get("rlperf_against") == (None if name == "test_sized" else base)
+        assert properties.get("rlperf_against") == (base if run.codes[name] == "live" else None)
+
+
+def test_sides_that_do_not_do_as_much_are_not_compared(compared: Compared, wording: Wording) -> None:
+    """One whose calls have other items on base is INCOMPARABLE, and the reader is told both figures."""
+    assert compared.run.statuses["test_sized"] == "INCOMPARABLE"
+    assert compared.run.codes["test_sized"] == "work"
+    assert without_commits(compared.run.reasons["test_sized"]) == wording
+
+
+def test_a_bug_of_base_itself_is_nothing_new(compared: Compared) -> None:
+    """Where base's own code asks for a name in vain, the test could not run there."""
+    assert compared.run.statuses["test_mended"] == "INCOMPARABLE"
+    assert "'int' object has no attribute 'absent'" in compared.run.reasons["test_mended"]
+
+
+def test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test(compared: Compared, wording: Wording) -> None:
+    """What one test reads by an absolute path says nothing of the others, which are compared with the same commit."""
+    assert compared.run.statuses["test_reads"] == "ERROR"
+    why = compared.run.reasons["test_reads"].splitlines()[-1]
+    assert without_commits(why).replace(str(compared.repository.root / "table.txt"), "PLACE") == wording
+
+
+def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(compared: Compared, wording: Wording) -> None:
+    """The dead side is named with its last words, and the other tests are compared as if nothing had been."""
+    repository, run, _ = compared
+    assert run.statuses["test_dies"] == "ERROR"
+    assert re.sub("worker [0-9]", "worker N", run.reasons["test_dies"]) == wording  # of whichever pair is there first
+    assert "last words" in run.failure("test_dies")
+    assert repository.left_over() == []
 
 
 @pytest.mark.slow  # test_live_judge: test_swapping_sides_mirrors_the_verdict; test_main_job: FASTER passes
@@ -246,19 +329,6 @@ def test_a_name_that_is_missing_on_base_is_new(repository: Repository, wording: 
     assert without_commits(run.reasons["test_added"]) == wording
 
 
-def test_a_bug_of_base_itself_is_nothing_new(repository: Repository) -> None:
-    """Where base's own code asks for a name in vain, the test could not run there, and no comparison is no pass."""
-    repository.library("base", more="\ndef mended():\n    return sum(range(300)).absent\n")
-    repository.commit()
-    repository.library("head", more="\ndef mended():\n    return sum(range(300))\n")
-    repository.measure("mended")
-    repository.commit()
-    run = repository.against("HEAD~1", *STORED, code=USAGE)
-    assert run.statuses == {"test_mended": "INCOMPARABLE"}
-    assert "'int' object has no attribute 'absent'" in run.reasons["test_mended"]
-    assert run.notes("nothing was compared: no gated test can be compared with HEAD~1")
-
-
 @pytest.mark.slow
 def test_tests_of_something_new_alone_pass(repository: Repository) -> None:
     """The first tests of something new have nothing to be compared with, and are no reason to fail."""
@@ -307,11 +377,9 @@ def test_a_side_that_reads_the_users_own_tree_is_a_usage_error(repository: Repos
     assert without_commits(run.err) == wording
 
 
-@pytest.mark.parametrize("base", ["named", pytest.param("stored", marks=pytest.mark.slow)])
-def test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test(
-    repository: Repository, base: str, wording: Wording
-) -> None:
-    """What one test reads by an absolute path says nothing of the others, which are compared with the same commit."""
+@pytest.mark.slow
+def test_a_test_that_reads_the_users_own_tree_is_not_settled_live(repository: Repository, wording: Wording) -> None:
+    """The others are: what one test reads by an absolute path says nothing of them."""
     place = repository.root / "table.txt"
     tests = """
     import mylib
@@ -324,18 +392,13 @@ def test_a_test_that_reads_the_users_own_tree_is_an_error_of_that_test(
         rlperf(mylib.work)
     """
     repository.write({"table.txt": "1", "tests/test_it.py": tests.format(place=str(place))})
-    first = repository.commit()
-    if base == "stored":
-        repository.pytest("--rlperf-save-baseline", *STORED, code=OK)
-        repository.commit()
+    repository.commit()
+    repository.pytest("--rlperf-save-baseline", *STORED, code=OK)
+    repository.commit()
     repository.library("head", times=5)
     repository.commit()
-    if base == "named":
-        run = repository.against(first, code=FAILED)
-        assert run.statuses == {"test_reads": "ERROR", "test_rest": "SLOWER"}
-    else:
-        run = repository.pytest("--rlperf", *STORED, *DECISIVE)
-        assert run.tests["test_rest"]["live"] is not None, "not by stored numbers"
+    run = repository.pytest("--rlperf", *STORED, *DECISIVE)
+    assert run.tests["test_rest"]["live"] is not None, "not by stored numbers"
     why = run.reasons["test_reads"].splitlines()[-1]
     assert without_commits(why).replace(str(place), "PLACE") == wording
 
@@ -348,31 +411,6 @@ def test_a_path_in_a_tests_conftest_leads_to_its_own_side(repository: Repository
     repository.commit()
     run = repository.against("HEAD~1", "-k", "work", code=FAILED)
     assert run.statuses == {"test_work": "SLOWER"}
-
-
-def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Repository, wording: Wording) -> None:
-    """The dead side is named with its last words, and the next test is compared as if nothing had been."""
-    fatal = """
-    import os, signal, sys
-    calls = 0
-
-    def work():
-        global calls
-        calls += 1
-        if calls > 100:
-            print("last words", file=sys.stderr, flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return sum(range(400))
-    """
-    repository.library("fatal", more=fatal)
-    repository.commit()
-    repository.library("head")
-    repository.commit()
-    run = repository.against("HEAD~1", code=FAILED)
-    assert run.statuses == {"test_work": "ERROR", "test_rest": "SAME"}
-    assert re.sub("worker [0-9]", "worker N", run.reasons["test_work"]) == wording  # of whichever pair is there first
-    assert "last words" in run.failure("test_work")
-    assert repository.left_over() == []
 
 
 def collide(repository: Repository, *args: str, port: int = 0) -> Run:

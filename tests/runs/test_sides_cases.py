@@ -7,12 +7,11 @@ import math
 import os
 import shutil
 import sqlite3
-import textwrap
 import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from builders import source, write
@@ -162,27 +161,60 @@ def test_what_only_some_processes_read_is_measured(tmp_path: Path, name: str) ->
     assert project.against(code=None).tests["test_task"]["live"] is not None
 
 
-def test_what_git_ignores_is_there_on_both_sides(tmp_path: Path) -> None:
+IGNORES = """
+import pathlib
+import numpy
+
+OUTPUT = numpy.full(8, -numpy.inf)
+env = pathlib.Path(__file__).parent / ".env"
+N = int(env.read_text()) if env.exists() else 10
+
+def work():
+    for i in range(N):
+        pass
+    return OUTPUT
+"""
+
+
+class Ignoring(NamedTuple):
+    """A run of a project with files that git ignores, and what the run's processes have asked git."""
+
+    run: Run
+    asked: list[str]
+
+
+@pytest.fixture(scope="module")
+def ignoring(tmp_path_factory: pytest.TempPathFactory) -> Ignoring:
+    directory = tmp_path_factory.mktemp("ignoring")
+    tools, asked = directory / "tools", directory / "asked"
+    tools.mkdir()
+    (tools / "git").write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {shutil.which("git")} "$@"\n', encoding="utf-8")
+    (tools / "git").chmod(0o755)
+    project = Project(directory, {"mylib.py": IGNORES, "test_perf.py": TEST.format(module="mylib", name="work")})
+    project.write({".env": "3000", "mylib.py": f"{IGNORES}# a comment\n"})
+    project.write({".gitignore": ".env\nlarge/\n", **{f"large/{number}": "" for number in range(2001)}})
+    plugins, path = ("pytest_benchmark.plugin", "rlperf"), f"{tools}:{os.environ['PATH']}"
+    run = project.against("HEAD", "--rlperf-reach=off", plugins=plugins, PATH=path)
+    return Ignoring(run, asked.read_text("utf-8").splitlines())
+
+
+def test_what_git_ignores_is_there_on_both_sides(ignoring: Ignoring) -> None:
     """Both versions read the same ignored file, and a comment is no slowdown, nor are infinite outputs an error."""
-    code = """
-    import pathlib
-    import numpy
-
-    OUTPUT = numpy.full(8, -numpy.inf)
-    env = pathlib.Path(__file__).parent / ".env"
-    N = int(env.read_text()) if env.exists() else 10
-
-    def work():
-        for i in range(N):
-            pass
-        return OUTPUT
-    """
-    project = Project(tmp_path, {"mylib.py": code, "test_perf.py": TEST.format(module="mylib", name="work")})
-    project.write({".env": "3000", "mylib.py": textwrap.dedent(code) + "# a comment\n"})
-    run = project.against("HEAD", "--rlperf-reach=off")
-    assert 1 / LEAST < slowdown(run, "test_work") < LEAST
-    call_s = run.tests["test_work"]["result"]["workers"][0]["wall"]["call_s"]
+    assert 1 / LEAST < slowdown(ignoring.run, "test_work") < LEAST
+    call_s = ignoring.run.tests["test_work"]["result"]["workers"][0]["wall"]["call_s"]
     assert call_s > 10 * 1e-7  # 3,000 steps, not the ten of a side without the file
+
+
+def test_what_stays_behind_is_noted(ignoring: Ignoring) -> None:
+    """Files that are too many to be copied unasked, with the setting that copies them."""
+    assert ignoring.run.notes("rlperf_also = large/*")
+
+
+def test_only_the_run_itself_asks_version_control(ignoring: Ignoring) -> None:
+    """pytest-benchmark asks git for a name of files whenever pytest starts, but not in the processes of the sides."""
+    assert [line for line in ignoring.asked if line.startswith("describe")] == [
+        "describe --dirty --always --long --abbrev=40"
+    ]
 
 
 @pytest.mark.slow
@@ -241,7 +273,7 @@ def test_an_error_of_a_call_is_the_tests_error(tmp_path: Path, arguments: tuple[
     """A call that fails in its process's 20th call fails its test, though it is then being counted."""
     project = Project(tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": FAILS})
     project.write({"mylib.py": WORK.format(calls=400)})
-    run = project.pytest(*arguments, *QUICK, code=FAILED)
+    run = project.pytest(*arguments, *QUICK, "--rlperf-max-time=0.1", code=FAILED)
     assert run.statuses == {"test_work": "ERROR"}
     assert "at the 20th call" in run.reasons["test_work"]
     assert "RuntimeError: at the 20th call" in run.error("test_work")
@@ -261,22 +293,6 @@ def test_a_file_that_is_edited_where_there_is_no_copy_makes_its_test_invalid(tmp
     run = project.pytest("--rlperf", "--rlperf-max-time=0.3", code=OK)
     assert run.statuses == {"test_work": "INVALID"}
     assert str(project.root / "mylib.py") in run.reasons["test_work"]
-
-
-def test_only_the_run_itself_asks_version_control(tmp_path: Path) -> None:
-    """pytest-benchmark asks git for a name of files whenever pytest starts, but not in the processes of the sides."""
-    tools, asked = tmp_path / "tools", tmp_path / "asked"
-    tools.mkdir()
-    (tools / "git").write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {shutil.which("git")} "$@"\n', encoding="utf-8")
-    (tools / "git").chmod(0o755)
-    project = Project(
-        tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": TEST.format(module="mylib", name="it")}
-    )
-    project.write({"mylib.py": WORK.format(calls=201)})
-    project.against(plugins=("pytest_benchmark.plugin", "rlperf"), PATH=f"{tools}:{os.environ['PATH']}")
-    assert [line for line in asked.read_text("utf-8").splitlines() if line.startswith("describe")] == [
-        "describe --dirty --always --long --abbrev=40"
-    ]
 
 
 @pytest.mark.slow  # test_drivers: sitecustomize and usercustomize of the tree have new interpreters
@@ -384,16 +400,6 @@ def test_a_compiled_file_of_what_differs_is_not_compared(tmp_path: Path, changed
     assert run.statuses == {"test_it": "INCOMPARABLE"}
     assert "lib.so" in run.reasons["test_it"]
     assert "rounds.inl" in run.reasons["test_it"]
-
-
-def test_what_stays_behind_is_noted(tmp_path: Path) -> None:
-    """Files that are too many to be copied unasked, with the setting that copies them."""
-    project = Project(
-        tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": TEST.format(module="mylib", name="it")}
-    )
-    project.write({".gitignore": "large/\n", **{f"large/{number}": "" for number in range(2001)}})
-    run = project.against()
-    assert run.notes("rlperf_also = large/*")
 
 
 @pytest.fixture
