@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +25,7 @@ PLACE = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory that has a na
 _LEAST = 3  # blocks that are worth a proof
 _TRIALS = 10  # blocks that others make at random seem to be the worker's in one proof of 2 ** 10
 _PROOF_S = 3.0
+_ALIKE = 4  # first letters that names of one program's blocks have in common
 _TIMES = 2  # what a pause has, and an equal turn with it where others make blocks at an even pace
 
 
@@ -35,10 +36,10 @@ class Held(NamedTuple):
     bytes: int
 
     @classmethod
-    def now(cls, place: str = PLACE) -> Held:
+    def now(cls) -> Held:
         """Return what there is, which one system call tells; nothing on a system without such a place."""
         try:
-            found = os.statvfs(place)
+            found = os.statvfs(PLACE)
         except OSError:
             return cls(0, 0)
         return cls(found.f_files - found.f_ffree, (found.f_blocks - found.f_bfree) * found.f_frsize)
@@ -102,14 +103,20 @@ class Leftovers:
             if left <= _TIMES * paused and (left or paused):
                 return None
             proofs += left > 0
-        names = os.path.commonprefix([*(_names() - before)])  # noqa: RUF071 - of no paths
-        return re.split(r"\d", names)[0]  # digits are often the number of a process, or of a block
+        return _beginning(_names() - before)
 
     def _pause(self) -> int:
         """Wait as long as the last turn took; return how many blocks came meanwhile."""
         before = self._held()
         self._wait(self._turn_s)
         return self._held().since(before).blocks
+
+
+def _beginning(names: set[str]) -> str:
+    """Return how most names begin, up to the number of a process or of a block; others may have made the rest."""
+    usual = Counter(name[:_ALIKE] for name in names).most_common(1)
+    alike = [name for name in names if usual and name.startswith(usual[0][0])]
+    return re.split(r"\d", os.path.commonprefix(alike))[0]  # noqa: RUF071 - of no paths
 
 
 def _names() -> set[str]:

@@ -110,6 +110,7 @@ class Pair:
         run: int = 0,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
+        leftovers: Leftovers | None = None,
     ) -> None:
         self._base = base
         self._head = head
@@ -117,7 +118,7 @@ class Pair:
         self._run = run  # its process
         self._clock = clock
         self._idle = IdleWatch(clock, wait)
-        self._leftovers = Leftovers(clock=clock, wait=wait)
+        self._leftovers = leftovers or Leftovers(clock=clock, wait=wait)
         self._warm_s = 0.0
         self._blocks: list[Block] = []
         self._traced: list[Block] = []

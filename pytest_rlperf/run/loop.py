@@ -173,7 +173,9 @@ class TestLoop:
         try:
             jobs = self._all(session, tests, measurement)
             Schedule(lanes, processes.awaited, self._show_step).run(jobs)
-            if removed := shared_memory.remove({name for test in tests for name in test.leaves}):
+            # One proof in a thousand holds by chance, and other programs' memory must stay.
+            left = {name for test in tests for name, proofs in test.leaves.items() if proofs > 1}
+            if removed := shared_memory.remove(left):
                 self.run_state.note(SharedMemoryRemoved(removed))
             strays = [test.failed.text for test in tests if test.failed is not None and test.failed.is_stray]
             if tests and len(strays) == len(tests):

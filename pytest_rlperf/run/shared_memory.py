@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-_WATCH_S = 0.3
+_WATCH_S = 1.0
 
 
 class SharedMemory:

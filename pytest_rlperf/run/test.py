@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -89,9 +90,8 @@ class OpenTest:
     It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew, with
     that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where the run
     has less time for it than the test may take. It ``needs_machine`` where its work is not that of one thread alone,
-    and None until that is known. The names of shared memory that its calls leave to the machine begin as ``leaves`` has
-    it. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for who shows
-    progress.
+    and None until that is known. ``leaves`` counts the proofs that calls leave shared memory to the machine, by how its
+    names begin. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for who shows progress.
     """
 
     key: str
@@ -107,7 +107,7 @@ class OpenTest:
     ratio: float | None = None
     observed: Observation | None = None
     needs_machine: bool | None = None
-    leaves: set[str] = field(default_factory=set)
+    leaves: Counter[str] = field(default_factory=Counter)
     reports: list[wire.Reported | wire.Warned] = field(default_factory=list)
     reporter: PairDriver | None = None
     called: wire.Called | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 import random
 import subprocess
 import sys
@@ -21,11 +22,17 @@ from pytest_rlperf.run.shared_memory import SharedMemory
 from pytest_rlperf.wire import Order, Take
 
 SLICE_S = 0.015
+OWN = "of" + "".join(chr(ord("a") + int(digit)) for digit in str(os.getpid()))  # other runs of this test have others
 BUS = """
+    import itertools
+    import os
     from multiprocessing import resource_tracker, shared_memory
 
+    OWN, NUMBERS = "OWN", itertools.count()
+
     def send():
-        block = shared_memory.SharedMemory(create=True, size=4096)
+        name = f"{OWN}_{os.getpid()}_{next(NUMBERS)}"
+        block = shared_memory.SharedMemory(name, create=True, size=4096)
         resource_tracker.unregister(block._name, "shared_memory")
         block.buf[0] = 1
         block.close()
@@ -40,7 +47,7 @@ BUS = """
 
     def always():
         return send().size
-"""
+""".replace('"OWN"', repr(OWN))
 TEST = """
     import bus
     import pytest
@@ -49,11 +56,12 @@ TEST = """
     def test_bus(rlperf, name):
         rlperf(getattr(bus, name))
 """
+OTHERS = f"other_{OWN}"
 ONE_LEAVES = BUS.replace("unlink(send())", "send()").replace("send().size", "send().size + 0")
 NEIGHBOUR = """
 import itertools, sys, time
 for number in itertools.count():
-    open(f"/dev/shm/psm_of_another_{number}", "w").close()
+    open(f"/dev/shm/{sys.argv[1]}_{number}", "w").close()
     if not number:
         print("begun", flush=True)
     time.sleep(0.002)
@@ -181,13 +189,13 @@ def test_blocks_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -
     (note,) = (each for each in run.document["notes"] if "shared memory" in each)
     assert note.startswith("removed ")
     assert note.endswith(" blocks of shared memory that the tests left in /dev/shm")
-    assert not [path for path in {*Path(PLACE).iterdir()} - before if path.name.startswith("psm_")]
+    assert not [path for path in {*Path(PLACE).iterdir()} - before if path.name.startswith(OWN)]
 
 
 @contextmanager
 def neighbour() -> Iterator[None]:
-    """Have another program leave blocks of shared memory all the time, by names like those of tests."""
-    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE) as process:
+    """Have another program leave blocks of shared memory all the time."""
+    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR, OTHERS], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
@@ -206,10 +214,10 @@ def test_blocks_of_another_program_are_neither_a_tests_nor_removed(tmp_path: Pat
     try:
         with neighbour():
             run = example.pytest(*QUICK, "-k", "once", code=OK)
-            others = [*Path(PLACE).glob("psm_of_another_*")]
+            others = [*Path(PLACE).glob(f"{OTHERS}_*")]
         assert run.tests["test_bus[once]"]["verdict"]["findings"] == []
         assert not [each for each in run.document["notes"] if "shared memory" in each]
         assert len(others) > 100
     finally:
-        for path in Path(PLACE).glob("psm_of_another_*"):
+        for path in Path(PLACE).glob(f"{OTHERS}_*"):
             path.unlink()
