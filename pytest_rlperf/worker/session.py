@@ -115,6 +115,12 @@ class Session:
             if fixturedef.scope != "function":
                 self._engine.shared_setup_s += monotonic() - started_s
 
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Let no plugin write to the end of pytest's output: nobody sees that, and some import a lot for it."""
+        plugins = session.config.pluginmanager
+        none = plugins.subset_hook_caller("pytest_terminal_summary", plugins.get_plugins())
+        session.config.hook.pytest_terminal_summary = none  # type: ignore[attr-defined]
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of the orders, until the order to quit."""
@@ -161,8 +167,6 @@ class Session:
                     if self._is_copy:
                         self._leave(session)
                     _collect_before_the_end()
-                    if session is not None:
-                        _leave_out_summary(session.config)
                     return
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
@@ -285,13 +289,6 @@ def _collect_before_the_end() -> None:
     """Collect garbage once, so that the ten collections of pytest's end have only new objects to look at."""
     gc.collect()
     gc.freeze()
-
-
-def _leave_out_summary(config: pytest.Config) -> None:
-    """Let no plugin write to the end of pytest's output: nobody sees that, and some import a lot for it."""
-    hooks = config.pluginmanager
-    none = hooks.subset_hook_caller("pytest_terminal_summary", hooks.get_plugins())
-    config.hook.pytest_terminal_summary = none  # type: ignore[attr-defined]
 
 
 @untouched

@@ -46,7 +46,8 @@ def library(tmp_path: Path) -> ModuleType:
 
 
 def named(call: Callable[[], object], calls: int, tree: Path) -> list[tuple[str, str]]:
-    return [(each.file, each.code) for each in find_allocations(call, None, calls, str(tree))]
+    found = find_allocations(call, None, calls, str(tree))
+    return [(each.file, each.code) for each in found if each.file in ("library.py", "copy.py")]  # of no other thread
 
 
 def test_an_episode_is_met_however_long_it_is(library: ModuleType, tmp_path: Path) -> None:
@@ -64,6 +65,7 @@ def test_what_a_library_allocates_has_its_line_in_the_code_that_calls_it(library
 
 def test_calls_that_keep_much_are_few(library: ModuleType, tmp_path: Path) -> None:
     """Enough was kept long before a million calls, and the figure is that of those made."""
-    (found,) = find_allocations(library.many, None, 1_000_000, str(tmp_path))
+    lines = find_allocations(library.many, None, 1_000_000, str(tmp_path))
+    (found,) = [each for each in lines if each.file == "library.py"]
     assert found.bytes == pytest.approx(20_000 * 32, rel=0.1)
     assert len(library.KEPT) < 1_000
