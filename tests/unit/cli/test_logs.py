@@ -91,7 +91,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize(
     ("name", "command"), [(name, command) for name, commands in COMMANDS.items() for command in commands]
 )
