@@ -262,6 +262,35 @@ def test_without_the_option_components_run_once(tmp_path: Path, wording: Wording
     assert not (example.root / "baselines").exists()
 
 
+CLOSES = """
+    import gymnasium
+    import pytest
+
+    class Closing(gymnasium.vector.VectorWrapper):
+        def close(self, **kwargs):
+            print("closed", self.env.num_envs)
+            super().close(**kwargs)
+
+    class Broken(Closing):
+        def step(self, actions):
+            raise ValueError("a pole fell")
+
+    @pytest.mark.parametrize(("kind", "num_envs"), [(Closing, 2), (Broken, 3)])
+    def test_it(rlperf_vecenv_step, kind, num_envs):
+        rlperf_vecenv_step(lambda: kind(gymnasium.make_vec("CartPole-v1", num_envs=num_envs)))
+"""
+
+
+def test_the_engine_closes_what_the_fixture_made(tmp_path: Path) -> None:
+    """Whether a test is measured or just run, passes or fails its check, a thunk's env is closed at the end."""
+    pytest.importorskip("gymnasium")
+    example = Example(tmp_path, {"test_it.py": CLOSES})
+    for args in ((), ONE_CALL):
+        run = example.pytest("-rA", *args, code=FAILED)
+        assert run.counts == "1 failed, 1 passed"
+        assert {"closed 2", "closed 3", "E       ValueError: a pole fell"} <= {*run.out.splitlines()}
+
+
 CALLED_OR_NOT = source("lifecycle/called_or_not.py")
 
 

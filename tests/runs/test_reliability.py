@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -212,26 +212,6 @@ def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) ->
     assert set() in stayed, stayed
 
 
-def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:
-    """A process that a test leaves in a session of its own goes on while others are measured, and no longer."""
-    tests = """
-        import subprocess
-
-        def test_leaves(rlperf):
-            left = subprocess.Popen(["sleep", "287"], start_new_session=True)
-            open("pids", "a").write(f"{left.pid} ")
-            rlperf(lambda: sum(range(100)))
-
-        def test_sound(rlperf):
-            rlperf(lambda: sum(range(100)))
-    """
-    run = measure(tmp_path, tests, code=OK)
-    assert run.counts == "2 passed"
-    pids = (tmp_path / "project" / "pids").read_text().split()
-    assert pids
-    assert not [pid for pid in pids if _is_running(int(pid))]
-
-
 def test_a_worker_ended_by_force_takes_its_children_with_it(tmp_path: Path) -> None:
     """Those of its session; others end with the run."""
     here, there = connected()
@@ -270,20 +250,6 @@ def begun_copy(connection: Connection) -> int:
     return pid
 
 
-@pytest.mark.parametrize("workers", ["auto", pytest.param("fresh", marks=pytest.mark.slow)])
-def test_a_process_that_tests_name_is_not_signalled(tmp_path: Path, workers: str) -> None:
-    """A test module that has another number returned for its process does not get that one killed."""
-    stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
-    try:
-        tests = f"import os\n\nos.getpid = lambda: {stranger.pid}\n\n{SOUND}"
-        run = measure(tmp_path, tests, "-o", f"rlperf_workers={workers}", code=OK)
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
-    assert run.statuses == {"test_it": "NEW"}
-
-
 REPLACED = (
     *("builtins.open", "subprocess.Popen", "os.kill", "os.write", "os.fork", "os.getpid", "os.waitpid"),
     *("threading.Thread", "tempfile.mkdtemp", "json.loads", "time.monotonic", "time.sleep", "pathlib.Path.open"),
@@ -292,48 +258,134 @@ REPLACED = (
 
 @pytest.mark.parametrize("workers", ["auto", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_what_test_modules_replace_is_not_what_a_run_uses(tmp_path: Path, workers: str) -> None:
-    """Functions of the standard library that raise from the collection on, and sockets' default time limit."""
+    """Functions of the standard library that raise from the collection on, and sockets' default time limit.
+
+    A module that has another number returned for its process does not get that one killed.
+    """
+    raising = [name for name in REPLACED if name != "os.getpid"]
+    stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
     tests = f"""
         import json, os, pathlib, socket, subprocess, tempfile, threading, time
         from importlib import import_module
 
         socket.setdefaulttimeout(1)
+        os.getpid = lambda: {stranger.pid}
 
         def replaced(*args, **kwargs):
             raise RuntimeError("replaced")
 
-        for name in {REPLACED}:
+        for name in {raising}:
             place, _, attribute = name.rpartition(".")
             setattr(pathlib.Path if place == "pathlib.Path" else import_module(place), attribute, replaced)
 
         def test_it(rlperf):
             rlperf(lambda: sum(range(1000)))
     """
-    run = measure(tmp_path, tests, "--rlperf-max-time=0.3", "-o", f"rlperf_workers={workers}", code=OK)
+    try:
+        run = measure(tmp_path, tests, "--rlperf-max-time=0.3", "-o", f"rlperf_workers={workers}", code=OK)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" not in run.out
 
 
-def test_what_tests_replace_is_not_what_measures_them(tmp_path: Path) -> None:
+REPLACES = f"""
+    import pytest
+
+    def raising(name):
+        def replaced(*args, **kwargs):
+            raise RuntimeError(f"{{name}} was called")
+
+        return replaced
+
+    @pytest.mark.parametrize("names", {[REPLACED[start::4] for start in range(4)]}, ids=range(4))
+    def test_replaces(rlperf, monkeypatch, names):
+        for name in names:
+            monkeypatch.setattr(name, raising(name))
+        rlperf(lambda: sum(range(1000)))
+"""
+LEAVES = """
+    import subprocess
+
+    def test_leaves(rlperf):
+        left = subprocess.Popen(["sleep", "287"], start_new_session=True)
+        open("left", "a").write(f"{left.pid} ")
+        rlperf(lambda: sum(range(100)))
+
+    def test_sound(rlperf):
+        rlperf(lambda: sum(range(100)))
+"""
+FORKS = """
+    import os, signal
+
+    def handlers():
+        return [each for each in signal.valid_signals() if callable(signal.getsignal(each)) and each != signal.SIGINT]
+
+    def end_of(child):
+        pid = os.fork()
+        if not pid:
+            child()
+            os._exit(0)
+        return lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), pid
+
+    assert end_of(lambda: os._exit(len(handlers())))[0]() == 0  # where tests are collected
+
+    def test_forks(rlperf):
+        def call():
+            ended, pid = end_of(signal.pause)
+            os.kill(pid, signal.SIGTERM)  # at once, as the end of a pool
+            assert ended() == -signal.SIGTERM
+
+        assert end_of(lambda: os._exit(len(handlers())))[0]() == 0
+        rlperf(call)
+"""
+
+
+class Sound(NamedTuple):
+    """A run of tests that replace, leave, register and fork what they may, and the directory that it was in."""
+
+    run: Run
+    directory: Path
+
+
+@pytest.fixture(scope="module", params=["auto", pytest.param("fresh", marks=pytest.mark.slow)])
+def sound(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Sound:
+    files = {"test_replaces.py": REPLACES, "test_leaves.py": LEAVES, "test_forks.py": FORKS}
+    example = Example(tmp_path_factory.mktemp("sound"), {**files, "test_ends.py": source("reliability/ends.py")})
+    workers = ("-o", f"rlperf_workers={request.param}")
+    return Sound(example.pytest("--rlperf", "--rlperf-max-time=0.01", *workers, code=OK), example.root)
+
+
+def test_what_tests_replace_is_not_what_measures_them(sound: Sound) -> None:
     """Neither before the call nor within it; the call itself has what its test wants."""
-    tests = f"""
-        import pytest
+    names = {f"test_replaces[{number}]" for number in range(4)}
+    found = {name: status for name, status in sound.run.statuses.items() if name in names}
+    assert found == dict.fromkeys(names, "NEW"), sound.run.reasons
+    assert "new interpreter" not in sound.run.out
 
-        def raising(name):
-            def replaced(*args, **kwargs):
-                raise RuntimeError(f"{{name}} was called")
 
-            return replaced
+def test_a_daemon_of_a_test_ends_with_the_run(sound: Sound) -> None:
+    """A process that a test leaves in a session of its own goes on while others are measured, and no longer."""
+    assert [sound.run.statuses[name] for name in ("test_leaves", "test_sound")] == ["NEW", "NEW"]
+    pids = (sound.directory / "left").read_text().split()
+    assert pids
+    assert not [pid for pid in pids if _is_running(int(pid))]
 
-        @pytest.mark.parametrize("names", {[REPLACED[start::4] for start in range(4)]}, ids=range(4))
-        def test_it(rlperf, monkeypatch, names):
-            for name in names:
-                monkeypatch.setattr(name, raising(name))
-            rlperf(lambda: sum(range(1000)))
-    """
-    run = measure(tmp_path, tests, "--rlperf-max-time=0.01", code=OK)
-    assert run.statuses == {f"test_it[{number}]": "NEW" for number in range(4)}, run.reasons
-    assert "new interpreter" not in run.out
+
+def test_what_a_test_forks_has_no_handler_of_the_runs(sound: Sound) -> None:
+    """A signal ends it as it does without this plugin, so that a pool's `terminate()` returns."""
+    assert sound.run.statuses["test_forks"] == "NEW", sound.run.reasons
+
+
+def test_workers_end_with_what_was_registered_for_their_end(sound: Sound) -> None:
+    """Exit functions run once in every worker, and a thread that is no daemon comes to its own end first."""
+    events = [line.split() for line in (sound.directory / "events").read_text().splitlines()]
+    workers = {pid for text, pid in events if text == "test"}
+    assert workers
+    for worker in workers:
+        assert [text for text, pid in events if pid == worker] == ["test", "thread", "exit"]
 
 
 def test_a_file_system_that_is_made_up_is_for_the_call(tmp_path: Path) -> None:

@@ -33,27 +33,6 @@ def errors(failure: str) -> list[str]:
     return [line for line in failure.partition("Fatal Python error")[0].splitlines() if line.startswith("E ")]
 
 
-def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
-    """The places of new objects within their pools differ: were they alike, a side's layout would be part of its time.
-
-    Nothing else that is random decides about them: all workers of a side would have the same.
-    """
-    tests = """
-        def test_places(rlperf, worker):
-            made = [bytes(size) for size in range(100, 470, 16)]
-            with open("places", "a") as file:
-                print(*(id(each) % 16384 for each in made), file=file)
-            rlperf(lambda: sum(range(1000)))
-    """
-    example = project(tmp_path, tests)
-    example.pytest(*FIRST_CALLS, code=OK)
-    places = (example.root / "places").read_text().splitlines()
-    assert len(places) == 3
-    by_size = list(zip(*(line.split() for line in places), strict=True))
-    # Three workers may all begin a new pool of one size; without the variation they are alike in all sizes.
-    assert sum(len(set(found)) > 1 for found in by_size) >= len(by_size) - 2
-
-
 @pytest.mark.parametrize("library", ["numpy", pytest.param("torch._dynamo", marks=pytest.mark.slow)])
 def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path, library: str) -> None:
     """Descriptors, variables, signals, import hooks, filters, locks, seeds and threads are those of a new process."""
@@ -323,14 +302,42 @@ def running(processes: set[int]) -> set[int]:
     return alive
 
 
-def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
+PLACES = """
+    def test_places(rlperf):
+        made = [bytes(size) for size in range(100, 470, 16)]
+        with open("places", "a") as file:
+            print(*(id(each) % 16384 for each in made), file=file)
+        rlperf(lambda: sum(range(1000)))
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Example:
+    """Return a project in which tests of several workers each have been measured."""
+    example = project(tmp_path_factory.mktemp("ended"), "long.py")
+    example.write({"test_places.py": PLACES})
+    example.pytest(*FIRST_CALLS, "-k", "quick or places", code=OK)
+    return example
+
+
+def test_nothing_is_left_after_a_run(ended: Example) -> None:
     """After a run its workers, what they started and their temporary directories are gone, and fixtures torn down."""
-    example = project(tmp_path, "long.py")
-    example.pytest(*FIRST_CALLS, "-k", "quick", code=OK)
-    assert len(pids(example, "up")) == 3
-    assert pids(example, "down") == pids(example, "up")
-    assert not running(pids(example, "up") | pids(example, "child"))
-    assert example.left_over() == []
+    assert len(pids(ended, "up")) == 3
+    assert pids(ended, "down") == pids(ended, "up")
+    assert not running(pids(ended, "up") | pids(ended, "child"))
+    assert ended.left_over() == []
+
+
+def test_every_worker_has_a_heap_of_its_own(ended: Example) -> None:
+    """The places of new objects within their pools differ: were they alike, a side's layout would be part of its time.
+
+    Nothing else that is random decides about them: all workers of a side would have the same.
+    """
+    places = (ended.root / "places").read_text().splitlines()
+    assert len(places) == 3
+    by_size = list(zip(*(line.split() for line in places), strict=True))
+    # Three workers may all begin a new pool of one size; without the variation they are alike in all sizes.
+    assert sum(len(set(found)) > 1 for found in by_size) >= len(by_size) - 2
 
 
 @pytest.mark.parametrize(
@@ -371,39 +378,6 @@ def test_interrupts_that_follow_the_first_break_nothing_off(tmp_path: Path) -> N
     assert "INTERNALERROR" not in text
     assert example.left_over() == []
     assert [path for path in (tmp_path / "cache").rglob("*") if path.name == "filtered.txt"] == []
-
-
-FORKS = """
-    import os, signal
-
-    def handlers():
-        return [each for each in signal.valid_signals() if callable(signal.getsignal(each)) and each != signal.SIGINT]
-
-    def end_of(child):
-        pid = os.fork()
-        if not pid:
-            child()
-            os._exit(0)
-        return lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), pid
-
-    assert end_of(lambda: os._exit(len(handlers())))[0]() == 0  # where tests are collected
-
-    def test_it(rlperf):
-        def call():
-            ended, pid = end_of(signal.pause)
-            os.kill(pid, signal.SIGTERM)  # at once, as the end of a pool
-            assert ended() == -signal.SIGTERM
-
-        assert end_of(lambda: os._exit(len(handlers())))[0]() == 0
-        rlperf(call)
-"""
-
-
-@pytest.mark.parametrize("workers", ["auto", pytest.param("fresh", marks=pytest.mark.slow)])
-def test_what_a_test_forks_has_no_handler_of_the_runs(tmp_path: Path, workers: str) -> None:
-    """A signal ends it as it does without this plugin, so that a pool's `terminate()` returns."""
-    example = Example(tmp_path, {"test_it.py": FORKS})
-    example.pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}", code=OK)
 
 
 def test_a_run_goes_on_that_was_started_to_ignore_an_interrupt(tmp_path: Path) -> None:
@@ -451,14 +425,3 @@ def test_without_other_plugins(tmp_path: Path) -> None:
     switched_off = [argument for name in names for argument in ("-p", f"no:{name}")]
     result = project(tmp_path, SIMPLE).pytest(*ONE_CALL, "--strict-config", "-v", *switched_off, code=OK, **AUTOLOAD)
     assert result.outcomes == {"test_simple": "PASSED"}
-
-
-def test_workers_end_with_what_was_registered_for_their_end(tmp_path: Path) -> None:
-    """Exit functions run once in every worker, and a thread that is no daemon comes to its own end first."""
-    example = project(tmp_path, "ends.py")
-    example.pytest(*ONE_CALL, code=OK)
-    events = [line.split() for line in (example.root / "events").read_text().splitlines()]
-    workers = {process for text, process in events if text == "test"}
-    assert workers
-    for process in workers:
-        assert [text for text, other in events if other == process] == ["test", "thread", "exit"]

@@ -94,13 +94,14 @@ class Observed:
 def main(found, *tops):
     gc.collect()
     gc.freeze()
-    for top in tops:
+    files = [(top, file) for top in tops for file in sorted(Path(top).rglob("test_*.py"))]
+    for top, file in files:  # each with its own modules alone: a look at the objects compares each with all functions
         child = os.fork()
         if not child:
             os.chdir(top)
             without = [word for name in ("cacheprovider", *UNUSED) for word in ("-p", f"no:{name}")]
             options = ["-q", "-s", *without, f"--rootdir={top}"]
-            pytest.main([*options, top], plugins=[Observed(top, Path(found))])
+            pytest.main([*options, str(file)], plugins=[Observed(top, Path(found))])
             sys.stdout.flush()
             os._exit(0)
         os.waitpid(child, 0)

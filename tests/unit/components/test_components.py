@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from builders import ONE_CALL
 from library_checks import harvested
 from numpy.typing import NDArray
 from wording import Wording
@@ -81,34 +80,6 @@ def test_an_env_of_an_unknown_type(env: Any) -> None:
             ComponentError, match=rf"not support {type(env).__name__}\. .*rlperf_vecenv_step\(step, num_envs"
         ):
             vecenv_workload(given)
-
-
-def test_the_engine_closes_what_the_fixture_made(pytester: pytest.Pytester) -> None:
-    """Whether a test is measured or just run, passes or fails its check, a thunk's env is closed at the end."""
-    pytest.importorskip("gymnasium")
-    pytester.makepyfile(
-        """
-        import gymnasium
-        import pytest
-
-        class Closing(gymnasium.vector.VectorWrapper):
-            def close(self, **kwargs):
-                print("closed", self.env.num_envs)
-                super().close(**kwargs)
-
-        class Broken(Closing):
-            def step(self, actions):
-                raise ValueError("a pole fell")
-
-        @pytest.mark.parametrize(("kind", "num_envs"), [(Closing, 2), (Broken, 3)])
-        def test_it(rlperf_vecenv_step, kind, num_envs):
-            rlperf_vecenv_step(lambda: kind(gymnasium.make_vec("CartPole-v1", num_envs=num_envs)))
-        """
-    )
-    for args in ((), ONE_CALL):
-        result = pytester.runpytest_subprocess("-rA", *args)
-        result.assert_outcomes(passed=1, failed=1)
-        result.stdout.fnmatch_lines_random(["closed 2", "closed 3", "E * ValueError: a pole fell"])
 
 
 class Pair(NamedTuple):
