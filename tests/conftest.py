@@ -141,10 +141,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_pycollect_makemodule() -> None:
-    """Have no example of a property test fail for the time that it takes: on a busy machine any may."""
-    from hypothesis import settings
+    """Have no property test fail for the time that an example takes, or to find some: on a busy machine any may."""
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("unhurried", settings.get_profile("default"), deadline=None)
+    default = settings.get_profile("default")
+    settings.register_profile("unhurried", default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("unhurried")
 
 
