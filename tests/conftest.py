@@ -73,45 +73,49 @@ def _older_objects_frozen() -> None:
 # The files that take longest, by their processor time: `pytest -n 3 --dist loadfile` begins with them, so that all
 # processes end at the same time.
 LONGEST = (
-    "test_init.py",
     "test_workers.py",
+    "test_init.py",
     "test_live.py",
-    "test_sides_cases.py",
     "test_reliability.py",
-    "test_live_judge.py",
+    "test_sides_cases.py",
     "test_reach_cases.py",
     "test_lifecycle.py",
     "test_mistakes.py",
-    "test_logs.py",
     "test_bisection.py",
     "test_sides_layouts.py",
     "test_sides_git.py",
+    "test_live_judge.py",
     "test_reach.py",
+    "test_design_card.py",
+    "test_run_log.py",
+    "test_benchmark_suites.py",
     "test_counters_run.py",
     "test_engine.py",
-    "test_design_card.py",
     "test_shards.py",
-    "test_worker_session.py",
     "test_examples.py",
     "test_observation.py",
     "test_outputs.py",
     "test_planted_defects.py",
+    "test_workflows.py",
     "test_workflow_steps.py",
-    "test_timers_processes.py",
-    "test_benchmark_suites.py",
     "test_ninth_library.py",
     "test_sides_environment.py",
     "test_torchrl.py",
     "test_store.py",
     "test_main_job.py",
-    "test_beside.py",
-    "test_trace.py",
-    "test_workflows.py",
-    "test_components.py",
+    "test_plugins.py",
+    "test_pairs.py",
+    "test_logs.py",
+    "test_slices.py",
     "test_counting_torch.py",
+    "test_beside.py",
+    "test_log_texts.py",
+    "test_trace.py",
+    "test_saving.py",
+    "test_timers_processes.py",
+    "test_components.py",
     "test_phases.py",
     "test_architecture.py",
-    "test_pairs.py",
     "test_options.py",
 )
 
@@ -141,10 +145,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_pycollect_makemodule() -> None:
-    """Have no example of a property test fail for the time that it takes: on a busy machine any may."""
-    from hypothesis import settings
+    """Have no property test fail for the time that an example takes, or to find some: on a busy machine any may."""
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("unhurried", settings.get_profile("default"), deadline=None)
+    default = settings.get_profile("default")
+    settings.register_profile("unhurried", default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("unhurried")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,14 @@ from pytest_rlperf.cli.workflows import write_workflows
 
 def load(path: Path) -> dict[str, Any]:
     """Return a workflow as YAML 1.2 reads it, where `on` is a string."""
-    workflow = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    workflow = deepcopy(_parsed(path.read_text(encoding="utf-8")))
     assert isinstance(workflow, dict)
     return workflow
+
+
+@cache
+def _parsed(text: str) -> Any:
+    return YAML(typ="safe", pure=True).load(text)
 
 
 def write(directory: Path, files: dict[str, str], project: str = ".", **options: Any) -> tuple[Path, Path]:

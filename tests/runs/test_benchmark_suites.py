@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import FIRST_CALLS, ONE_CALL
+from builders import ONE_CALL
 from example import OK, Example, Run
 
+SHORT = "--rlperf-max-time=0.3"
 SUITE = "test_suite.py"  # each way of using the fixture, as its documentation shows them
 
 
@@ -40,7 +41,7 @@ def test_every_way_is_measured_and_still_in_its_own_reports(suite: Example) -> N
     assert written["test_call[500]"]["extra_info"] == {"count": 500}
     assert written["test_call[500]"]["params"] == {"count": 500}
     assert written["test_iterations"]["group"] == "sums"
-    run(suite, SUITE, *FIRST_CALLS, "--benchmark-json=several.json", "-k", "decorated")
+    run(suite, SUITE, "--rlperf", SHORT, "--benchmark-json=several.json", "-k", "decorated")
     (by_three,) = benchmarks(suite.root / "several.json").values()
     for rounds, entry in [(3, by_three), *((1, entry) for entry in written.values())]:
         assert entry["stats"]["rounds"] == rounds

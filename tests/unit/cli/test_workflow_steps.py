@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 from builders import git
-from ruamel.yaml import YAML
-from workflow_files import write
+from workflow_files import load, write
 
 from pytest_rlperf.cli.command import LARGEST_BYTES
 
@@ -55,12 +54,6 @@ rl = []
 [tool.pytest.ini_options]
 rlperf_max_time = "{max_time}"
 """
-
-
-def load(path: Path) -> dict[str, Any]:
-    document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    assert isinstance(document, dict)
-    return document
 
 
 @dataclass

@@ -761,7 +761,7 @@ def test_a_functional_env_that_is_wrong(pytester: pytest.Pytester, wording: Word
 # --------------------------------------------------------------------------- through the fixture
 
 
-# test_components: test_the_engine_closes_what_the_fixture_made measures one kind
+# test_lifecycle: test_the_engine_closes_what_the_fixture_made measures one kind
 @pytest.mark.parametrize("args", [(), pytest.param(ONE_CALL, marks=pytest.mark.slow)])
 def test_the_fixture_measures_all_kinds(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
     """A test just runs, or is measured, with each kind of env; what a thunk made is closed."""
