@@ -10,7 +10,9 @@ from example import FAILED, Example
 def test_only_what_head_keeps_more_of_is_named(tmp_path: Path) -> None:
     """A line that keeps as much on base has no part in the growth, wherever it stands by now."""
     base = """
-        KEPT = []
+        from collections import deque
+
+        KEPT = deque()  # which never moves what it has, however many calls there is time for
 
         def work():
             KEPT.append(bytes(2_000))
