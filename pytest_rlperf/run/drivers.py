@@ -18,7 +18,7 @@ from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
 from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Endpoint, PairDriver, PreloadServer, StoppedError, ask
-from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, if_broken_off
+from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, all_done, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
@@ -206,8 +206,7 @@ class Drivers:
         job = yield from Spawn(self.lease(observes=True))
         self._leases.append(job)
         with if_broken_off(self._drop, job):
-            while under_way := [each for each in self._leases if not each.is_done]:
-                yield from AnyOf(under_way)
+            yield from all_done(self._leases)
         return job.outcome()
 
     def _drop(self, job: Job[PairDriver]) -> None:
@@ -481,13 +480,15 @@ class Drivers:
                 loads.append(
                     (yield from Spawn(server.load(wanted, self._differing, str(self._top), self._outside_tree)))
                 )
-            while under_way := [load for load in loads if not load.is_done]:
-                yield from AnyOf(under_way)
+            yield from all_done(loads)
             dirty, *_ = [load.outcome() for load in loads]
             self._left_out.update(dirty)
             by_tests = {name: value for name, value in since.items() if plain.changes.get(name) != value}
-            self._set_by_tests.update({} if dirty else by_tests)
-            found = None if dirty else {(): plain, (*since,): eager}.get((*by_tests,))
+            found = None
+            if not dirty:
+                self._set_by_tests.update(by_tests)
+                # Where the tests have set only some of them, neither is right.
+                found = plain if not by_tests else eager if by_tests == since else None
             for server in {plain, eager} - {found}:
                 server.end(0)
             if found is not None:

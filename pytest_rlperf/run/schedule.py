@@ -93,6 +93,12 @@ def if_broken_off(undo: Callable[..., None], *args: object) -> Iterator[None]:
         raise
 
 
+def all_done(jobs: Sequence[Job[Any]]) -> Steps[None]:
+    """Wait until all jobs are done, those among them that are added meanwhile."""
+    while under_way := [job for job in jobs if not job.is_done]:
+        yield from AnyOf(under_way)
+
+
 class Job(Generic[T]):
     """A generator on its way; ``wants`` is its last request. One that is broken off wants no lane any more."""
 
