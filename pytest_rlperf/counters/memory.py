@@ -138,12 +138,12 @@ def _held() -> tuple[int, int, int, int]:
     in_use = _traced_bytes()[0]
     try:
         files, tasks = listdir("/proc/self/fd"), listdir("/proc/self/task")  # noqa: PTH208
-        return in_use, len(files), len(tasks), sum(len(_children(task)) for task in tasks)
+        return in_use, len(files), len(tasks), sum(len(children_of(task)) for task in tasks)
     except OSError:
         return in_use, 0, 0, 0
 
 
-def _children(task: str) -> list[bytes]:
+def children_of(task: str) -> list[bytes]:
     """Return the numbers of the child processes of one thread."""
     descriptor = open_descriptor(f"/proc/self/task/{task}/children", os.O_RDONLY)
     try:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import psutil
 
+from pytest_rlperf.counters.memory import children_of
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.spawn.untouched import untouched
 
@@ -53,14 +54,9 @@ def cpu_reader() -> Callable[[], int]:
 def children() -> set[int]:
     """Return the numbers of this process's child processes."""
     try:
-        return {int(pid) for thread in _threads() for pid in _read(f"/proc/self/task/{thread}/children").split()}
+        return {int(pid) for thread in _threads() for pid in children_of(str(thread))}
     except OSError:  # psutil reads every process of the machine
         return {child.pid for child in psutil.Process().children()}
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="ascii") as file:  # noqa: PTH123 - several times a test
-        return file.read()
 
 
 @untouched
