@@ -48,10 +48,13 @@ def combine(verdict: Verdict, then: Counting, now: Counting, policy: Policy) -> 
     return overruled(policy, verdict, status, reasons.CountsChanged(named))
 
 
-def more_of(name: str, then: Counting, now: Counting) -> tuple[int, int] | None:
-    """Return the most of a count then and the least now, of a whole call; None where a side did not count it."""
-    was, found = _Side(then).range_of("", name), _Side(now).range_of("", name)
-    return None if was is None or found is None or min(then.workers, now.workers) < 2 else (was[1], found[0])
+def more_of(names: Iterable[str], then: Counting, now: Counting) -> dict[str, tuple[int, int]]:
+    """Return the most of each count then and the least now, of a whole call, where both sides have counted it."""
+    if min(then.workers, now.workers) < 2:
+        return {}
+    was, found = _Side(then), _Side(now)
+    ranges = {name: (was.range_of("", name), found.range_of("", name)) for name in names}
+    return {name: (before[1], after[0]) for name, (before, after) in ranges.items() if before and after}
 
 
 def more_work(then: Counting, now: Counting, tolerance: float) -> tuple[CounterChange, ...]:

@@ -22,11 +22,11 @@ def find(then: Counting, now: Counting, policy: Policy) -> Finding | None:
     """Return what a call leaves to the collector, where every process of head has more of it than any of base."""
     if policy.findings["garbage"] == OFF:
         return None
-    objects = more_of("garbage", then, now)
-    calls = 1 if objects is None else _COLLECTED_AFTER / max(1, objects[1])
-    least = dict.fromkeys(_BYTES, min(_BYTES_LEAST, _WAITING_LEAST / max(1.0, calls))) | dict.fromkeys(_FEW, 1)
-    found = {name: more_of(name, then, now) for name in least}
-    parts = [Both(name, *sides) for name, sides in found.items() if sides and sides[1] - sides[0] >= least[name]]
+    found = more_of(("garbage", *_BYTES, *_FEW), then, now)
+    _, objects = found.pop("garbage", (0, _COLLECTED_AFTER))
+    calls = max(1.0, _COLLECTED_AFTER / max(1, objects))  # until the collector comes
+    least = dict.fromkeys(_BYTES, min(_BYTES_LEAST, _WAITING_LEAST / calls)) | dict.fromkeys(_FEW, 1)
+    parts = [Both(name, base, head) for name, (base, head) in found.items() if head - base >= least[name]]
     if not parts:
         return None
     return finding(policy, "garbage", Garbage(tuple(parts)), {name: head - base for name, base, head in parts})
