@@ -80,8 +80,14 @@ def modules_alike(
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
     used = needed if uses_torch and not belongs_to("torch", left_out) else ()
     steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
-    arrays = [] if belongs_to("numpy", left_out) else ["numpy"]  # which the run may have loaded before the tests do
+    # The run may have loaded it before the tests do.
+    arrays = ["numpy"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
     return [*names, *arrays, *steps, *own, *used]
+
+
+def _use_components(fixtures: Iterable[str]) -> bool:
+    """Whether tests with these fixtures need components: an import is measured without any."""
+    return not {name for name in fixtures if name.startswith("rlperf")} <= {"rlperf_import"}
 
 
 def _components(fixtures: Iterable[str]) -> list[str]:
@@ -89,7 +95,7 @@ def _components(fixtures: Iterable[str]) -> list[str]:
 
     Pytest would rewrite their asserts, of which there are none, in each worker that is the first to import them.
     """
-    if {name for name in fixtures if name.startswith("rlperf")} <= {"rlperf_import"}:
+    if not _use_components(fixtures):
         return []
     from pytest_rlperf import components
     from pytest_rlperf.components import libraries
