@@ -66,7 +66,7 @@ class Leftovers:
         self._turn_s = 0.0
 
     def take(self, worker: Worker, kind: SliceKind) -> SliceRecord:
-        """Have a worker take a slice, and count what it leaves."""
+        """Let a worker take a slice, and count what it leaves."""
         __tracebackhide__ = True
         before, started_s = self._held(), self._clock()
         record = worker.ask(Take(kind))

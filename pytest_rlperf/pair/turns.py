@@ -200,7 +200,7 @@ class Pair:
         return not is_short and self._log_ratios(by_wall).error() < enough_error
 
     def _block(self, kind: SliceKind) -> Block:
-        """Have both workers take a slice."""
+        """Let both workers take a slice."""
         __tracebackhide__ = True
         first, second = (self._leftovers.take(worker, kind) for worker in self._in_turn())
         return Block(second, first) if self._head_first else Block(first, second)

@@ -97,7 +97,7 @@ class LiveComparison:
         return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
     def _checked(self, driver: PairDriver) -> Steps[list[wire.Checked]]:
-        """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
+        """Check a pair's components, and return what came of it; the errors are as in :meth:`compare`."""
         checked = yield from self._test.ask(driver, wire.CheckAll())
         self._drivers.learn(*checked)
         base, head = driver.loaded(checked)

@@ -302,7 +302,7 @@ class PairTimes:
         return share_s
 
     def give_back(self, share_s: float) -> None:
-        """Have the time of a pair again that was lost."""
+        """Take back the time of a pair that was lost."""
         self._left_s += share_s
         self._begun -= 1
 

@@ -253,7 +253,7 @@ class OpenTest:
         self._give_back(driver)
 
     def forget_reporter(self) -> None:
-        """Have the next driver that opens the test report it."""
+        """Let the next driver that opens the test report it."""
         self.reporter = self.called = None
         self.is_reporter_lost = False
 
@@ -266,13 +266,13 @@ class OpenTest:
         return done
 
     def abandon(self, *, but_reporter: bool = False) -> None:
-        """Have drivers leave the test without waiting for them."""
+        """Tell drivers to leave the test, without waiting for them."""
         for driver in [*self._open]:
             if not (but_reporter and driver is self.reporter):
                 self.let_go(driver)
 
     def let_go(self, driver: PairDriver) -> None:
-        """Have a driver leave the test without waiting for it."""
+        """Tell a driver to leave the test, without waiting for it."""
         if driver in self._open:
             if driver.alive:
                 try:
