@@ -34,6 +34,7 @@ from pytest_rlperf.model.measured import (
     Phase,
     Result,
     Rounds,
+    Segment,
     Shape,
     Share,
     SliceKind,
@@ -532,13 +533,15 @@ class WarmAll(Order[Warmed], frozen=True):
 class Taken(msgspec.Struct, frozen=True):
     """A pair's figures, its traced slices, and the rounds of base and of head, None on a device.
 
-    With ``leaves``, how the names of the shared memory begin that calls leave to the machine.
+    With ``leaves``, how the names of the shared memory begin that calls leave to the machine, and the ``segments`` that
+    the workers have.
     """
 
     pair: PairRecord
     traced: list[Block]
     rounds: list[Rounds | None]
     leaves: list[str] = []
+    segments: list[Segment] = []
 
 
 class TakePair(Order[Taken], frozen=True):

@@ -232,6 +232,7 @@ class _Pairs:
             record = replace(taken.pair, setup_s=warm.setup_s, loader=pair.driver.preloaded, import_s=pair.import_s)
             times.add(warm.number, warm.share_s, record, taken.traced, taken.rounds)
             test.leaves.update(taken.leaves)
+            test.segments.update(taken.segments)
             if not pair.stays:
                 yield from test.leave(pair.driver)
 

@@ -42,6 +42,7 @@ from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
 from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
+from pytest_rlperf.spawn.temporary import mark_temporary_files
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
@@ -458,6 +459,7 @@ def main(
         wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
     _leave_by_signal()
+    mark_temporary_files()
     began_s = monotonic()
     sys.path[:] = start.own.path
     _keep_captured_output(Path(start.own.scratch))
