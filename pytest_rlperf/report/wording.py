@@ -183,7 +183,7 @@ def _broken(reason: Reason) -> str | None:
             )
         case reasons.DeviceDisturbed(device, disturbances):
             advice = "; ".join(_advice(disturbances))
-            return f"{device} was not fit to be measured on: {disturbances_text(disturbances)}; {advice}"
+            return f"{device} could not be measured reliably: {disturbances_text(disturbances)}; {advice}"
     return None
 
 
@@ -225,7 +225,7 @@ def _stored(reason: Reason) -> str | None:
             return f"stored numbers only{'' if stores else '; keep the gain with --rlperf-save-baseline'}"
         case reasons.StoredSpread(tolerance, smallest_seen):
             return (
-                f"stored numbers cannot exclude a change of ±{bound(tolerance)}; here they find slowdowns from "
+                f"stored numbers are too noisy to rule out a change of ±{bound(tolerance)}; here they find slowdowns from "
                 f"{units.change(1 + smallest_seen)} on"
             )
         case reasons.UnderMinimum(change_s, least_s, at_most):
@@ -404,12 +404,12 @@ def _beside_times(reason: Reason) -> str | None:
 def _same_code(reason: reasons.SameCode | reasons.Unreached) -> str:
     if isinstance(reason, reasons.Unreached):
         if not reason.functions:
-            return f"unchanged: what differs from {reason.base_label} is nothing that this test runs or reads"
+            return f"unchanged: this test neither runs nor reads anything that differs from {reason.base_label}"
         functions = "the one function" if reason.functions == 1 else f"0 of the {reason.functions} functions"
         runs = "does not run" if reason.functions == 1 else "runs"
         return f"unchanged: {runs} {functions} that this change touches"
     if reason.files is not None and not reason.code_files:
-        return "this test reads no file of the tree but tests, so no change of the tree's code can make it slower"
+        return "this test loads only test files and none of your code, so no change of your code can make it slower"
     if reason.files is not None:
         files = "the one file" if reason.files == 1 else f"none of the {reason.files} files"
         differs = "does not differ" if reason.files == 1 else "differs"
@@ -634,7 +634,7 @@ def phases_note(result: Result) -> str:
     if abs(traced_s - result.mean_call_s) <= _TRACED_APART * median_s:
         return ""
     traced, median = units.seconds(traced_s), units.seconds(median_s)
-    return f"phases are means of traced calls of {traced}, as clocked; the median is {median}"
+    return f"phase times come from traced calls ({traced} each); an untraced call takes {median}"
 
 
 # ----------------------------------------------------------------------- the figures behind a test
