@@ -154,7 +154,7 @@ class _Looks:
             return None
         if not read.differing:
             return reasons.SameCode(sides.base.label, len(read.files), len(read.files - sides.tests))
-        spares = self._test.settings.spares and not self.is_uneven
+        spares = self._test.settings.reach and not self.is_uneven
         return reasons.Unreached(sides.base.label, len(self._drivers.change.functions)) if spares else None
 
 
