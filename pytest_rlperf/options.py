@@ -241,12 +241,12 @@ class Config:
     lanes: Annotated[int | None, Option(None, parse_lanes, None,
         "measure so many pairs at once, such as 1 (default: auto, one per core)", ini=True)]
     workers: Annotated[str, Option(None, parse_workers, "auto",
-        "start measured processes as new interpreters, with fresh (default: auto, forked where possible)", ini=True)]
+        "set fresh to start measured processes as new interpreters (default: auto, forked where possible)", ini=True)]
     setup_timeout_s: Annotated[float, Option(None, parse_duration, 300.0,
         "end imports, and a test's set-up and tear-down, after so long, such as 10min (default: 300)",
         ini=True, marker=True)]
     reach: Annotated[bool, Option(None, parse_switch, True,
-        "measure also the tests that the change cannot affect, with off (default: on)", ini=True)]
+        "set off to measure also the tests that the change cannot affect (default: on)", ini=True)]
     baseline: Annotated[Path, Option(None, parse_baseline, Path("baselines/default"),
         "compare with, and store, the baseline of this directory and name, such as perf/baselines/nightly (default: "
         "baselines/default)", ini=True)]
@@ -255,7 +255,7 @@ class Config:
     min_change_s: Annotated[float, Option(None, parse_duration, 0.0,
         "never fail for a smaller change per call, such as min_change='50us'", marker=True)]
     fail: Annotated[bool, Option(None, parse_flag, True,
-        "show the verdict without failing on it, with fail=False", marker=True)]
+        "set fail=False to show the verdict without failing on it", marker=True)]
     # fmt: on
 
     @property

@@ -108,7 +108,7 @@ class _Looks:
         Where nothing of the change is known to run, objects may show that something does, or a later call: this takes
         longer, and matters where such a test is spared, or has read nothing that differs.
         """
-        spares = self._test.settings.spares or not self._read.differing
+        spares = self._test.settings.reach or not self._read.differing
         if not self._reached.nothing or not spares:
             return wire.ObserveAll(_BRIEF_S)
         change = self._drivers.change
