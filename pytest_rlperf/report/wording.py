@@ -30,7 +30,7 @@ from pytest_rlperf.model.live import Contribution, OtherWork
 from pytest_rlperf.model.measured import CounterChange, Result, test_name
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind, Touched
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
-from pytest_rlperf.model.stored import Anchor, Provenance
+from pytest_rlperf.model.stored import Provenance
 
 SAVING = "pytest --rlperf-save-baseline"
 _STORE_AGAIN = "store it again with --rlperf-save-baseline"
@@ -54,14 +54,14 @@ _UNDECIDED = {
     reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
     reasons.Code.MOVED: "dear calls come at other calls than on base, too few to tell whether more often",
 }
+_REPLACE = f"unless a commit accepts it ({TRAILER}: TEST <= +N% REASON) or you move the file away"
 _KEPT_BACK = {
     notes.KeptBack.FAILED: "failed",
     notes.KeptBack.INVALID: "measured INVALID",
     notes.KeptBack.INVALID_TIME: "their time was INVALID",
-    notes.KeptBack.SLOWER: 'slower than before, or maybe; old figures stay, --rlperf-accept="why" replaces them',
-    notes.KeptBack.UNDECIDED: 'UNDECIDED by stored numbers; old figures stay, --rlperf-accept="why" replaces them',
-    notes.KeptBack.SLOWER_AND_NEW: "slower than before, or maybe; there are none of this machine, "
-    '--rlperf-accept="why" stores them',
+    notes.KeptBack.SLOWER: f"slower than before, or maybe; old figures stay, {_REPLACE}",
+    notes.KeptBack.UNDECIDED: f"UNDECIDED by stored numbers; old figures stay, {_REPLACE}",
+    notes.KeptBack.SLOWER_AND_NEW: f"slower than before, or maybe; there are none of this machine, {_REPLACE}",
 }
 
 
@@ -276,7 +276,7 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
         case RemedyKind.TIME:
             return f"raise --rlperf-max-time to {amount:g}"
         case RemedyKind.PAIRS:
-            return f"raise --rlperf-pairs to 3..{amount:g}"
+            return f"add -o rlperf_pairs=3..{amount:g}"
         case RemedyKind.TOLERANCE:
             return f"raise --rlperf-tolerance to {100 * amount:g}%"
         case RemedyKind.CALLS:
@@ -682,16 +682,6 @@ def not_drawn_text(statuses: Iterable[Status]) -> str:
     return f"Not drawn, as their times were not compared: {each}." if counts else ""
 
 
-def creep_text(outcome: Outcome) -> str:
-    """Write the change since the first commit of a test, or the anchor; empty where no live pairs ran with it."""
-    creep = outcome.creep
-    if creep is None:
-        return ""
-    commit = "" if creep.commit is None else f", commit {creep.commit[:12]}"
-    interval = units.interval(creep.ratio, creep.low, creep.high)
-    return f"{units.change(creep.ratio)} {interval} since {creep.created.partition('T')[0]}{commit}"
-
-
 def origin_text(name: str, provenance: Provenance | None) -> str:
     """Name the baseline that was compared with, its day and its commit."""
     if provenance is None:
@@ -820,9 +810,6 @@ def _note(note: notes.Note) -> str:
             return f"removed {_amount(resource, count)} that the tests left{where}"
         case notes.SkippedBaseline(error):
             return f"skipped a baseline that is not this machine's: {error}"
-        case notes.ComparedWithAnchor(baseline, anchor, last):
-            stored = "has no commit" if last is None else f"was last stored at {last[:12]}"
-            return f"the anchor of baseline {baseline!r} is {anchor_text(anchor)}; the baseline {stored}"
         case notes.Untested():
             return _untested_text(note)
         case notes.UntouchedMoved(tests, ratio):
@@ -861,18 +848,13 @@ def _short_of_time(short: Sequence[notes.ShortOfTime]) -> str:
     least_s = min(note.limit_s for note in short)
     return (
         f"{units.counted(len(short), 'test')} not settled in the run's time, {units.seconds(least_s)} or more each: "
-        f"{names}; a larger --rlperf-budget gives more, --rlperf-shard=K/N divides the tests among machines"
+        f"{names}; a longer --rlperf-total-time gives more, --rlperf-shard=K/N divides the tests among machines"
     )
 
 
 def shard_failures(keys: Sequence[str]) -> str:
     """Name the tests that failed in a shard, or did not run there, and have no failing verdict."""
     return f"{units.counted(len(keys), 'test')} failed or did not run ({_named(keys)}): see the shards' logs"
-
-
-def anchor_text(anchor: Anchor) -> str:
-    """Name an anchor: its commit, its day and the reason for it."""
-    return f"{anchor.commit[:12]} of {anchor.created.partition('T')[0]} ({anchor.reason})"
 
 
 def collision_text() -> str:

@@ -19,7 +19,7 @@ class Budget:
     """The time for all tests of a run, of which each gets an equal part of what is left when it begins.
 
     So tests that are settled early leave their time to others. ``lanes`` tests are measured at once. Without
-    --rlperf-budget many tests get less than --rlperf-max-time each, but always enough for the fewest pairs.
+    --rlperf-total-time many tests get less than --rlperf-max-time each, but always enough for the fewest pairs.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Budget:
         self._clock = clock
         self._lanes = lanes
         self._tests_left = tests
-        given_s = settings.budget_s
+        given_s = settings.total_time_s
         # What imports and fixtures take is not counted, so that a pair's time is about that of a quiet machine.
         least_s = settings.pairs[0] * _LEAST_PAIR_S
         if given_s is None:
             given_s = math.inf if settings.selfcheck else max(_BUDGET_S, tests * least_s / lanes)
         self._total_s = given_s
-        self._least_s = least_s if settings.budget_s is None else _INSTANT_S
+        self._least_s = least_s if settings.total_time_s is None else _INSTANT_S
         self._end_s: float | None = None
 
     def next_s(self) -> float:

@@ -227,11 +227,11 @@ class OpenTest:
             next_key=self.next_key,
             seeds=list(seeds),
             last_first=last_first,
-            setup_s=self.settings.setup_time_s,
+            setup_s=self.settings.setup_timeout_s,
             patience_s=self.patience_s,
             reports=is_first,
         )
-        called = yield from self.ask(driver, order, self.settings.setup_time_s)
+        called = yield from self.ask(driver, order, self.settings.setup_timeout_s)
         if self.lanes.pair_bytes is None:
             self.lanes.fit(driver.memory_bytes(), free_bytes())
         if is_first:
@@ -252,7 +252,7 @@ class OpenTest:
 
     def leave(self, driver: PairDriver) -> Steps[None]:
         """Let a driver's workers leave the test, in which they have done their part."""
-        yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_time_s)
+        yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_timeout_s)
         self._give_back(driver)
 
     def forget_reporter(self) -> None:
@@ -264,7 +264,7 @@ class OpenTest:
         """Let every worker leave the test, the reporter last and with its result."""
         self.abandon(but_reporter=True)
         assert self.reporter is not None
-        done = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_time_s)
+        done = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_timeout_s)
         self._give_back(self.reporter)
         return done
 

@@ -179,7 +179,7 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
 
 def open_test(lanes: Lanes | None = None, **settings: Any) -> OpenTest:
     """Return a test; ``settings`` are those that are not as usual."""
-    usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_time_s": 1.0, "gating_counts": (), "spares": True}
+    usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_timeout_s": 1.0, "gating_counts": (), "reach": True}
     config: Any = SimpleNamespace(**{**usual_ones, "findings": Policy().findings, **settings})
     return OpenTest("test", config, Policy(), lanes or Lanes(1, ()))
 

@@ -439,8 +439,8 @@ def test_a_lane_is_given_back_once() -> None:
         pytest.param([], 10, 1, 180, id="few tests, each limited by --rlperf-max-time alone"),
         pytest.param([], 300, 2, 12, id="many tests share half an hour"),
         pytest.param([], 3000, 2, 9, id="so many that their fewest pairs take longer"),
-        pytest.param(["--rlperf-budget=600"], 300, 2, 4, id="the user's budget"),
-        pytest.param(["--rlperf-selfcheck"], 300, 1, math.inf, id="a self-check takes its time"),
+        pytest.param(["--rlperf-total-time=600"], 300, 2, 4, id="the user's budget"),
+        pytest.param(["--rlperf:check-machine"], 300, 1, math.inf, id="a self-check takes its time"),
     ],
 )
 def test_many_tests_share_a_time(
@@ -454,7 +454,7 @@ def test_many_tests_share_a_time(
 def test_tests_that_are_settled_early_leave_their_time(pytester: pytest.Pytester) -> None:
     """What is left is shared anew whenever a test begins, and one test gets no more than there is."""
     clock = builders.Seconds()
-    budget = Budget(read_config(pytester.parseconfigure("--rlperf-budget=100")), 5, 2, clock)
+    budget = Budget(read_config(pytester.parseconfigure("--rlperf-total-time=100")), 5, 2, clock)
     assert [budget.next_s(), budget.next_s()] == [40.0, 50.0]
     clock.now = 10.0
     assert budget.next_s() == 60.0
