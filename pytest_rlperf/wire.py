@@ -34,6 +34,7 @@ from pytest_rlperf.model.measured import (
     Phase,
     Result,
     Rounds,
+    Segment,
     Shape,
     Share,
     SliceKind,
@@ -291,19 +292,19 @@ class Load(Message, frozen=True):
 
 
 class ForkDriver(Message, frozen=True):
-    """Have a preload server fork a driver; its connection follows this message."""
+    """A preload server forks a driver; its connection follows this message."""
 
     settings: DriverSettings
 
 
 class Import(Message, frozen=True):
-    """Have a template import what copies of it have imported for themselves, where that is there; → ``Imported``."""
+    """A template imports what copies of it have imported for themselves, where that is there; → ``Imported``."""
 
     modules: list[str]
 
 
 class Fork(Message, frozen=True):
-    """Have a copy of the template run a test, with files in ``scratch``; the copy's connection follows this message."""
+    """A copy of the template runs a test, with files in ``scratch``; the copy's connection follows this message."""
 
     scratch: str
 
@@ -478,17 +479,17 @@ class Open(Order[list[Called]], frozen=True):
 
 
 class ImportAll(Order[list[str]], frozen=True):
-    """Have templates import modules, each those of its place in the list; return those that they should not have."""
+    """Templates import modules, each those of its place in the list; the answer is those that they should not have."""
 
     modules: list[list[str]]
 
 
 class CheckAll(Order[list[Checked]], frozen=True):
-    """Have every worker run its component once and check it."""
+    """Every worker runs its component once and checks it."""
 
 
 class CountAll(Order[list[Tally | None]], frozen=True):
-    """Have workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
+    """Workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
 
     None does where the first call took over ``longest_first_s``. Only ``instruments`` count that have one of these
     names, all where there are none.
@@ -532,13 +533,15 @@ class WarmAll(Order[Warmed], frozen=True):
 class Taken(msgspec.Struct, frozen=True):
     """A pair's figures, its traced slices, and the rounds of base and of head, None on a device.
 
-    With ``leaves``, how the names of the shared memory begin that calls leave to the machine.
+    With ``leaves``, how the names of the shared memory begin that calls leave to the machine, and the ``segments`` that
+    the workers have.
     """
 
     pair: PairRecord
     traced: list[Block]
     rounds: list[Rounds | None]
     leaves: list[str] = []
+    segments: list[Segment] = []
 
 
 class TakePair(Order[Taken], frozen=True):
@@ -590,7 +593,7 @@ class MeasureAlone(Order[Alone], frozen=True):
 
 
 class ObserveAll(Order[list[Footprint]], frozen=True):
-    """Have every worker call its component until that has run and read nothing new."""
+    """Every worker calls its component until that has run and read nothing new."""
 
     limit_s: float
     searches: bool = False

@@ -99,7 +99,7 @@ def print_text(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Have standard output lead nowhere: Python flushes it once more on its way out, and that must not fail either."""
+    """Discard standard output from now on: Python flushes it once more on its way out, which must not fail either."""
     with suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -289,8 +289,9 @@ class Usage:
 
     ``objects`` are the blocks that Python's allocator has handed out, and ``private_bytes`` the resident memory that no
     file backs, both after a garbage collection. ``waiting_objects`` and ``waiting_bytes`` are how much more there was
-    before it: what only the collector frees. ``shared_blocks`` of shared memory, and their bytes, are what its slices
-    have left to the machine.
+    before it: what only the collector frees. ``shared_blocks`` of shared memory, ``temporary_files`` with directories
+    and sockets, and their bytes, are what its slices have left to the machine. ``segments``, and semaphores, are
+    those of System V.
     """
 
     calls: int
@@ -304,6 +305,20 @@ class Usage:
     processes: int
     shared_blocks: int = 0
     shared_bytes: int = 0
+    temporary_files: int = 0
+    temporary_bytes: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of System V's shared memory by its number, or a set of semaphores, and the process it is of."""
+
+    kind: str
+    number: int
+    bytes: int
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,6 +297,8 @@ _NUMBERS = {
     "threads": ("thread", "threads"),
     "processes": ("child process", "child processes"),
     "shared_blocks": ("block of shared memory", "blocks of shared memory"),
+    "temporary_files": ("temporary file", "temporary files"),
+    "segments": ("System V segment or semaphore", "System V segments or semaphores"),
     "garbage_files": ("open file", "open files"),
     "garbage_threads": ("thread", "threads"),
     "garbage_processes": ("child process", "child processes"),
@@ -305,6 +307,8 @@ _BYTES = {
     "private_bytes": "of memory",
     "device_bytes": "of device memory",
     "shared_bytes": "of shared memory",
+    "temporary_bytes": "of temporary files",
+    "segment_bytes": "of System V segments",
     "waiting_bytes": "that wait for the garbage collector",
     "garbage_bytes": "of memory",
     "tensor_garbage_bytes": "of tensors",
@@ -811,8 +815,9 @@ def _note(note: notes.Note) -> str:
         case notes.ShortOfMemory(lanes, wanted, pair_bytes):
             each = f"each takes {units.number(pair_bytes / 1e6)} MB of memory"
             return f"{_at_a_time(lanes)} measured, not {wanted}: {each}, which has no room for more"
-        case notes.SharedMemoryRemoved(blocks):
-            return f"removed {units.counted(blocks, 'block')} of shared memory that the tests left in /dev/shm"
+        case notes.LeftoversRemoved(resource, count, place):
+            where = f" in {shown(place)}" if place else ""
+            return f"removed {_amount(resource, count)} that the tests left{where}"
         case notes.SkippedBaseline(error):
             return f"skipped a baseline that is not this machine's: {error}"
         case notes.ComparedWithAnchor(baseline, anchor, last):

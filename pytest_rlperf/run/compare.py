@@ -97,7 +97,7 @@ class LiveComparison:
         return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
     def _checked(self, driver: PairDriver) -> Steps[list[wire.Checked]]:
-        """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
+        """Check a pair's components, and return what came of it; the errors are as in :meth:`compare`."""
         checked = yield from self._test.ask(driver, wire.CheckAll())
         self._drivers.learn(*checked)
         base, head = driver.loaded(checked)
@@ -155,7 +155,7 @@ class LiveComparison:
     def _with_growth(self, live: Live, first: PairDriver) -> Steps[Live]:
         """Return the comparison with more calls of the first pair, where those so far only hint at growth.
 
-        Where something grows, a process of each side shows which lines allocate what it keeps.
+        Where memory grows, a process of each side shows which lines allocate what it keeps.
         """
         test = self._test
         if test.policy.findings["growth"] == OFF:
@@ -166,7 +166,7 @@ class LiveComparison:
             longer = yield from test.in_lane(first, more)
             live = replace(live, longer=tuple(longer))
         found = growth.find(live, test.policy)
-        if found is None:
+        if found is None or growth.ALLOCATED.isdisjoint(found.figures):
             return live
         test.show("looking which lines allocate")
         kept = yield from test.in_lane(first, self._allocations(first, growth.period(live)))

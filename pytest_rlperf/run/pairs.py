@@ -232,6 +232,7 @@ class _Pairs:
             record = replace(taken.pair, setup_s=warm.setup_s, loader=pair.driver.preloaded, import_s=pair.import_s)
             times.add(warm.number, warm.share_s, record, taken.traced, taken.rounds)
             test.leaves.update(taken.leaves)
+            test.segments.update(taken.segments)
             if not pair.stays:
                 yield from test.leave(pair.driver)
 
@@ -302,7 +303,7 @@ class PairTimes:
         return share_s
 
     def give_back(self, share_s: float) -> None:
-        """Have the time of a pair again that was lost."""
+        """Take back the time of a pair that was lost."""
         self._left_s += share_s
         self._begun -= 1
 

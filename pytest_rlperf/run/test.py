@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
+from pytest_rlperf.model.measured import Segment
 from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
@@ -91,7 +92,8 @@ class OpenTest:
     that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where the run
     has less time for it than the test may take. It ``needs_machine`` where its work is not that of one thread alone,
     and None until that is known. ``leaves`` counts the proofs that calls leave shared memory to the machine, by how its
-    names begin. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for who shows progress.
+    names begin, and ``segments`` are those of System V that workers had. ``title``, ``step`` and ``ratio``, which its
+    pairs show so far, are for who shows progress.
     """
 
     key: str
@@ -108,6 +110,7 @@ class OpenTest:
     observed: Observation | None = None
     needs_machine: bool | None = None
     leaves: Counter[str] = field(default_factory=Counter)
+    segments: set[Segment] = field(default_factory=set)
     reports: list[wire.Reported | wire.Warned] = field(default_factory=list)
     reporter: PairDriver | None = None
     called: wire.Called | None = None
@@ -253,7 +256,7 @@ class OpenTest:
         self._give_back(driver)
 
     def forget_reporter(self) -> None:
-        """Have the next driver that opens the test report it."""
+        """Let the next driver that opens the test report it."""
         self.reporter = self.called = None
         self.is_reporter_lost = False
 
@@ -266,13 +269,13 @@ class OpenTest:
         return done
 
     def abandon(self, *, but_reporter: bool = False) -> None:
-        """Have drivers leave the test without waiting for them."""
+        """Tell drivers to leave the test, without waiting for them."""
         for driver in [*self._open]:
             if not (but_reporter and driver is self.reporter):
                 self.let_go(driver)
 
     def let_go(self, driver: PairDriver) -> None:
-        """Have a driver leave the test without waiting for it."""
+        """Tell a driver to leave the test, without waiting for it."""
         if driver in self._open:
             if driver.alive:
                 try:

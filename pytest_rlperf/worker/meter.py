@@ -424,7 +424,7 @@ class Meter:
         return chrome_trace(found, title)
 
     def slow_down(self, share: float, steps: int | None) -> int:
-        """Have every round do extra work from now on, and return its steps: ``share`` of a round without ``steps``.
+        """Add extra work to every round from now on, and return its steps: ``share`` of a round without ``steps``.
 
         The work is done once a round: a share of a single call may be too short to be sized.
         """

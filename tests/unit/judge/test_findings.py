@@ -114,6 +114,14 @@ def test_growth_without_a_base_is_a_note() -> None:
         ),
         pytest.param(growing({"shared_blocks": 0.002}), [], id="two blocks of shared memory in all"),
         pytest.param(
+            growing({"temporary_files": 1.0, "temporary_bytes": 1e4, "segments": 2.0, "segment_bytes": 8192.0}),
+            [
+                "growth!: each call leaves 1 temporary file, 10.0kB of temporary files, "
+                "2 System V segments or semaphores, 8.19kB of System V segments more than on base"
+            ],
+            id="on the machine",
+        ),
+        pytest.param(
             growing({"open_files": 0.01}),
             ["growth!: each call leaves 0.01 open files more than on base"],
             id="a file in 100",
