@@ -48,10 +48,10 @@ _NO_CODE = {
     reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
 }
 _UNDECIDED = {
-    reasons.Code.UNCONFIRMED: "no time for a pair that confirms it",
+    reasons.Code.UNCONFIRMED: "time ran out before another pair confirmed it",
     reasons.Code.PAIRS: "too few pairs",
-    reasons.Code.SPREAD: "pairs differ too much",
-    reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
+    reasons.Code.SPREAD: "the pairs differ too much",
+    reasons.Code.NEAR: "the change is too close to the tolerance for more pairs to decide",
     reasons.Code.MOVED: "dear calls come at other calls than on base, too few to tell whether more often",
 }
 _REPLACE = f"unless a commit accepts it ({TRAILER}: TEST <= +N% REASON) or you move the file away"
@@ -225,7 +225,7 @@ def _stored(reason: Reason) -> str | None:
             return f"stored numbers only{'' if stores else '; keep the gain with --rlperf-save-baseline'}"
         case reasons.StoredSpread(tolerance, smallest_seen):
             return (
-                f"stored numbers are too noisy to rule out a change of ±{bound(tolerance)}; here they find slowdowns from "
+                f"stored numbers are too noisy to rule out a change of ±{bound(tolerance)}; they find slowdowns from "
                 f"{units.change(1 + smallest_seen)} on"
             )
         case reasons.UnderMinimum(change_s, least_s, at_most):
@@ -250,7 +250,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
     """Write the upper bound, what the pairs would have found, why they decide nothing, and what disturbed them."""
     lines = [] if reason.at_most is None else [f"change at most {units.change(reason.at_most)}"]
     if reason.smallest_seen is not None:
-        lines = ["; ".join([*lines, f"finds {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
+        lines = ["; ".join([*lines, f"would detect {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
     cause = _UNDECIDED[reason.code]
     if reason.pair_sd is not None:
         cause += f", by {units.percent(reason.pair_sd, signed=False)}"
@@ -263,7 +263,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
 def _other_work(work: OtherWork) -> str:
     """Write what others used: ``other processes used 52 % of the CPUs, python (mostly pid 47) 87 % of one``."""
     if not work.process:
-        return f"processes out of sight used {100 * work.unseen_share:.0f} % of the machine's CPUs"
+        return f"other containers or virtual machines used {100 * work.unseen_share:.0f} % of the machine's CPUs"
     everything, named = (f"{100 * share:.0f} %" for share in (work.seen_share, work.cpu_share))
     name = f"{shown(work.process)} (mostly pid {work.pid})"
     return f"other processes used {everything} of the CPUs, {name} {named} of one"
@@ -282,7 +282,7 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
         case RemedyKind.CALLS:
             return "make a call longer, such as a whole episode"
         case RemedyKind.COUNTS:
-            return "let counts gate, which are exact: --rlperf-findings=counts=gate"
+            return "fail on exact counts instead: --rlperf-findings=counts=gate"
         case RemedyKind.QUIET:
             work = reason.other_work if isinstance(reason, reasons.PairsUndecided) else None
             if work is None or not work.process:
@@ -397,7 +397,7 @@ def _beside_times(reason: Reason) -> str | None:
                 return f"it is slower by its time, and {commit} accepts its counts alone"
             return f"{units.change(ratio)} is more than the {bound(most)} that {commit} accepts"
         case reasons.NotSettledLive(why, error):
-            return f"not settled live: {_NO_CODE.get(why, error)}"
+            return f"no live comparison: {_NO_CODE.get(why, error)}"
     return None
 
 
@@ -616,7 +616,7 @@ def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Cont
     if not contributions:
         return "too few traced turns to find the phase that carries it: raise --rlperf-max-time"
     if not carriers:
-        return "no phase by itself carries it"
+        return "no single phase explains it"
     whole_s = math.fsum(part.change_s for part in contributions)
     *parts, whole = units.changes_s([*(part.change_s for part in carriers), whole_s])
     phases = ", ".join(f"{carrier.path} {part}" for carrier, part in zip(carriers, parts, strict=True))

@@ -147,7 +147,7 @@ MISTAKES = {
     "benchmark": Mistake(
         BOTH,
         builders.ONE_CALL,
-        ("test_it measures a second time", "parametrize it, or write two tests"),
+        ("test_it calls an rlperf fixture twice", "parametrize it, or write two tests"),
         "writing-tests.md#which-tests",
     ),
     "given": Mistake(
@@ -166,7 +166,7 @@ MISTAKES = {
     "setting": Mistake(
         LIBRARY,
         ("-o", "rlperf_tolerence=5%"),
-        ("there is no ini option rlperf_tolerence; did you mean rlperf_tolerance?",),
+        ("there is no ini setting rlperf_tolerence; did you mean rlperf_tolerance?",),
         "reference.md#options",
         USAGE,
     ),
