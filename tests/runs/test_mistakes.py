@@ -166,7 +166,7 @@ MISTAKES = {
     "setting": Mistake(
         LIBRARY,
         ("-o", "rlperf_tolerence=5%"),
-        ("there is no ini option rlperf_tolerence; did you mean rlperf_tolerance?",),
+        ("there is no ini setting rlperf_tolerence; did you mean rlperf_tolerance?",),
         "reference.md#options",
         USAGE,
     ),
