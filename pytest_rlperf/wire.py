@@ -205,13 +205,15 @@ class Warned(Message, frozen=True):
 class Called(Message, frozen=True):
     """The test called an rlperf fixture; its component is made ready but has not run.
 
-    ``shared_setup_s`` is what fixtures took that other tests can share.
+    ``shared_setup_s`` is what fixtures took that other tests can share. ``anew`` where each call is a first one, of
+    processes of its own.
     """
 
     component: str
     unit: str
     items: float
     shared_setup_s: float = 0.0
+    anew: bool = False
 
 
 class Done(Message, frozen=True):
@@ -562,6 +564,12 @@ class GoOn(Order[list[Reading]], frozen=True):
     seconds: float
 
 
+class TraceMore(Order[list[Block]], frozen=True):
+    """Take so many further traced slices of both workers."""
+
+    blocks: int
+
+
 class MoveAll(Order[None], frozen=True):
     """Keep on another CPU from now on those workers that have been kept on one."""
 
@@ -635,6 +643,7 @@ DriverOrders: TypeAlias = (
     | WarmAll
     | TakePair
     | GoOn
+    | TraceMore
     | MoveAll
     | EndIdle
     | MeasureAlone

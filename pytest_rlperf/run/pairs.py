@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import OF_READINGS
-from pytest_rlperf.judge.live import UNPLACED_LEAST, judge_records, slower_least
+from pytest_rlperf.judge.live import UNPLACED_LEAST, is_nearly_decided, judge_records, slower_least
 from pytest_rlperf.judge.mean_call import MeanCalls
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Status, Verdict
@@ -168,6 +168,9 @@ class _Pairs:
         policy, counted = self._test.policy, self._has_counts
         verdict = judge_records(records, policy, final=False, history=self._history, counted=counted)
         if verdict is None and is_last and self._times.is_up:
+            if is_nearly_decided(records, policy, self._history):
+                self._times.extend()
+                return None
             verdict = judge_records(records, policy, final=True, history=self._history, counted=counted)
         return verdict
 
@@ -274,6 +277,10 @@ class PairTimes:
     def is_up(self) -> bool:
         """Whether there is no time for half of another pair as long as those so far."""
         return self._left_s <= self._usual_s() / 2
+
+    def extend(self) -> None:
+        """Have the time of one more pair, as long as those so far."""
+        self._left_s = self._usual_s()
 
     def begin(self, most: int) -> int:
         """Return how many pairs to begin at once, ``most`` or as many as there is time for; they share that time."""
