@@ -370,7 +370,7 @@ def test_what_follows_the_pairs_runs_in_its_own_lane(
     """Its workers go to that lane's CPU: on the one that they were measured on, another pair measures by now."""
     compared = Compared(tmp_path, monkeypatch, Lanes(2, (4, 7)))
     monkeypatch.setattr(growth, "hints", lambda live: True)
-    monkeypatch.setattr(growth, "find", lambda live, policy: SimpleNamespace(figures={}))
+    monkeypatch.setattr(growth, "find", lambda live, policy: SimpleNamespace(figures={"private_bytes": 1.0}))
     warm = replace(WARM, single=not needs_machine)
     free: list[int] = []
 
