@@ -30,6 +30,7 @@ import msgspec
 
 from pytest_rlperf.model.live import PairRecord, Reading
 from pytest_rlperf.model.measured import (
+    Compiled,
     OutputPart,
     Phase,
     Result,
@@ -410,6 +411,10 @@ class FindAllocations(Order[list[Allocation]], frozen=True):
     calls: int
 
 
+class FindCompiled(Order[list[Compiled]], frozen=True):
+    """Name the programs that the process has compiled last."""
+
+
 class Explain(Order[Explained], frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
@@ -455,6 +460,7 @@ Orders: TypeAlias = (
     | PriceCollections
     | ReadUsage
     | FindAllocations
+    | FindCompiled
     | Explain
     | Trace
 )
@@ -611,7 +617,7 @@ class ObserveAll(Order[list[Footprint]], frozen=True):
 class Relay(Order[Any], frozen=True):
     """Give an order to head's first worker, or to base's, and return its answer."""
 
-    order: FindAllocations | Explain | Trace
+    order: FindAllocations | FindCompiled | Explain | Trace
     to_base: bool = False
 
     @property

@@ -56,7 +56,7 @@ NAMES: Mapping[str, str] = {
     "device_peak_bytes": "most bytes of the device's memory in use above those at its start",
     "graphs": "graphs of torch.compile that were run",
     "graph_breaks": "graph breaks of torch.compile that were run into",
-    "recompiles": "code that torch.compile compiled anew",
+    "recompiles": "programs that torch.compile, Numba or JAX compiled",
 }
 
 # Those that are work, each by itself: no sizes, nothing that a call leaves behind, and no part of another one.

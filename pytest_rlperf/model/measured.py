@@ -293,7 +293,7 @@ class Usage:
     file backs, both after a garbage collection. ``waiting_objects`` and ``waiting_bytes`` are how much more there was
     before it: what only the collector frees. ``shared_blocks`` of shared memory, ``temporary_files`` with directories
     and sockets, and their bytes, are what its slices have left to the machine. ``segments``, and semaphores, are
-    those of System V.
+    those of System V. ``compiled`` are the programs that libraries have compiled in the process itself.
     """
 
     calls: int
@@ -311,6 +311,20 @@ class Usage:
     temporary_bytes: int = 0
     segments: int = 0
     segment_bytes: int = 0
+    compiled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program that a library has compiled: its function, the types of its inputs where these are known, and ``why``.
+
+    ``before`` are the types that the function was compiled for the last time before this; None where it was not.
+    """
+
+    function: str
+    inputs: tuple[str, ...] = ()
+    before: tuple[str, ...] | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from pytest_rlperf import units
@@ -27,7 +28,7 @@ from pytest_rlperf.model.judged import (
     pattern_of,
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import CounterChange, Result, test_name
+from pytest_rlperf.model.measured import Compiled, CounterChange, Result, test_name
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind, Touched
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
 from pytest_rlperf.model.stored import Provenance
@@ -332,9 +333,10 @@ def finding_line(fact: Fact) -> str:
         case facts.Garbage(parts):
             left = (f"{_amount(name, head)} ({units.quantity(base)} on base)" for name, base, head in parts)
             return f"each call leaves to the garbage collector: {', '.join(left)}"
-        case facts.Compiles(base, head):
+        case facts.Compiles(base, head, last):
             most = units.counted(1, "program") if round(head, 2) == 1 else f"{units.number(head)} programs"
-            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base"
+            named = "".join(f"; {_compiled(each)}" for each in last)
+            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base{named}"
         case facts.OtherOutput(path, how):
             return f"returns other numbers from the first call on: {path} {finding_line(how)}"
         case facts.OnOneSide():
@@ -363,6 +365,17 @@ def left_behind_text(grown: facts.Growth) -> str:
 
 def _grown(more: Mapping[str, float]) -> str:
     return ", ".join(_amount(name, amount) for name, amount in more.items())
+
+
+def _compiled(program: Compiled) -> str:
+    """Write which function was compiled, and for what that it was not compiled for before."""
+    if program.why:
+        return f"{shown(program.function)}: {shown(' '.join(program.why.split()))}"
+    if not program.inputs or program.before is None:
+        return shown(program.function)
+    pairs = zip_longest(program.before, program.inputs, fillvalue="none")
+    changed = [f"{shown(now)} after {shown(was)}" for was, now in pairs if was != now]
+    return f"{shown(program.function)}: {', '.join(changed) or 'made anew for the same types'}"
 
 
 def _amount(name: str, amount: float) -> str:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf import units, wire
-from pytest_rlperf.judge.findings import first_call, growth
+from pytest_rlperf.judge.findings import compiles, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import TRACED_LEAST, carriers
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import Live, StartUp
-from pytest_rlperf.model.measured import FunctionCounts, Result, work_text
+from pytest_rlperf.model.measured import Compiled, FunctionCounts, Result, work_text
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.reach.reads import check_loaded
@@ -34,6 +34,7 @@ from pytest_rlperf.spawn.variables import differing_variables
 
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
 _PLACES_MOST = 3
+_PROGRAMS_MOST = 2
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
@@ -68,6 +69,7 @@ class LiveComparison:
         taken = yield from self._with_traces(taken)
         head, live = self._found(taken)
         live = yield from self._with_growth(live, taken.first)
+        live = yield from self._with_compiled(live, taken.first)
         live = yield from self._with_start_ups(live)
         self._drivers.trim()
         return Compared(head, live, taken.verdict, self._counting.functions())
@@ -184,6 +186,14 @@ class LiveComparison:
         kept = yield from test.in_lane(first, self._allocations(first, growth.period(live)))
         size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
         return replace(live, places=_places(*kept, max(_PLACE_LEAST, _PLACE_SHARE * size)))
+
+    def _with_compiled(self, live: Live, first: PairDriver) -> Steps[Live]:
+        """Return the comparison with the names of what head has compiled, where its calls may compile more."""
+        policy = self._test.policy
+        if policy.findings["compiles"] == OFF or not (compiles.hints(live) or compiles.find(live, policy)):
+            return live
+        found: list[Compiled] = yield from self._test.ask(first, wire.Relay(wire.FindCompiled()))
+        return replace(live, compiled=tuple(found[:_PROGRAMS_MOST]))
 
     def _allocations(
         self, driver: PairDriver, calls: int

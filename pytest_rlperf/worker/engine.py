@@ -175,6 +175,8 @@ class Engine:
                 return meter.usage()
             case wire.FindAllocations():
                 return meter.allocations(order.calls, self._start.own.tree)
+            case wire.FindCompiled():
+                return meter.programs.last()
             case wire.Explain():
                 return wire.Explained(*meter.explain())
             case wire.Trace():

@@ -14,6 +14,7 @@ from os import _exit, getpid
 from typing import NamedTuple
 
 from pytest_rlperf.components.checks import output_parts
+from pytest_rlperf.counters.compiled import Programs
 from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
@@ -163,6 +164,7 @@ class Meter:
         self._has_looked = False
         self.output: tuple[OutputPart, ...] = ()  # of the checked call
         self.device: Accelerator | None = None
+        self.programs = Programs()
         self._library: DeviceLibrary = library or Torch()
         quieten_ranges()
 
@@ -401,7 +403,7 @@ class Meter:
 
     def usage(self) -> Usage:
         """Return the resources that this process holds, after the calls of all slices so far."""
-        return read_usage(self._calls)
+        return replace(read_usage(self._calls), compiled=self.programs.count())
 
     def allocations(self, calls: int, tree: str) -> list[Allocation]:
         """Return the lines, of code below ``tree``, that allocate what further calls keep, those of the most first."""
