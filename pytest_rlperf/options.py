@@ -249,7 +249,8 @@ class Config:
         "the smallest slowdown worth failing for (default: 3%%); stored numbers alone fail no test under 20%%",
         "PERCENT", ini=True, marker=True)]
     max_time_s: Annotated[float, Option("--rlperf-max-time", parse_duration, 60.0,
-        "the longest time to measure a test (default: 60)", "SECONDS", ini=True, marker=True)]
+        "the longest time to measure a test, unless it is UNDECIDED and the run has time to spare (default: 60)",
+        "SECONDS", ini=True, marker=True)]
     setup_time_s: Annotated[float, Option("--rlperf-setup-time", parse_duration, 300.0,
         "the longest time that imports may take, and a test's fixtures to set up and to tear down (default: 300)",
         "SECONDS", ini=True, marker=True)]
