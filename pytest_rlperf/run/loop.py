@@ -243,6 +243,7 @@ class TestLoop:
         if test.is_over:
             return
         self._left.begin(test.key)
+        test.budget = budget
         try:
             yield from self._watched(test, measurement.measure(test, budget.next_s()))
         finally:

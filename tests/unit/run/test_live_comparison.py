@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import builders
 import msgspec
@@ -36,6 +36,7 @@ from pytest_rlperf.model.live import Live, OtherWork
 from pytest_rlperf.model.measured import Count, Phase, Result, SliceKind, SliceRecord, Tally
 from pytest_rlperf.model.phases import Block
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.run.budget import Budget
 from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.drivers import PAIR_NAMES
 from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError, StoppedError
@@ -319,6 +320,25 @@ def test_pairs_that_agree_beyond_doubt_are_not_cut_short(
     _, live, verdict = compared.compare()
     assert (verdict.status, len(live.pairs)) == (status, pairs)
     assert verdict.was_cut_short is (status is Status.UNDECIDED)
+    compared.end()
+
+
+@pytest.mark.parametrize(("spare_s", "pairs"), [(0.0, 2), (29.0, 2), (31.0, 10)])
+def test_what_is_undecided_goes_on_while_the_run_has_time_to_spare(
+    compared: Compared, spare_s: float, pairs: int
+) -> None:
+    """It has as many pairs as without any limit of its own."""
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        if not isinstance(order, wire.TakePair):
+            return None
+        return wire.Taken(builders.pair(next(found), seconds=30.0, other_work=OTHER_WORK), [], [None, None])
+
+    found, compared.answer = iter([0.06, 0.0] * 5), answer
+    compared.test.budget = cast("Budget", SimpleNamespace(spare_s=lambda: spare_s))
+    _, live, verdict = compared.compare()
+    assert (verdict.status, len(live.pairs)) == (Status.UNDECIDED, pairs)
+    assert verdict.was_cut_short is (spare_s < 30.0)
     compared.end()
 
 
