@@ -476,6 +476,6 @@ def test_time_to_spare_is_what_the_tests_to_come_do_not_need(pytester: pytest.Py
     assert found == [0.0, 30.0, 40.0, 50.0, 50.0]
     clock.now = 110.0
     assert budget.spare_s() == 0.0
-    selfcheck = Budget(read_config(pytester.parseconfigure("--rlperf-selfcheck")), 1, 1, clock)
+    selfcheck = Budget(read_config(pytester.parseconfigure("--rlperf:check-machine")), 1, 1, clock)
     assert selfcheck.next_s() == math.inf
     assert selfcheck.spare_s() == 0.0
