@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -467,7 +468,8 @@ def test_tests_that_are_settled_early_leave_their_time(pytester: pytest.Pytester
 def test_time_to_spare_is_what_the_tests_to_come_do_not_need(pytester: pytest.Pytester) -> None:
     """They may take twice as long as those so far; a self-check has no time to spare, as it has no limit."""
     clock = builders.Seconds()
-    budget = Budget(read_config(pytester.parseconfigure("--rlperf-total-time=100")), 4, 2, clock)
+    settings = read_config(pytester.parseconfigure("--rlperf-total-time=100"))
+    budget = Budget(settings, 4, 2, clock)
     found = [budget.spare_s()]
     for clock.now in (0.0, 10.0, 20.0, 40.0):
         budget.next_s()
@@ -476,6 +478,6 @@ def test_time_to_spare_is_what_the_tests_to_come_do_not_need(pytester: pytest.Py
     assert found == [0.0, 30.0, 40.0, 50.0, 50.0]
     clock.now = 110.0
     assert budget.spare_s() == 0.0
-    selfcheck = Budget(read_config(pytester.parseconfigure("--rlperf:check-machine")), 1, 1, clock)
+    selfcheck = Budget(replace(settings, selfcheck=True, total_time_s=None), 1, 1, clock)
     assert selfcheck.next_s() == math.inf
     assert selfcheck.spare_s() == 0.0
