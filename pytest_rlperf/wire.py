@@ -206,13 +206,15 @@ class Warned(Message, frozen=True):
 class Called(Message, frozen=True):
     """The test called an rlperf fixture; its component is made ready but has not run.
 
-    ``shared_setup_s`` is what fixtures took that other tests can share.
+    ``shared_setup_s`` is what fixtures took that other tests can share. ``anew`` where each call is a first one, of
+    processes of its own.
     """
 
     component: str
     unit: str
     items: float
     shared_setup_s: float = 0.0
+    anew: bool = False
 
 
 class Done(Message, frozen=True):
@@ -293,19 +295,19 @@ class Load(Message, frozen=True):
 
 
 class ForkDriver(Message, frozen=True):
-    """Have a preload server fork a driver; its connection follows this message."""
+    """A preload server forks a driver; its connection follows this message."""
 
     settings: DriverSettings
 
 
 class Import(Message, frozen=True):
-    """Have a template import what copies of it have imported for themselves, where that is there; → ``Imported``."""
+    """A template imports what copies of it have imported for themselves, where that is there; → ``Imported``."""
 
     modules: list[str]
 
 
 class Fork(Message, frozen=True):
-    """Have a copy of the template run a test, with files in ``scratch``; the copy's connection follows this message."""
+    """A copy of the template runs a test, with files in ``scratch``; the copy's connection follows this message."""
 
     scratch: str
 
@@ -485,17 +487,17 @@ class Open(Order[list[Called]], frozen=True):
 
 
 class ImportAll(Order[list[str]], frozen=True):
-    """Have templates import modules, each those of its place in the list; return those that they should not have."""
+    """Templates import modules, each those of its place in the list; the answer is those that they should not have."""
 
     modules: list[list[str]]
 
 
 class CheckAll(Order[list[Checked]], frozen=True):
-    """Have every worker run its component once and check it."""
+    """Every worker runs its component once and checks it."""
 
 
 class CountAll(Order[list[Tally | None]], frozen=True):
-    """Have workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
+    """Workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
 
     None does where the first call took over ``longest_first_s``. Only ``instruments`` count that have one of these
     names, all where there are none.
@@ -568,6 +570,12 @@ class GoOn(Order[list[Reading]], frozen=True):
     seconds: float
 
 
+class TraceMore(Order[list[Block]], frozen=True):
+    """Take so many further traced slices of both workers."""
+
+    blocks: int
+
+
 class MoveAll(Order[None], frozen=True):
     """Keep on another CPU from now on those workers that have been kept on one."""
 
@@ -599,7 +607,7 @@ class MeasureAlone(Order[Alone], frozen=True):
 
 
 class ObserveAll(Order[list[Footprint]], frozen=True):
-    """Have every worker call its component until that has run and read nothing new."""
+    """Every worker calls its component until that has run and read nothing new."""
 
     limit_s: float
     searches: bool = False
@@ -641,6 +649,7 @@ DriverOrders: TypeAlias = (
     | WarmAll
     | TakePair
     | GoOn
+    | TraceMore
     | MoveAll
     | EndIdle
     | MeasureAlone

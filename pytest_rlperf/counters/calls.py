@@ -49,7 +49,7 @@ class Calls(TotalsInstrument):
         self._natives: dict[Hashable, tuple[int, str, str]] = {}
 
     def begin(self) -> None:
-        """Have the interpreter call a profile function, in this thread and in those that are started meanwhile.
+        """Set a profile function, for this thread and for those that are started meanwhile.
 
         CannotCountError where another profiler is active.
         """

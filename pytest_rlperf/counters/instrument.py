@@ -28,7 +28,7 @@ NAMES: Mapping[str, str] = {
     "ops:": "the same by name: `ops:aten::mm`",
     "ops_backward": "tensor operations dispatched while autograd's backward ran",
     "float64_ops": "tensor operations that read or wrote a float64 tensor",
-    "grad_ops": "tensor operations on what requires a gradient, with gradients on; `detach` is none",
+    "grad_ops": "tensor operations that autograd records; `detach` is not counted",
     "optimizer_steps": "steps of PyTorch's optimizers",
     "python_calls": "calls of Python functions, and resumptions of generators",
     "native_calls": "calls of functions of C, C++ or Rust; operators and constructors are none",

@@ -143,7 +143,8 @@ class Workload:
     a call does not always process the same number; it runs outside the timed region. ``close`` releases what the
     fixture itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of
     its own. ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one. What is of the
-    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own.
+    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own. ``children_ns`` is the clock of
+    a component that does all its work in child processes, new ones in every call, which has no other CPU time.
     """
 
     component: str
@@ -159,6 +160,7 @@ class Workload:
     holds: tuple[object, ...] = ()
     pace: Pace = Pace.LATENCY
     whole_machine: bool = False
+    children_ns: Callable[[], int] | None = None
 
     def processed(self, calls: int) -> float:
         """Return the items of the ``calls`` made since the last call of this; a check is one call."""

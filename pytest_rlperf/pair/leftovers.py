@@ -152,7 +152,7 @@ class Leftovers:
         return cls({TEMPORARY: files.held} | ({SHARED: shared_memory} if is_there else {}), files)
 
     def take(self, worker: Worker, kind: SliceKind) -> SliceRecord:
-        """Have a worker take a slice, and count what it leaves."""
+        """Let a worker take a slice, and count what it leaves."""
         __tracebackhide__ = True
         started_s = self._clock()
         record, more = self._ask(worker, Take(kind))

@@ -31,7 +31,7 @@ WORKER_S = 0.3  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
 _CHECK_S = 1.0  # a first call may load modules for so long, of which all workers but the first do so at once
-_OPTIONS = "(--rlperf-max-time, --rlperf-budget)"  # which set a test's time
+_OPTIONS = "(--rlperf-max-time, --rlperf-total-time)"  # which set a test's time
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Block:
 
     @classmethod
     def take(cls, worker: Worker, *, single: bool) -> _Block:
-        """Have a worker take one; with one slice of the workload where ``single``."""
+        """Order one from a worker; with one slice of the workload where ``single``."""
         __tracebackhide__ = True
         before = {kernel: worker.ask(Take(kernel)) for kernel in KERNELS}
         plain = tuple(worker.ask(Take(SliceKind.PLAIN)) for _ in range(1 if single else 2))
@@ -160,7 +160,7 @@ def _together(
 
 
 def _counted(workers: Sequence[Worker], order: MeasureAlone, clock: Callable[[], float]) -> tuple[list[Tally], float]:
-    """Have workers count; return the counts, and the seconds that it took, which do not count as measuring time."""
+    """Let workers count; return the counts, and the seconds that it took, which are no measuring time."""
     __tracebackhide__ = True
     started_s = clock()
     found = count_in(workers, order.count) if order.count is not None and workers else []
@@ -170,7 +170,7 @@ def _counted(workers: Sequence[Worker], order: MeasureAlone, clock: Callable[[],
 def _take_turns(
     chosen: Sequence[Worker], warm: Warm, deadline_s: float, clock: Callable[[], float], show: Callable[[str], None]
 ) -> tuple[list[WorkerSlices], list[WorkerRecord]]:
-    """Have workers take their slices one after the other, and return each one's slices and figures.
+    """Let workers take their slices one after the other, and return each one's slices and figures.
 
     ``warm`` is what warming up the first one gave.
     """

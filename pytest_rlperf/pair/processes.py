@@ -20,7 +20,7 @@ from pytest_rlperf.spawn.process import CALL_HINT, Process, ProcessLostError
 QUIT_LIMIT_S = 10.0
 _TERMINATING_LIMIT_S = 2.0
 _LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
-_SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
+_SETUP_HINT = "imports and fixtures that take longer need a longer rlperf_setup_timeout"
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
 _BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.worker.session import main; main()"
 
@@ -111,7 +111,7 @@ class Template(Process):
         return self.kept is worker
 
     def reap(self, pid: int) -> None:
-        """Have the template wait for a copy that has ended."""
+        """Let the template wait for a copy that has ended."""
         with contextlib.suppress(ProcessLostError):
             if self.alive and self.quit_s is None:  # else it ends, and leaves its copies to another process
                 self.send(wire.Reap(pid))
@@ -296,7 +296,7 @@ def ask_all(workers: Sequence[Worker], order: wire.Order[T]) -> list[T]:
 
 
 def check(workers: Sequence[Worker]) -> None:
-    """Have those of ``workers`` that have not done so run their component once and check it."""
+    """Let those of ``workers`` that have not done so run their component once and check it."""
     __tracebackhide__ = True
     fresh = [worker for worker in workers if worker.checked is None]
     for worker, checked in zip(fresh, ask_all(fresh, wire.Check()), strict=True):

@@ -204,7 +204,7 @@ class Pair:
         return not is_short and self._log_ratios(by_wall).error() < enough_error
 
     def _block(self, kind: SliceKind) -> Block:
-        """Have both workers take a slice."""
+        """Let both workers take a slice."""
         __tracebackhide__ = True
         first, second = (self._leftovers.take(worker, kind) for worker in self._in_turn())
         return Block(second, first) if self._head_first else Block(first, second)
@@ -221,6 +221,11 @@ class Pair:
             usages.append(self._usages(blocks))
         self._prove(usages)
         return self._readings(blocks, usages)
+
+    def trace(self, blocks: int) -> list[Block]:
+        """Take so many further traced blocks."""
+        __tracebackhide__ = True
+        return [self._block(SliceKind.TRACED) for _ in range(blocks)]
 
     def idle_shares(self) -> tuple[float, float]:
         """Return the CPU time that base and head have used since they were measured, over the time since then."""

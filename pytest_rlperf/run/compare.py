@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pytest_rlperf import units, wire
 from pytest_rlperf.judge.findings import compiles, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
-from pytest_rlperf.judge.live import carriers
+from pytest_rlperf.judge.live import TRACED_LEAST, carriers
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.findings import OFF
-from pytest_rlperf.model.judged import Verdict
+from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import Live, StartUp
 from pytest_rlperf.model.measured import Compiled, FunctionCounts, Result, work_text
 from pytest_rlperf.model.reasons import Code
@@ -27,7 +27,7 @@ from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError
 from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
-from pytest_rlperf.run.results import contributions_of, make_result, scaled_to_judged_time
+from pytest_rlperf.run.results import PairsMeasured, contributions_of, make_result, scaled_to_judged_time
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
@@ -66,6 +66,7 @@ class LiveComparison:
         side has the other's code, RetryFreshError where new interpreters should measure.
         """
         taken = yield from take_pairs(self._test, self._open, history)
+        taken = yield from self._with_traces(taken)
         head, live = self._found(taken)
         live = yield from self._with_growth(live, taken.first)
         live = yield from self._with_compiled(live, taken.first)
@@ -99,7 +100,7 @@ class LiveComparison:
         return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
     def _checked(self, driver: PairDriver) -> Steps[list[wire.Checked]]:
-        """Have a pair's components checked, and return what came of it; the errors are as in :meth:`compare`."""
+        """Check a pair's components, and return what came of it; the errors are as in :meth:`compare`."""
         checked = yield from self._test.ask(driver, wire.CheckAll())
         self._drivers.learn(*checked)
         base, head = driver.loaded(checked)
@@ -130,6 +131,17 @@ class LiveComparison:
             raise UnpairedError(reasons.Incomparable(Code.WORK, "a call's work", *texts, label, stores=False))
 
     # ------------------------------------------------------------------ what they show
+
+    def _with_traces(self, taken: PairsTaken) -> Steps[PairsTaken]:
+        """Return the pairs with more traced blocks of the first one, where calls are so long that there are too few."""
+        test, measured = self._test, taken.measured
+        missing = TRACED_LEAST - len(measured.traced)
+        if taken.verdict.status is not Status.SLOWER or missing <= 0:
+            return taken
+        test.show("looking where the time goes")
+        more = test.ask(taken.first, wire.TraceMore(missing), test.settings.max_time_s + test.patience_s)
+        traced = yield from test.in_lane(taken.first, more)
+        return taken._replace(measured=PairsMeasured.of(measured.pairs, [*measured.traced, *traced]))
 
     def _found(self, taken: PairsTaken) -> tuple[Result, Live]:
         """Return head's result and the comparison, from what all pairs have given."""
@@ -196,13 +208,14 @@ class LiveComparison:
 
         What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
         """
-        test = self._test
-        if self._drivers.fresh or test.policy.findings["first_call"] == OFF:
+        test, usual_s = self._test, first_call.usual_calls_s(live)
+        assert test.called is not None
+        if self._drivers.fresh or test.called.anew or test.policy.findings["first_call"] == OFF:
             return live
         hides = not test.order and _imports_more(*self._loaded)
         calls_s = (0.0, 0.0) if test.observed is None else test.observed.first_calls_s
         observed = StartUp(calls_s, (0.0, 0.0))
-        if not hides and not first_call.hints(live.pairs[0]) and not first_call.hints(observed):
+        if not hides and not any(first_call.hints(each, usual_s) for each in (live.pairs[0], observed)):
             return live
         test.show("starting new interpreters")
         held = yield from test.lane(whole=True)
@@ -210,7 +223,7 @@ class LiveComparison:
             while len(live.start_ups) < first_call.START_UPS:
                 found = yield from self._start_up()
                 live = replace(live, start_ups=(*live.start_ups, found))
-                if not first_call.hints(found, 1.0):
+                if not first_call.hints(found, usual_s, 1.0):
                     break
         return live
 

@@ -76,7 +76,7 @@ class MeasuredRun:
         self._asking: dict[str, str] = {}  # names of tests that are not measured, each with its fixture
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
-            notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
+            notes.append(TextNote("pytest-xdist's distribution is off: rlperf_lanes sets how many tests run at once"))
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
         coverage = config.pluginmanager.get_plugin("_cov")
         if coverage is not None and getattr(coverage.options, "cov_fail_under", None):
@@ -92,16 +92,16 @@ class MeasuredRun:
         self._untouched = standard_and_own()
         self._began = began._replace(readers=ImportWatch(tree_top(config.rootpath)).packages)
         _interrupt_once(config)
-        names = self._run.baselines.store.names()
-        if not settings.save and settings.baseline not in {"default", *names}:
+        store = self._run.baselines.store
+        if not settings.save and store.name not in {"default", *store.names()}:
             raise usage_error(
-                f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
-                f"{', '.join(names) or 'none yet'}. --rlperf-save-baseline makes one"
+                f"rlperf_baseline: no baseline {store.name!r} in {settings.baseline.parent}; there is: "
+                f"{', '.join(store.names()) or 'none yet'}. --rlperf-save-baseline makes one"
             )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Have pytest write to a screen on which a live line gives way to all else."""
+        """Let pytest write to a screen on which a live line gives way to all else."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             self._screen = Screen(reporter._tw)
@@ -111,7 +111,7 @@ class MeasuredRun:
         settings, baselines = self._settings, self._run.baselines
         found = "" if baselines.own is not None else ", none yet for this machine class"
         stored = "; figures are stored there" if settings.save else ""
-        compared = f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline_dir)}{found}{stored}"
+        compared = f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline.parent)}{found}{stored}"
         if settings.bisect is not None:
             compared = f"the first slower one in {settings.bisect}"
         elif settings.selfcheck:
@@ -145,7 +145,7 @@ class MeasuredRun:
             self._config.hook.pytest_deselected(items=others)
 
     def _gated(self, items: Sequence[pytest.Item]) -> int:
-        return sum(self._settings.for_test(item).gate for item in items)
+        return sum(self._settings.for_test(item).fail for item in items)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember which measured tests there are beside those of this run."""
@@ -380,7 +380,7 @@ class MeasuredRun:
 
 
 def _interrupt_once(config: pytest.Config) -> None:
-    """Have SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
+    """Let SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
     Only the first does. Those in the next seconds have no effect: they would break off a teardown, a removal or a
     report of the run that ends.

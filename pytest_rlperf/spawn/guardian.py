@@ -66,7 +66,7 @@ class Guardian:
 
     @contextlib.contextmanager
     def guarding_commands(self) -> Iterator[None]:
-        """Have the guardian recognise the processes that the body starts: programs such as git, and their children."""
+        """Let the guardian recognise the processes that the body starts: programs such as git, and their children."""
         self._ensure_begun()
         os.environ.update(self.variables())
         try:

@@ -221,7 +221,7 @@ class Process:
             return []
 
     def interrupt_call(self, limit_s: float) -> None:
-        """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
+        """Interrupt the call of a process that has not quit after ``limit_s``: its teardowns run."""
         if not self._wait_ended(limit_s):
             self.signal(LEAVE)
 

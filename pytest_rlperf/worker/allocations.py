@@ -22,7 +22,11 @@ _LINES_MOST = 50
 
 
 def find_allocations(
-    call: Callable[[], object], setup: Callable[[], object] | None, calls: int, tree: str
+    call: Callable[[], object],
+    setup: Callable[[], object] | None,
+    calls: int,
+    tree: str,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Allocation]:
     """Return the lines whose allocations ``calls`` calls keep, the largest first.
 
@@ -31,7 +35,7 @@ def find_allocations(
     """
     with tracing(_FRAMES):
         before = _kept(tree)  # nothing, unless memory was traced before
-        made = _repeat(call, setup, max(_CALLS_LEAST, calls))
+        made = _repeat(call, setup, max(_CALLS_LEAST, calls), clock)
         kept = _kept(tree)
     kept.subtract(before)
     return [
@@ -41,12 +45,14 @@ def find_allocations(
     ]
 
 
-def _repeat(call: Callable[[], object], setup: Callable[[], object] | None, calls: int) -> int:
+def _repeat(
+    call: Callable[[], object], setup: Callable[[], object] | None, calls: int, clock: Callable[[], float]
+) -> int:
     """Make so many calls, fewer where these take long or have kept much; return how many."""
-    most, now_s = sys.getallocatedblocks() + _BLOCKS_MOST, time.perf_counter()
+    most, now_s = sys.getallocatedblocks() + _BLOCKS_MOST, clock()
     look_s, end_s = now_s, now_s + _TIME_S
     for made in range(calls):
-        now_s = time.perf_counter()
+        now_s = clock()
         if now_s >= look_s and made >= _CALLS_LEAST:
             if now_s > end_s or sys.getallocatedblocks() > most:
                 return made

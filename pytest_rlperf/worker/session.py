@@ -171,7 +171,7 @@ class Session:
                     return
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
-        """Have a copy of this process go on with orders of its own."""
+        """Fork a copy of this process that goes on with orders of its own."""
         descriptor = receive_descriptor(self._engine.connection)
         os.set_inheritable(descriptor, False)
         with self._engine.own_fork():
@@ -282,7 +282,7 @@ class Session:
 
 
 def _leave_by_signal() -> None:
-    """Have the signal of the run, or of the guardian of a run that is gone, end this process with all teardowns."""
+    """Let the signal of the run, or of the guardian of a run that is gone, end this process with all teardowns."""
     signal.signal(LEAVE, lambda *_: sys.exit(1))
 
 
@@ -427,7 +427,7 @@ def _overrides(start: wire.Start) -> dict[str, Any]:
 
 
 def _keep_captured_output(scratch: Path) -> None:
-    """Have pytest capture into named files, so that the run can read them when this process is dead."""
+    """Let pytest capture into named files, so that the run can read them when this process is dead."""
     numbers = itertools.count()
 
     @untouched

@@ -446,9 +446,19 @@ def test_a_slow_start_is_found() -> None:
 def test_new_interpreters_decide_on_a_slow_start(start_ups: list[StartUp], is_found: bool) -> None:
     """Where pairs are copies of a loader, which may have imported what is slow, those of new interpreters count."""
     pair = replace(builders.pair(0.0), loader=0, first_call_s=(0.4, 1.6))
-    assert first_call.hints(pair)
     live = replace(live_of([]), pairs=(pair,) * 3, start_ups=tuple(start_ups))
+    assert first_call.hints(pair, first_call.usual_calls_s(live))
     assert bool(lines(live)) is is_found
+
+
+@pytest.mark.parametrize(("head_s", "is_found"), [(4.2, False), (8.0, True)])
+def test_a_slow_first_call_is_slower_than_usual_calls_are(head_s: float, is_found: bool) -> None:
+    """A first call that takes what each call takes is no finding of its own."""
+    pair = builders.pair(math.log(2), *(builders.worker(wall=builders.figures(call_s)) for call_s in (2.0, 4.0)))
+    pair = replace(pair, first_call_s=(2.1, head_s))
+    live = replace(live_of([]), pairs=(pair,) * 3)
+    assert first_call.hints(pair, first_call.usual_calls_s(live)) is is_found
+    assert (first_call.find(live, Policy()) is not None) is is_found
 
 
 VALUES = np.linspace(-1, 1, 200, dtype=np.float32)

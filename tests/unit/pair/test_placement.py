@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,11 +24,9 @@ from pytest_rlperf.worker.resources import Activity, ActivityWatch, children_see
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
 
 
-def run_apart(script: str, *arguments: str) -> str:
+def run_apart(script: str) -> str:
     """Run a script in a process of its own, which may then do to its CPUs what it likes, and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -124,6 +123,7 @@ print(watch.seen().children)
 # --------------------------------------------------------------------------- other work
 
 TICK_S = 0.01
+NO_PROCESS = -1
 Processes = dict[int, tuple[str, int, int, int]]
 
 
@@ -180,13 +180,18 @@ def test_a_system_that_shows_no_processes_is_no_error(tmp_path: Path) -> None:
 
 
 @needs_affinity
-def test_a_process_that_spins_is_named() -> None:
-    """One that is neither this process nor its child, by its name and number, and never by its arguments."""
+def test_a_process_that_spins_is_named(tmp_path: Path) -> None:
+    """By its name and number in the system's own files, and never by its arguments."""
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass", "secret"])
     try:
-        # Where others spin too, any of them may be the busiest for a while.
-        named = run_apart(source("placement/neighbour.py"), str(spinning.pid))
+        for name in ("stat", str(spinning.pid)):
+            (tmp_path / name).symlink_to(f"/proc/{name}")
+        watch = OtherWorkWatch(NO_PROCESS, proc=tmp_path)
+        while (seen := watch.seen()) is None or not seen.pid:
+            time.sleep(TICK_S)
     finally:
         spinning.kill()
         spinning.wait()
-    assert named.startswith("python")
+    assert seen.pid == spinning.pid
+    assert seen.process.startswith("python")
+    assert "secret" not in repr(seen)
