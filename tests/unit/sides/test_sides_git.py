@@ -490,6 +490,13 @@ def test_directory_of_tests_within_a_package_is_todays(tree: Tree, name: str) ->
     assert sides.changed == ("mylib/core.py",)
 
 
+def test_sources_come_before_what_a_build_has_left(tree: Tree) -> None:
+    """A file that was built is named by the first changed one that ends so: the source, which git knows."""
+    tree.commit(**{"src/mylib/core.py": "1"})
+    tree.write(**{"src/mylib/core.py": "2", "build/lib/mylib/core.py": "1"})
+    assert prepare("HEAD", builders.project(tree.top)).changed == ("src/mylib/core.py", "build/lib/mylib/core.py")
+
+
 def test_both_sides_have_what_git_ignores_and_links_stay_links(tree: Tree, tmp_path: Path) -> None:
     """Ignored files are alike on both sides, less bytecode and environments; no link leads a copy out of its tree."""
     outside = tmp_path / "outside"
