@@ -57,14 +57,15 @@ def _tried(directory: Path, python: Path) -> tuple[tuple[object, ...], str]:
     out = run(str(python), "-m", "pytest_rlperf", "init").stdout
     took_s = time.monotonic() - began_s
     found = re.findall(r"^  (.*)$", _part(out, "found"), re.MULTILINE)
-    left_out = re.findall(r"^  (\S.*)$", _part(out, "left out"), re.MULTILINE)
-    wrote = re.search(r"^wrote (\S+): (.*)$", out, re.MULTILINE)
-    names = wrote[2].split(", ") if wrote else []
+    not_passed = _part(out, "left out") + _part(out, r"wrote \S+: \d+ tests? to complete.*")
+    left_out = re.findall(r"^  (\S.*)$", not_passed, re.MULTILINE)
+    wrote = re.search(r"^wrote (\S+): (test_.*|)", out, re.MULTILINE)
+    names = wrote[2].split(", ") if wrote and wrote[2] else []
     passed = ""
     if wrote:
         ended = run(str(python), "-m", "pytest", "-p", "no:cacheprovider", wrote[1]).stdout.strip().splitlines()
         passed = next(
-            (line.strip("= ") for line in reversed(ended) if re.search(r"\d+ (passed|failed|error)", line)), ""
+            (line.strip("= ") for line in reversed(ended) if re.search(r"\d+ (passed|failed|error|skipped)", line)), ""
         )
         (directory / wrote[1]).unlink()
     run("git", "clean", "-fdq")

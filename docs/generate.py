@@ -94,11 +94,10 @@ def _flags_as_code(text: str) -> str:
 
 
 def fixture_calls() -> str:
-    """Return the fixtures as a table: how each is called, and what it measures."""
+    """Return the fixtures: how each is called, what it measures, what it expects, and its errors."""
     made = {name: inspect.unwrap(getattr(fixtures, name)) for name in vars(fixtures) if name in fixtures.CALLS}
     calls = {name: fixture(SimpleNamespace(fixturename=name)) for name, fixture in made.items()}
-    rows = ((f"`{_fixture_call(name, calls[name])}`", _first(fixture)) for name, fixture in made.items())
-    return table(("fixture", "meaning"), rows)
+    return _sections((_fixture_call(name, calls[name]), _doc(fixture)) for name, fixture in made.items())
 
 
 def _fixture_call(name: str, measure: Callable[..., object]) -> str:
@@ -108,29 +107,29 @@ def _fixture_call(name: str, measure: Callable[..., object]) -> str:
 
 def results() -> str:
     """Return the classes of results and verdicts, and the members of a result."""
-    classes = [(name, _first(getattr(pytest_rlperf, name))) for name in ("Result", "Verdict", "Status")]
+    classes = [(name, _doc(getattr(pytest_rlperf, name))) for name in ("Result", "Verdict", "Status")]
     statuses = ", ".join(f"`{each.name}`" for each in pytest_rlperf.Status)
-    rows = [(f"`{name}`", f"{text} {statuses}." if name == "Status" else text) for name, text in classes]
+    described = [(name, f"{text} {statuses}." if name == "Status" else text) for name, text in classes]
     members = [(f"Result.{name}", getattr(pytest_rlperf.Result, name)) for name in _RESULT]
-    return table(("name", "meaning"), [*rows, *_rows(members)])
+    return _sections([*described, *((_called(*each), _doc(each[1])) for each in members)])
 
 
 def errors() -> str:
     """Return the errors."""
-    return table(("error", "meaning"), ((f"`{name}`", _first(getattr(pytest_rlperf, name))) for name in _ERRORS))
+    return _sections((name, _doc(getattr(pytest_rlperf, name))) for name in _ERRORS)
 
 
 def timer_functions() -> str:
     """Return the functions of timers."""
     found = [(name, getattr(timers, name)) for name in _TIMERS]
-    return _described("`pytest_rlperf.timers`", found)
+    return _sections((_called(*each), _doc(each[1])) for each in found)
 
 
 def trace_functions() -> str:
     """Return the functions of files of timer trees, and the clock for tests."""
     found = [("timers.files." + name, getattr(files, name)) for name in ("read", "parse", "write")]
     found += [("timers.FakeClock", timers.FakeClock), ("timers.FakeClock.advance", timers.FakeClock.advance)]
-    return _described("`pytest_rlperf`", found)
+    return _sections((_called(*each), _doc(each[1])) for each in found)
 
 
 def counters() -> str:
@@ -146,12 +145,9 @@ def summary() -> str:
     return "".join(f"> {line}".rstrip() + "\n" for line in printed.getvalue().strip().splitlines())
 
 
-def _described(head: str, found: list[tuple[str, Any]]) -> str:
-    return table((head, "meaning"), _rows(found))
-
-
-def _rows(found: list[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
-    return ((f"`{_called(name, thing)}`", _first(thing)) for name, thing in found)
+def _sections(described: Iterable[tuple[str, str]]) -> str:
+    """Return a section for each of several things: how it is written in code, and its docstring."""
+    return "\n".join(f"#### `{code}`\n\n{text}\n" for code, text in described)
 
 
 def _called(name: str, function: Any) -> str:
@@ -181,10 +177,6 @@ def _doc(thing: Any) -> str:
     """Return a docstring as Markdown, whose paragraphs are one line each."""
     text = re.sub(r":\w+:`[~.]*([^`]+)`", r"`\1`", inspect.getdoc(thing) or "").replace("``", "`")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-
-
-def _first(thing: Any) -> str:
-    return _doc(thing).partition("\n\n")[0]
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -114,7 +114,7 @@ def claim(item: pytest.Item) -> None:
         from pytest_rlperf.errors import MeasurementError
 
         raise MeasurementError(
-            f"{item.name} measures a second time; a test measures one component, so that its verdict is the "
+            f"{item.name} calls an rlperf fixture twice; a test measures one component, so that its verdict is the "
             f"component's: parametrize it, or write two tests{see('writing-tests.md#which-tests')}"
         )
     item.stash[_CALLED] = True
@@ -216,33 +216,39 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def rlperf(request: pytest.FixtureRequest) -> Measure:
     """Measure any callable: ``rlperf(fn, items=1024, unit="transition", setup=…, check=…)``.
 
-    ``items`` is how many things of ``unit`` one call processes. ``setup`` runs untimed before each call. ``check``
-    receives the return value of ``fn``, once, untimed, and raises where it is wrong. ``phases`` names parts of the
-    call, as it does for every fixture: ``{"critic": "update_critic", "sample": "buffer.sample"}``, methods by their
-    path from the measured object, or functions.
+    ``fn`` takes no arguments, and one call processes ``items`` things of ``unit``. ``setup`` runs untimed before each
+    call. ``check`` receives what ``fn`` returned, once and untimed, and raises where that is wrong.
+
+    ``phases`` names parts of the call, here and for every other fixture: ``{"critic": "update_critic", "sample":
+    "buffer.sample"}``. A part is a method, by its path from the measured object, or a function.
     """
     return _measuring(request, "thunk")
 
 
 @pytest.fixture
 def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
-    """Measure an env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``.
+    """Measure an env's step: ``rlperf_vecenv_step(env)``, or a function that makes one, or steps ``num_envs``.
 
-    Knows the vector envs of many libraries, and others by ``reset()``, ``step(actions)``, ``num_envs`` and a space or
-    ``sample_actions()`` to draw actions from. A single env has an action space and no ``num_envs``. For PettingZoo's
-    parallel and AEC envs, the steps of agents are counted. A functional env of JAX, of gymnax's or Brax's interface, is
-    mapped over ``num_envs`` states, 64 by default. Actions are drawn beforehand, and obey action masks; calls that only
-    reset an env are not counted as its steps. ComponentError where a value that a vector env's step returns does not
-    have a row an env, or where a reward of another env is not finite.
+    The fixture knows the vector envs of many libraries. It takes any other that has ``reset()``, ``step(actions)``,
+    ``num_envs``, and a space or ``sample_actions()`` to draw actions from. A single env has an action space and no
+    ``num_envs``. A functional env of JAX (the interface of gymnax or of Brax) is mapped over ``num_envs`` states, 64
+    by default.
+
+    An item is a step of one env; for PettingZoo's parallel and AEC envs it is a step of one agent. Actions are drawn
+    beforehand and obey action masks. Calls that only reset an env do not count as its steps.
+
+    ComponentError where a value that a vector env's step returns does not have a row for each env, or where a reward of
+    another env is not finite.
     """
     return _measuring(request, "vecenv")
 
 
 @pytest.fixture
 def rlperf_replay_sample(request: pytest.FixtureRequest) -> Measure:
-    """Measure ``buffer.sample(batch_size)``: ``rlperf_replay_sample(buffer, batch_size=256)``, or a thunk sampling.
+    """Measure ``buffer.sample(batch_size)``: ``rlperf_replay_sample(buffer, batch_size=256)``, or a function for it.
 
-    A buffer that has a ``batch_size`` itself needs none.
+    An item is one of the ``batch_size`` rows. A buffer that has a ``batch_size`` itself needs none.
+
     ComponentError where an array of the batch does not have ``batch_size`` rows.
     """
     return _measuring(request, "replay")
@@ -252,59 +258,68 @@ def rlperf_replay_sample(request: pytest.FixtureRequest) -> Measure:
 def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
     """Measure a GAE function: ``rlperf_gae(compute_gae)``, on 128 steps of 8 envs, or ``n_steps=`` of ``n_envs=``.
 
-    The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values (n_envs,), gamma
-    and lambda, by the names of its parameters. ``dones[t]`` marks that the episode ended with step t or, to a function
-    that also takes ``next_done``, that step t is an episode's first. ``backend="torch"`` makes tensors, on
-    ``device`` where one is named, and of several rollouts in turn there. A function without parameters computes GAE of
-    data of its own. ComponentError where the advantages, the first array returned, differ from a float64 computation.
+    The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values of shape (n_envs,),
+    gamma and lambda, by the names of its parameters. ``dones[t]`` marks that the episode ended with step t. For a
+    function that also takes ``next_done`` it marks that step t is an episode's first. A function without parameters
+    computes GAE of its own data. An item is one step of one env.
+
+    ``backend="torch"`` makes tensors. With a ``device`` they are made there, and several rollouts take turns.
+
+    ComponentError where the advantages, which are the first array returned, differ from a float64 computation.
     """
     return _measuring(request, "gae")
 
 
 @pytest.fixture
 def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
-    """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one.
+    """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a function that does one.
 
-    Calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` where none is given. ComponentError where
-    that changes nothing that can be seen, or makes a parameter NaN or infinite; training that cannot be seen is
-    measured by ``rlperf(update, unit="update", check=…)``.
+    The fixture calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` where none is given. An item is
+    one update. Where training cannot be seen, ``rlperf(update, unit="update", check=…)`` measures it.
+
+    ComponentError where an update changes nothing that can be seen, or makes a parameter NaN or infinite.
     """
     return _measuring(request, "sac")
 
 
 @pytest.fixture
 def rlperf_ppo_collect(request: pytest.FixtureRequest) -> Measure:
-    """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a thunk with ``items=`` env steps.
+    """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a function, with ``items=`` env steps.
 
-    Calls ``agent.collect(n_steps)``, with the agent's own ``n_steps`` where none is given. ComponentError where an
-    array of the rollout does not have ``n_steps`` rows (or ``n_steps × num_envs``, or ``(num_envs, n_steps, …)``, where
-    the agent's env has ``num_envs``; one more is allowed, and an array named last, next or final), or holds NaN or
-    infinity.
+    The fixture calls ``agent.collect(n_steps)``, with the agent's own ``n_steps`` where none is given. An item is one
+    step of one env.
+
+    ComponentError where an array of the rollout holds NaN or infinity, or does not have ``n_steps`` rows. Where the
+    agent's env has ``num_envs``, ``n_steps × num_envs`` rows and the shape ``(num_envs, n_steps, …)`` are right, too.
+    One row more is allowed, and so is any size of an array named last, next or final.
     """
     return _measuring(request, "ppo")
 
 
 @pytest.fixture
 def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
-    """Measure one PPO update: ``rlperf_ppo_update(agent, n_steps=128)``, or a thunk doing one.
+    """Measure one PPO update: ``rlperf_ppo_update(agent, n_steps=128)``, or a function that does one.
 
-    An update is all epochs and minibatches. Calls ``agent.collect(n_steps)`` once, untimed (with the agent's own
-    ``n_steps`` where none is given), and then ``agent.update(rollout)``, ``learn`` or ``train``, with the rollout or,
-    where that takes none, without. Every call begins with this rollout and with the parameters that collected it;
-    ``setup`` runs untimed before it, for an update that uses the rollout up. ComponentError where an update changes
-    nothing that can be seen, or makes a parameter NaN or infinite.
+    An update is all epochs and minibatches. The fixture calls ``agent.collect(n_steps)`` once, untimed, with the
+    agent's own ``n_steps`` where none is given. Then it calls ``agent.update(rollout)``, ``learn`` or ``train``; where
+    that takes no rollout, without one. Every call begins with this rollout and with the parameters that collected it.
+    ``setup`` runs untimed before each call, for an update that uses the rollout up.
+
+    ComponentError where an update changes nothing that can be seen, or makes a parameter NaN or infinite.
     """
     return _measuring(request, "ppo_update")
 
 
 @pytest.fixture
 def rlperf_train(request: pytest.FixtureRequest) -> Measure:
-    """Measure a whole iteration of training: ``rlperf_train(agent, n_steps=128)``, or a thunk with ``items=`` steps.
+    """Measure a whole iteration of training: ``rlperf_train(agent, n_steps=128)``, or a function, with ``items=``.
 
-    Collects ``n_steps`` steps of every env (the agent's own number where none is given) and updates, as the library's
-    own training does, with its own threads and processes; of an agent of your own by ``collect(n_steps)`` and
-    ``update(rollout)``. It is measured with the machine to itself, and fails from 10 % on, unless a marker sets another
-    tolerance. ComponentError where an iteration changes nothing that can be seen, or makes a parameter NaN or infinite.
+    An iteration collects ``n_steps`` steps of every env (the agent's own number where none is given) and updates, as
+    the library's own training does, with its own threads and processes. An item is one step of one env. An agent of
+    your own has ``collect(n_steps)`` and ``update(rollout)``. The test has the machine to itself, and its tolerance is
+    10 % unless a marker sets another.
+
+    ComponentError where an iteration changes nothing that can be seen, or makes a parameter NaN or infinite.
     """
     return _measuring(request, "train")
 
@@ -314,6 +329,8 @@ def rlperf_import(request: pytest.FixtureRequest) -> Measure:
     """Measure an import: ``rlperf_import("my_library")``, a new interpreter that imports the module, and its end.
 
     The interpreter has the variables and the path of the side that is measured. Phases are the slowest of the modules
-    that the import loads, each within the one that imported it. ComponentError where the import fails.
+    that the import loads, each within the one that imported it.
+
+    ComponentError where the import fails.
     """
     return _measuring(request, "imports")

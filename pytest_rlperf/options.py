@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NUMBER = r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)"
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 
+MAX_TIME_S = 60.0
 TRAIN_TOLERANCE = 0.10  # of whole iterations, by many threads and processes, whose pairs differ by 4 to 18 %
 _SIZES = "_bytes"
 _DOES = dict.fromkeys(FINDINGS, (OFF, SHOW, GATE)) | {"time": (SHOW, GATE), "outputs": (OFF, SHOW, GATE, "bits")}
@@ -212,8 +213,9 @@ class Config:
         "measure, and store the figures as the baseline, such as: pytest --rlperf-save-baseline -k sac")]
     tolerance: Annotated[float | None, Option("--rlperf-tolerance", parse_tolerance, None,
         "fail no test for a slowdown below this, such as 5%% (default: 3%%)", "PERCENT", ini=True, marker=True)]
-    max_time_s: Annotated[float, Option("--rlperf-max-time", parse_duration, 60.0,
-        "measure each test for so long at most, such as 2min (default: 60)", "SECONDS", ini=True, marker=True)]
+    max_time_s: Annotated[float, Option("--rlperf-max-time", parse_duration, MAX_TIME_S,
+        "measure each test for so long at most, such as 2min (default: 60, and longer if that leaves it UNDECIDED "
+        "and the run has time to spare)", "SECONDS", ini=True, marker=True)]
     total_time_s: Annotated[float | None, Option("--rlperf-total-time", parse_duration, None,
         "measure all tests together for so long at most, such as 10min (default: 30min, more for many tests)",
         "SECONDS", ini=True)]

@@ -55,7 +55,7 @@ class TakenOver:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-        """Have the fixture's calls measured here; all else that it does stays its own."""
+        """Measure the fixture's calls here; all else that it does stays its own."""
         value = yield
         if fixturedef.argname == "benchmark" and uses_benchmark(request.node):
             _take_over(value, request.node)

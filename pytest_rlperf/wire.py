@@ -30,10 +30,12 @@ import msgspec
 
 from pytest_rlperf.model.live import PairRecord, Reading
 from pytest_rlperf.model.measured import (
+    Compiled,
     OutputPart,
     Phase,
     Result,
     Rounds,
+    Segment,
     Shape,
     Share,
     SliceKind,
@@ -204,13 +206,15 @@ class Warned(Message, frozen=True):
 class Called(Message, frozen=True):
     """The test called an rlperf fixture; its component is made ready but has not run.
 
-    ``shared_setup_s`` is what fixtures took that other tests can share.
+    ``shared_setup_s`` is what fixtures took that other tests can share. ``anew`` where each call is a first one, of
+    processes of its own.
     """
 
     component: str
     unit: str
     items: float
     shared_setup_s: float = 0.0
+    anew: bool = False
 
 
 class Done(Message, frozen=True):
@@ -291,19 +295,19 @@ class Load(Message, frozen=True):
 
 
 class ForkDriver(Message, frozen=True):
-    """Have a preload server fork a driver; its connection follows this message."""
+    """A preload server forks a driver; its connection follows this message."""
 
     settings: DriverSettings
 
 
 class Import(Message, frozen=True):
-    """Have a template import what copies of it have imported for themselves, where that is there; → ``Imported``."""
+    """A template imports what copies of it have imported for themselves, where that is there; → ``Imported``."""
 
     modules: list[str]
 
 
 class Fork(Message, frozen=True):
-    """Have a copy of the template run a test, with files in ``scratch``; the copy's connection follows this message."""
+    """A copy of the template runs a test, with files in ``scratch``; the copy's connection follows this message."""
 
     scratch: str
 
@@ -407,6 +411,10 @@ class FindAllocations(Order[list[Allocation]], frozen=True):
     calls: int
 
 
+class FindCompiled(Order[list[Compiled]], frozen=True):
+    """Name the programs that the process has compiled last."""
+
+
 class Explain(Order[Explained], frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
@@ -452,6 +460,7 @@ Orders: TypeAlias = (
     | PriceCollections
     | ReadUsage
     | FindAllocations
+    | FindCompiled
     | Explain
     | Trace
 )
@@ -478,17 +487,17 @@ class Open(Order[list[Called]], frozen=True):
 
 
 class ImportAll(Order[list[str]], frozen=True):
-    """Have templates import modules, each those of its place in the list; return those that they should not have."""
+    """Templates import modules, each those of its place in the list; the answer is those that they should not have."""
 
     modules: list[list[str]]
 
 
 class CheckAll(Order[list[Checked]], frozen=True):
-    """Have every worker run its component once and check it."""
+    """Every worker runs its component once and checks it."""
 
 
 class CountAll(Order[list[Tally | None]], frozen=True):
-    """Have workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
+    """Workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
 
     None does where the first call took over ``longest_first_s``. Only ``instruments`` count that have one of these
     names, all where there are none.
@@ -532,13 +541,15 @@ class WarmAll(Order[Warmed], frozen=True):
 class Taken(msgspec.Struct, frozen=True):
     """A pair's figures, its traced slices, and the rounds of base and of head, None on a device.
 
-    With ``leaves``, how the names of the shared memory begin that calls leave to the machine.
+    With ``leaves``, how the names of the shared memory begin that calls leave to the machine, and the ``segments`` that
+    the workers have.
     """
 
     pair: PairRecord
     traced: list[Block]
     rounds: list[Rounds | None]
     leaves: list[str] = []
+    segments: list[Segment] = []
 
 
 class TakePair(Order[Taken], frozen=True):
@@ -557,6 +568,12 @@ class GoOn(Order[list[Reading]], frozen=True):
     """Take further slices for so long, and read what processes hold; watch whether they work while they wait."""
 
     seconds: float
+
+
+class TraceMore(Order[list[Block]], frozen=True):
+    """Take so many further traced slices of both workers."""
+
+    blocks: int
 
 
 class MoveAll(Order[None], frozen=True):
@@ -590,7 +607,7 @@ class MeasureAlone(Order[Alone], frozen=True):
 
 
 class ObserveAll(Order[list[Footprint]], frozen=True):
-    """Have every worker call its component until that has run and read nothing new."""
+    """Every worker calls its component until that has run and read nothing new."""
 
     limit_s: float
     searches: bool = False
@@ -600,7 +617,7 @@ class ObserveAll(Order[list[Footprint]], frozen=True):
 class Relay(Order[Any], frozen=True):
     """Give an order to head's first worker, or to base's, and return its answer."""
 
-    order: FindAllocations | Explain | Trace
+    order: FindAllocations | FindCompiled | Explain | Trace
     to_base: bool = False
 
     @property
@@ -632,6 +649,7 @@ DriverOrders: TypeAlias = (
     | WarmAll
     | TakePair
     | GoOn
+    | TraceMore
     | MoveAll
     | EndIdle
     | MeasureAlone

@@ -99,7 +99,7 @@ def print_text(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Have standard output lead nowhere: Python flushes it once more on its way out, and that must not fail either."""
+    """Discard standard output from now on: Python flushes it once more on its way out, which must not fail either."""
     with suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -168,7 +168,7 @@ def parse(data: bytes, source: str) -> Recorded:
     except (NewerError, NewerFormatError) as error:
         raise UsageError(f"{source} {error}") from None
     except (ReadingError, FormatError, RecursionError) as error:
-        raise UsageError(f"{source} is no run and no baseline that can be read: {error}; {_WRITERS}") from None
+        raise UsageError(f"{source} is not a run or a baseline that can be read: {error}; {_WRITERS}") from None
 
 
 def content_of(path: str) -> bytes:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, listed, print_text
-from pytest_rlperf.cli.first_tests.drafts import KINDS, composed, without
+from pytest_rlperf.cli.first_tests.drafts import KINDS, tests_in, without
 from pytest_rlperf.cli.first_tests.search import Search, search
 from pytest_rlperf.cli.first_tests.trial import Trial
 from pytest_rlperf.cli.workflows import write_workflows
@@ -139,10 +139,12 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool, we
     tested = used if own.known else []
     reason = "its tests would load none of your code: rlperf suite measures it"
     own.skipped += [(library.module, reason) for library in used if library not in tested]
+    if not kept:
+        _drop_repeated(own, output.parent)
     print_text(_found_text(own, tested))
     if kept:
         print_text(f"kept {output}\n")
-    elif not _write_tests(root, output, own, tested, named=bool(names)):
+    elif not _write_tests(root, output, own, tested):
         print_text("nothing was written\n" + ("" if names else _ADVICE))
         return Exit.NOTHING_MEASURED
     if github:
@@ -213,38 +215,54 @@ def _place(root: Path, names: list[str], own: Search) -> Path:
 # --------------------------------------------------------------------------- the file of tests
 
 
-def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library], *, named: bool) -> list[str]:
-    """Write the tests that pass, and tell of those that do not; return the names of those that do."""
+def _drop_repeated(own: Search, directory: Path) -> None:
+    """Drop the drafts of which a file in the output's directory has a test: by its name, or its object's."""
+    for draft in [*own.drafts]:
+        words = draft.fixture, re.escape(draft.module), f"{re.escape(draft.name)}|{draft.test}"
+        if found := _file_with(directory, *words):
+            own.drafts.remove(draft)
+            own.skipped.append((draft.place, f"{found} has its test"))
+
+
+def _file_with(directory: Path, *words: str) -> str:
+    """Return the file in a directory that has all of these words, each a pattern; "" without one."""
+    for path in sorted(directory.glob("*.py")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if all(re.search(rf"(?<![\w.])({each})\b", text) for each in words):
+            return str(path)
+    return ""
+
+
+def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library]) -> bool:
+    """Write the tests that pass, and those that their author has to complete; return whether there is any."""
+    texts = [text for text in map(library_tests, used) if not _file_with(output.parent, *tests_in(text))]
     one_thread = [_ONE_THREAD] * ("torch" in own.imported and find_spec("torch") is not None)
-    trial = Trial(root, output, own, [*one_thread, *map(library_tests, used)])
+    trial = Trial(root, output, own, [*one_thread, *texts])
     missing = [place for place in (output.parent, *output.parent.parents) if not place.exists()]
-    names = list[str]()
+    is_written = False
     try:
         while trial.left():
-            text = trial.text(_head())
-            write_file("--output", output, text)
-            print_text(f"trying {counted(len(trial.left()), 'test')}…\n")
-            trial.run()
-        if trial.passed():
             write_file("--output", output, trial.text(_head()))
-            names = trial.passed()
+            print_text(f"trying {counted(len(trial.left()), 'test')}…\n")
+            ended = trial.run()
+            print_text(f"  {ended}\n" if ended else "")
+        missing_code = {_missing(error) for error in trial.errors.values()}
+        if not trial.passed() and missing_code and missing_code <= own.tops:
+            raise UsageError(
+                f"tests in {output.parent} cannot import {', '.join(sorted(missing_code))}: {_to_import(root, own)}, "
+                "and begin again; or give --output a place beside it"
+            )
+        if trial.passed() or trial.skipped():
+            write_file("--output", output, trial.text(_head()))
+            is_written = True
     finally:
-        if not names:
+        if not is_written:
             with suppress(OSError):
                 output.unlink()
             for place in missing:
                 shutil.rmtree(place, ignore_errors=True)  # bytecode may be in it
-    missing_code = {_missing(error) for error in trial.errors.values()}
-    if not names and missing_code and missing_code <= own.tops:
-        raise UsageError(
-            f"tests in {output.parent} cannot import {', '.join(sorted(missing_code))}: {_to_import(root, own)}, "
-            "and begin again; or give --output a place beside it"
-        )
-    if trial.errors:
-        print_text(_failed_text(trial, _to_import(root, own), named=named))
-    if names:
-        print_text(f"wrote {output}: {', '.join(names)}\n")
-    return names
+    print_text(_tried_text(trial, output, _to_import(root, own)))
+    return is_written
 
 
 def library_tests(library: Library) -> str:
@@ -288,23 +306,23 @@ def _found_text(own: Search, used: Iterable[Library]) -> str:
     return text + ("skipped\n" + _table(skipped) if skipped else "")
 
 
-def _failed_text(trial: Trial, to_import: str, *, named: bool) -> str:
-    """Return what has no test, each with its place, the call that was tried and its error; a named one's whole test."""
-    rows = []
+def _tried_text(trial: Trial, output: Path, to_import: str) -> str:
+    """Return which tests are written, and the error of each that does not pass, with its component's place."""
+    rows: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+    skipped = trial.skipped()
     for test, error in trial.errors.items():
         draft = trial.draft(test)
         missing = _missing(error)
         advice = f": {to_import if missing in trial.own.tops else 'pip install what has it'}" if missing else ""
         if missing in {each.name for each, _ in trial.own.sources.values() if each.is_test}:
             advice = ": give --output a place beside it"
-        rows.append((draft.place if draft else test, f"{error}{advice}"))
-    text = "left out\n" + _table(rows)
-    for test in trial.errors:
-        draft = trial.draft(test)
-        if draft is not None and (draft.unknown or named):
-            fills = "put your object for ... into its test, and the test into a file of tests"
-            text += f"  {fills if draft.unknown else 'fix the code, or the arguments in its test'}:\n"
-            text += textwrap.indent(composed("", [(draft, 0)], []).strip(), "    ") + "\n"
+        rows[test in skipped].append((draft.place if draft else test, f"{error}{advice}"))
+    text = "left out\n" + _table(rows[False]) if rows[False] else ""
+    if trial.passed():
+        text += f"wrote {output}: {', '.join(trial.passed())}\n"
+    if skipped:
+        what = "replace each ..., or what fails, and delete the skip"
+        text += f"wrote {output}: {counted(len(skipped), 'test')} to complete: {what}\n{_table(rows[True])}"
     return text
 
 

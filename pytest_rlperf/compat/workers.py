@@ -59,11 +59,11 @@ class WorkerTraces(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Have the workers record."""
+        """Start recording in the workers."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Have them write what they have recorded, and leave all as it was."""
+        """Make them write what they have recorded, and leave all as it was."""
 
 
 def trace_workers(

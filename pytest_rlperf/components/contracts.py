@@ -309,7 +309,7 @@ class Learner(ABC):
     iteration_probes: tuple[Probe, ...] = ()
 
     def collect(self) -> Any:
-        """Have the rollout that every update is of, and return it; ComponentError where it is not full."""
+        """Return the rollout that every update is of, collected once; ComponentError where it is not full."""
         __tracebackhide__ = True
         rollout = self.roller.collect()
         self.roller.check(rollout)

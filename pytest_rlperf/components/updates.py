@@ -291,7 +291,7 @@ def counted_steps() -> Iterator[list[object]]:
 def _hooked(
     attach: Callable[[Callable[[Any], None]], Callable[[], None]], hook: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Have ``hook`` called with optimizer steps while the body runs; without PyTorch there are none."""
+    """Call ``hook`` at optimizer steps while the body runs; without PyTorch there are none."""
     if "torch" not in sys.modules:
         yield
         return

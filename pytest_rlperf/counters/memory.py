@@ -291,7 +291,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def as_usual() -> Iterator[None]:
-    """Have the collector on and memory untraced while the body runs, within :func:`undisturbed` and :func:`tracing`."""
+    """Switch the collector on and tracing off while the body runs, within :func:`undisturbed` and :func:`tracing`."""
     was_on, was_traced = gc.isenabled(), tracemalloc.is_tracing()
     gc.enable()
     tracemalloc.stop()

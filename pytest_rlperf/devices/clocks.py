@@ -39,7 +39,7 @@ class Device(Protocol):
         """Return an identifier of the host thread's current stream on the device."""
 
     def synchronize(self) -> None:
-        """Have the host wait until the device has finished its work on every stream."""
+        """Wait until the device has finished its work on every stream."""
 
     def is_capturing(self) -> bool:
         """Whether the current stream is captured into a graph, which allows no timed event and no wait."""
@@ -94,7 +94,7 @@ class DeviceDriver(Device, Protocol):
         """Return a new event; this allocates, so it is done before measuring."""
 
     def record(self, event: Any) -> None:
-        """Have the current stream stamp ``event`` once it gets there; the host does not wait."""
+        """Order the current stream to stamp ``event`` once it gets there; the host does not wait."""
 
     def elapsed_ms(self, start: Any, end: Any) -> float:
         """Return float32 milliseconds between two events that the device has reached; RuntimeError before."""
@@ -231,7 +231,7 @@ class EventClock(_DeviceClock):
             ) from error
 
     def reserve(self, marks: int) -> None:
-        """Have at least this many marks left; call it between iterations, as making events takes time."""
+        """Make events until this many marks are left; call it between iterations, as that takes time."""
         missing = marks - self.left
         if missing > 0:
             self._fill(missing)
@@ -284,7 +284,7 @@ class CudaDriver:
         return int(self._cuda.current_stream(self._index).cuda_stream)
 
     def record(self, event: Any) -> None:
-        """Have the current stream stamp ``event``."""
+        """Order the current stream to stamp ``event``."""
         event.record(self._cuda.current_stream(self._index))
 
     def elapsed_ms(self, start: Any, end: Any) -> float:
@@ -370,7 +370,7 @@ class WaitedTorchDevice(WaitedDevice):
             self._wait = partial(torch.accelerator.synchronize, device)
 
     def synchronize(self) -> None:
-        """Have the host wait until the device has finished its work on every stream."""
+        """Wait until the device has finished its work on every stream."""
         self._wait()
 
     def name(self) -> str:

@@ -141,7 +141,8 @@ class Workload:
     a call does not always process the same number; it runs outside the timed region. ``close`` releases what the
     fixture itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of
     its own. ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one. What is of the
-    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own.
+    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own. ``children_ns`` is the clock of
+    a component that does all its work in child processes, new ones in every call, which has no other CPU time.
     """
 
     component: str
@@ -157,6 +158,7 @@ class Workload:
     holds: tuple[object, ...] = ()
     pace: Pace = Pace.LATENCY
     whole_machine: bool = False
+    children_ns: Callable[[], int] | None = None
 
     def processed(self, calls: int) -> float:
         """Return the items of the ``calls`` made since the last call of this; a check is one call."""
@@ -289,8 +291,9 @@ class Usage:
 
     ``objects`` are the blocks that Python's allocator has handed out, and ``private_bytes`` the resident memory that no
     file backs, both after a garbage collection. ``waiting_objects`` and ``waiting_bytes`` are how much more there was
-    before it: what only the collector frees. ``shared_blocks`` of shared memory, and their bytes, are what its slices
-    have left to the machine.
+    before it: what only the collector frees. ``shared_blocks`` of shared memory, ``temporary_files`` with directories
+    and sockets, and their bytes, are what its slices have left to the machine. ``segments``, and semaphores, are
+    those of System V. ``compiled`` are the programs that libraries have compiled in the process itself.
     """
 
     calls: int
@@ -304,6 +307,34 @@ class Usage:
     processes: int
     shared_blocks: int = 0
     shared_bytes: int = 0
+    temporary_files: int = 0
+    temporary_bytes: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    compiled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program that a library has compiled: its function, the types of its inputs where these are known, and ``why``.
+
+    ``before`` are the types that the function was compiled for the last time before this; None where it was not.
+    """
+
+    function: str
+    inputs: tuple[str, ...] = ()
+    before: tuple[str, ...] | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of System V's shared memory by its number, or a set of semaphores, and the process it is of."""
+
+    kind: str
+    number: int
+    bytes: int
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,12 @@ class ShortOfMemory:
 
 
 @dataclass(frozen=True)
-class SharedMemoryRemoved:
-    """The run has removed so many blocks of shared memory that its tests had left to the machine."""
+class LeftoversRemoved:
+    """The run has removed what its tests had left to the machine: so many of a resource, in a place that has a name."""
 
-    blocks: int
+    resource: str
+    count: int
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ class Saved:
 Note: TypeAlias = (
     TextNote
     | FewerLanes
-    | SharedMemoryRemoved
+    | LeftoversRemoved
     | ShortOfMemory
     | UnmatchedAllowance
     | SkippedBaseline

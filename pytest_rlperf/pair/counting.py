@@ -13,7 +13,7 @@ _LENIENCE = 4.0  # times the first worker's limit for the others, whose calls ar
 
 
 def count_in(workers: Sequence[Worker], order: CountAll) -> list[Tally | None]:
-    """Have workers, which have checked their component, count; return each one's counts, None where it has none.
+    """Let workers, which have checked their component, count; return each one's counts, None where it has none.
 
     The first one decides for all: where calls are too long for its limit, no other counts; where it counted a long call
     once, so do the others. Where a call fails while it is counted, no other counts it.

@@ -1,8 +1,8 @@
-"""What a worker's calls leave outside of all processes: shared memory that nobody unlinks.
+"""What a worker's calls leave outside of all processes: shared memory and temporary files that nobody removes.
 
-No system says who has made a block of it. But the sides of a pair take turns, and blocks that are there after a turn
-and were not before it are of the worker whose turn it was, or of any other program. So a worker has to prove that its
-calls leave blocks, in turns and pauses in an order by chance.
+No system says who has made them. But the sides of a pair take turns, and what is there after a turn and was not before
+it is of the worker whose turn it was, or of any other program. So a worker has to prove that its calls leave something,
+in turns and pauses in an order by chance. Segments and semaphores of System V have the number of their process.
 """
 
 from __future__ import annotations
@@ -11,105 +11,231 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pytest_rlperf.model.measured import SliceKind, SliceRecord, Usage
 from pytest_rlperf.pair.processes import Worker
-from pytest_rlperf.wire import ReadUsage, Take
+from pytest_rlperf.spawn.guardian import files_mark
+from pytest_rlperf.wire import Order, ReadUsage, Take
 
 PLACE = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory that has a name
-_LEAST = 3  # blocks that are worth a proof
-_TRIALS = 10  # blocks that others make at random seem to be the worker's in one proof of 2 ** 10
-_PROOF_S = 3.0
+SHARED, TEMPORARY = "shared", "temporary"
+_LEAST = 3  # entries that are worth a proof
+_TRIALS = 10  # what others make at random seems to be the worker's in one proof of 2 ** 10
+_PROOF_S, _PROOF_MOST_S = 3.0, 30.0  # the second where nearly every turn leaves something
+_SPARE = 1.25  # of turns, for those that leave nothing
 _ALIKE = 4  # first letters that names of one program's blocks have in common
 _TIMES = 2  # what a pause has, and an equal turn with it where others make blocks at an even pace
+_TICK_NS = 20_000_000  # the clock of files may stand still for so long
+
+T = TypeVar("T")
 
 
 class Held(NamedTuple):
-    """How much shared memory this machine has: blocks and bytes."""
+    """How much a place has: entries and bytes."""
 
-    blocks: int
+    entries: int
     bytes: int
-
-    @classmethod
-    def now(cls) -> Held:
-        """Return what there is, which one system call tells; nothing on a system without such a place."""
-        try:
-            found = os.statvfs(PLACE)
-        except OSError:
-            return cls(0, 0)
-        return cls(found.f_files - found.f_ffree, (found.f_blocks - found.f_bfree) * found.f_frsize)
 
     def since(self, before: Held) -> Held:
         """Return how much more there is than before."""
-        return Held(self.blocks - before.blocks, self.bytes - before.bytes)
+        return Held(self.entries - before.entries, self.bytes - before.bytes)
+
+    def with_more(self, more: Held) -> Held:
+        """Return both together."""
+        return Held(self.entries + more.entries, self.bytes + more.bytes)
+
+
+_NOTHING = Held(0, 0)
+
+
+def shared_memory() -> Held:
+    """Return what there is, which one system call tells; nothing on a system without such a place."""
+    try:
+        found = os.statvfs(PLACE)
+    except OSError:
+        return _NOTHING
+    return Held(found.f_files - found.f_ffree, (found.f_blocks - found.f_bfree) * found.f_frsize)
+
+
+class TemporaryFiles:
+    """What a directory has more of than it had at first; it is listed where its entries may have changed since.
+
+    Entries whose names have the mark of a run tell which of its sessions has made them.
+    """
+
+    def __init__(self, place: Path, mark: str) -> None:
+        self._place = place
+        self._mark = re.compile(rf"{re.escape(mark)}(\d+)_")
+        self._changed_ns = self._listed_ns = 0
+        self._sizes = dict.fromkeys(self._names(), 0)  # nobody asks for those of before
+        self._held: dict[int | None, Held] = {}  # by session
+
+    def held(self) -> Held:
+        """Return how many entries without a mark there are, with the bytes of those that are new."""
+        return self.held_by(None)
+
+    def held_by(self, session: int | None) -> Held:
+        """Return how many entries there are of a session of the run's, with their bytes."""
+        with suppress(OSError):
+            changed_ns = self._place.stat().st_mtime_ns
+            if changed_ns != self._changed_ns or abs(self._listed_ns - changed_ns) < _TICK_NS:
+                self._changed_ns, self._listed_ns = changed_ns, time.time_ns()
+                self._list()
+        return self._held.get(session, _NOTHING)
+
+    def _list(self) -> None:
+        names = self._names()
+        kept = {name: size for name, size in self._sizes.items() if name in names}
+        self._sizes = kept | {name: _size(self._place / name) for name in names - kept.keys()}
+        sizes: defaultdict[int | None, list[int]] = defaultdict(list)
+        for name, size in self._sizes.items():
+            marked = self._mark.search(name)
+            sizes[None if marked is None else int(marked[1])].append(size)
+        self._held = {session: Held(len(found), sum(found)) for session, found in sizes.items()}
+
+    def _names(self) -> set[str]:
+        with suppress(OSError):
+            return set(os.listdir(self._place))  # noqa: PTH208 - names alone, of which there may be many
+        return set()
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of the files in a directory; of those that others have removed by now, none."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            return sum(map(_size, path.iterdir()))
+        return path.lstat().st_size
+    return 0
+
+
+def with_left(usage: Usage, left: Mapping[str, Held], places: Collection[str]) -> Usage:
+    """Return what a worker holds together with what its slices have left in some places."""
+    shared, files = (left.get(place, _NOTHING) if place in places else _NOTHING for place in (SHARED, TEMPORARY))
+    return replace(
+        usage,
+        shared_blocks=usage.shared_blocks + shared.entries,
+        shared_bytes=usage.shared_bytes + shared.bytes,
+        temporary_files=usage.temporary_files + files.entries,
+        temporary_bytes=usage.temporary_bytes + files.bytes,
+    )
 
 
 class Leftovers:
-    """What there is more of after the turns of each worker of a pair than before them."""
+    """What there is more of after the turns of each worker of a pair than before them, by ``places``."""
 
     def __init__(
         self,
-        held: Callable[[], Held] | None = None,
+        places: Mapping[str, Callable[[], Held]],
+        files: TemporaryFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        is_there = os.path.ismount(PLACE)  # else it is a folder of a disk, which has other files, too
-        self._held = held or (Held.now if is_there else lambda: Held(0, 0))
+        self._places = places
+        self._files = files
         self._clock = clock
         self._wait = wait
-        self._left: defaultdict[Worker, Held] = defaultdict(lambda: Held(0, 0))
+        self._left: defaultdict[tuple[Worker, str], Held] = defaultdict(lambda: _NOTHING)
+        self._turns: Counter[Worker] = Counter()
+        self._leaving_turns: Counter[tuple[Worker, str]] = Counter()
         self._turn_s = 0.0
 
+    @classmethod
+    def of_run(cls, scratch: Path) -> Leftovers:
+        """Return what watches the places of this machine for a run, by its scratch directory."""
+        files = TemporaryFiles(scratch.parent, files_mark(str(scratch)))
+        is_there = os.path.ismount(PLACE)  # else it is a folder of a disk, which has other files, too
+        return cls({TEMPORARY: files.held} | ({SHARED: shared_memory} if is_there else {}), files)
+
     def take(self, worker: Worker, kind: SliceKind) -> SliceRecord:
-        """Have a worker take a slice, and count what it leaves."""
+        """Let a worker take a slice, and count what it leaves."""
         __tracebackhide__ = True
-        before, started_s = self._held(), self._clock()
-        record = worker.ask(Take(kind))
+        started_s = self._clock()
+        record, more = self._ask(worker, Take(kind))
         self._turn_s = self._clock() - started_s
-        more = self._held().since(before)
-        left = self._left[worker]
-        self._left[worker] = Held(left.blocks + more.blocks, left.bytes + more.bytes)
+        self._turns[worker] += 1
+        self._leaving_turns.update((worker, place) for place, found in more.items() if found.entries > 0)
         return record
 
-    def usage(self, worker: Worker) -> Usage:
-        """Return what a worker holds, and what its slices have left so far."""
-        left = self._left[worker]
-        return replace(worker.ask(ReadUsage()), shared_blocks=left.blocks, shared_bytes=left.bytes)
+    def usage(self, worker: Worker) -> tuple[Usage, Mapping[str, Held]]:
+        """Return what a worker holds, and what its slices may have left so far; its collection may have removed some.
 
-    def proved(self, worker: Worker) -> str | None:
-        """Return how the names of the blocks begin that a worker's calls leave; None where they are not proved to.
+        What is surely the worker's is in its usage.
+        """
+        usage, _ = self._ask(worker, ReadUsage())
+        own, files = worker.segments(), _NOTHING if self._files is None else self._files.held_by(worker.pid)
+        sizes = sum(segment.bytes for segment in own)
+        usage = with_left(usage, {TEMPORARY: files}, {TEMPORARY})
+        return replace(usage, segments=len(own), segment_bytes=sizes), {p: self._left[worker, p] for p in self._places}
+
+    def proved(self, worker: Worker) -> dict[str, str]:
+        """Return the places in which a worker's calls surely leave something, with how the names of that begin.
 
         More than twice as many have to come in each turn as in a pause as long beside it, wherever any come, and a coin
         puts them in order: so what others make falls into turns as often as into pauses.
         """
         __tracebackhide__ = True
-        if self._left[worker].blocks < _LEAST:
-            return None
-        before, end_s, proofs = _names(), self._clock() + _PROOF_S, 0
-        while proofs < _TRIALS:
-            if self._clock() + 2 * (_TRIALS - proofs) * self._turn_s > end_s:
-                return None
-            is_turn_first = os.urandom(1)[0] % 2
-            paused = 0 if is_turn_first else self._pause()
-            left = self._left[worker].blocks
-            self.take(worker, SliceKind.PLAIN)
-            left = self._left[worker].blocks - left
-            paused = self._pause() if is_turn_first else paused
-            if left <= _TIMES * paused and (left or paused):
-                return None
-            proofs += left > 0
-        return _beginning(_names() - before)
+        limit_s = max(_PROOF_S, min(_PROOF_MOST_S, 2 * _TRIALS * _SPARE * self._turn_s))
+        proving = {place for place in self._places if self._is_worth(worker, place, limit_s)}
+        before, end_s, proofs = _names(), self._clock() + limit_s, Counter[str]()
+        while waiting := {place for place in proving if proofs[place] < _TRIALS}:
+            missing = max(_TRIALS - proofs[place] for place in waiting)
+            if self._clock() + 2 * missing * self._turn_s > end_s:
+                proving -= waiting
+                break
+            turn, pause = self._turn_and_pause(worker)
+            for place in waiting:
+                left, others = turn[place].entries, pause[place].entries
+                if left <= _TIMES * others and (left or others):
+                    proving.discard(place)
+                proofs[place] += left > 0
+        return {place: _beginning(_names() - before) if place == SHARED else "" for place in proving}
 
-    def _pause(self) -> int:
-        """Wait as long as the last turn took; return how many blocks came meanwhile."""
+    def _is_worth(self, worker: Worker, place: str, limit_s: float) -> bool:
+        """Whether a worker's turns have left enough, and so often that a proof has time."""
+        turns = self._turns[worker] * _TRIALS / max(1, self._leaving_turns[worker, place])
+        return self._left[worker, place].entries >= _LEAST and 2 * turns * self._turn_s <= limit_s
+
+    def _turn_and_pause(self, worker: Worker) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
+        """Return what comes in a turn, and in a pause as long before or after it."""
+        __tracebackhide__ = True
+        if os.urandom(1)[0] % 2:
+            turn, _ = self._turn(worker), None
+            return turn, self._pause()
+        pause = self._pause()
+        return self._turn(worker), pause
+
+    def _turn(self, worker: Worker) -> Mapping[str, Held]:
+        __tracebackhide__ = True
+        before = {place: self._left[worker, place] for place in self._places}
+        self.take(worker, SliceKind.PLAIN)
+        return {place: self._left[worker, place].since(before[place]) for place in self._places}
+
+    def _pause(self) -> Mapping[str, Held]:
+        """Wait as long as the last turn took; return what came meanwhile."""
         before = self._held()
         self._wait(self._turn_s)
-        return self._held().since(before).blocks
+        return self._since(before)
+
+    def _ask(self, worker: Worker, order: Order[T]) -> tuple[T, Mapping[str, Held]]:
+        """Return a worker's answer to an order, and what there is more of since."""
+        __tracebackhide__ = True
+        before = self._held()
+        answer = worker.ask(order)
+        more = self._since(before)
+        for place, found in more.items():
+            self._left[worker, place] = self._left[worker, place].with_more(found)
+        return answer, more
+
+    def _held(self) -> Mapping[str, Held]:
+        return {place: held() for place, held in self._places.items()}
+
+    def _since(self, before: Mapping[str, Held]) -> Mapping[str, Held]:
+        return {place: held.since(before[place]) for place, held in self._held().items()}
 
 
 def _beginning(names: set[str]) -> str:

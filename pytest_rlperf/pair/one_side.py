@@ -44,7 +44,7 @@ class _Block:
 
     @classmethod
     def take(cls, worker: Worker, *, single: bool) -> _Block:
-        """Have a worker take one; with one slice of the workload where ``single``."""
+        """Order one from a worker; with one slice of the workload where ``single``."""
         __tracebackhide__ = True
         before = {kernel: worker.ask(Take(kernel)) for kernel in KERNELS}
         plain = tuple(worker.ask(Take(SliceKind.PLAIN)) for _ in range(1 if single else 2))
@@ -160,7 +160,7 @@ def _together(
 
 
 def _counted(workers: Sequence[Worker], order: MeasureAlone, clock: Callable[[], float]) -> tuple[list[Tally], float]:
-    """Have workers count; return the counts, and the seconds that it took, which do not count as measuring time."""
+    """Let workers count; return the counts, and the seconds that it took, which are no measuring time."""
     __tracebackhide__ = True
     started_s = clock()
     found = count_in(workers, order.count) if order.count is not None and workers else []
@@ -170,7 +170,7 @@ def _counted(workers: Sequence[Worker], order: MeasureAlone, clock: Callable[[],
 def _take_turns(
     chosen: Sequence[Worker], warm: Warm, deadline_s: float, clock: Callable[[], float], show: Callable[[str], None]
 ) -> tuple[list[WorkerSlices], list[WorkerRecord]]:
-    """Have workers take their slices one after the other, and return each one's slices and figures.
+    """Let workers take their slices one after the other, and return each one's slices and figures.
 
     ``warm`` is what warming up the first one gave.
     """

@@ -111,7 +111,7 @@ class Template(Process):
         return self.kept is worker
 
     def reap(self, pid: int) -> None:
-        """Have the template wait for a copy that has ended."""
+        """Let the template wait for a copy that has ended."""
         with contextlib.suppress(ProcessLostError):
             if self.alive and self.quit_s is None:  # else it ends, and leaves its copies to another process
                 self.send(wire.Reap(pid))
@@ -296,7 +296,7 @@ def ask_all(workers: Sequence[Worker], order: wire.Order[T]) -> list[T]:
 
 
 def check(workers: Sequence[Worker]) -> None:
-    """Have those of ``workers`` that have not done so run their component once and check it."""
+    """Let those of ``workers`` that have not done so run their component once and check it."""
     __tracebackhide__ = True
     fresh = [worker for worker in workers if worker.checked is None]
     for worker, checked in zip(fresh, ask_all(fresh, wire.Check()), strict=True):

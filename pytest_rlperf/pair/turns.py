@@ -11,8 +11,9 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf.model.durations import WARM_UP_MOST_S
@@ -28,7 +29,7 @@ from pytest_rlperf.model.figures import (
 from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Figures, SliceKind, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.phases import Block, slices_of, typical_shares
-from pytest_rlperf.pair.leftovers import Leftovers
+from pytest_rlperf.pair.leftovers import SHARED, Held, Leftovers, with_left
 from pytest_rlperf.pair.pace import BlockPace
 from pytest_rlperf.pair.processes import Worker
 from pytest_rlperf.pair.records import rounds_of, worker_record
@@ -91,11 +92,13 @@ def _trimmed_error(values: Sequence[float]) -> float:
 
 
 class _Usages(NamedTuple):
-    """What both workers of a pair hold when they have taken ``blocks`` blocks."""
+    """What both workers of a pair hold when they have taken ``blocks`` blocks, and what these may have left."""
 
     blocks: int
     base: Usage
     head: Usage
+    base_left: Mapping[str, Held]
+    head_left: Mapping[str, Held]
 
 
 class Pair:
@@ -118,7 +121,7 @@ class Pair:
         self._run = run  # its process
         self._clock = clock
         self._idle = IdleWatch(clock, wait)
-        self._leftovers = leftovers or Leftovers(clock=clock, wait=wait)
+        self._leftovers = leftovers or Leftovers.of_run(Path(str(base.guardian.scratch)))
         self._warm_s = 0.0
         self._blocks: list[Block] = []
         self._traced: list[Block] = []
@@ -187,11 +190,12 @@ class Pair:
             usages.append(self._usages(self._blocks))
         other_work = watch.seen()
         leaves = self._prove(usages)
+        segments = [each for worker in (self._base, self._head) for each in worker.segments()]
         seconds = self._warm_s + self._clock() - started_s
         record = self._record(order.cpu, seconds, self._readings(self._blocks, usages), other_work)
         self._idle.begin([self._base, self._head])
         sides = [slices_of(self._blocks, side) for side in ("base", "head")]
-        return Taken(record, self._traced, rounds_of(sides, is_mean=self._warm[0].shape.long), leaves)
+        return Taken(record, self._traced, rounds_of(sides, is_mean=self._warm[0].shape.long), leaves, segments)
 
     def _has_enough(self, elapsed_s: float, enough_error: float) -> bool:
         """Whether the slices so far are enough for the pair's figure."""
@@ -200,7 +204,7 @@ class Pair:
         return not is_short and self._log_ratios(by_wall).error() < enough_error
 
     def _block(self, kind: SliceKind) -> Block:
-        """Have both workers take a slice."""
+        """Let both workers take a slice."""
         __tracebackhide__ = True
         first, second = (self._leftovers.take(worker, kind) for worker in self._in_turn())
         return Block(second, first) if self._head_first else Block(first, second)
@@ -218,6 +222,11 @@ class Pair:
         self._prove(usages)
         return self._readings(blocks, usages)
 
+    def trace(self, blocks: int) -> list[Block]:
+        """Take so many further traced blocks."""
+        __tracebackhide__ = True
+        return [self._block(SliceKind.TRACED) for _ in range(blocks)]
+
     def idle_shares(self) -> tuple[float, float]:
         """Return the CPU time that base and head have used since they were measured, over the time since then."""
         self._idle.end()
@@ -225,19 +234,23 @@ class Pair:
 
     def _usages(self, blocks: Sequence[Block]) -> _Usages:
         """Return what both sides hold after these blocks."""
-        return _Usages(len(blocks), self._leftovers.usage(self._base), self._leftovers.usage(self._head))
+        (base, base_left), (head, head_left) = (self._leftovers.usage(worker) for worker in (self._base, self._head))
+        return _Usages(len(blocks), base, head, base_left, head_left)
 
     def _prove(self, usages: list[_Usages]) -> list[str]:
-        """Return how the names of what calls leave begin; take from readings what head's calls do not surely leave.
+        """Return how the names of what calls leave begin; add to readings what has come where head's calls leave some.
 
-        What may be others' stays with base, which head has to have more than.
+        What others have made there stays with both sides, and head has to have more than base.
         """
         __tracebackhide__ = True
-        found = [self._leftovers.proved(worker) if usages else None for worker in (self._base, self._head)]
-        if found[1] is None:
-            nothing = {"shared_blocks": 0, "shared_bytes": 0}
-            usages[:] = [usage._replace(head=replace(usage.head, **nothing)) for usage in usages]
-        return [name for name in found if name]
+        base, head = (self._leftovers.proved(worker) if usages else {} for worker in (self._base, self._head))
+        usages[:] = [
+            each._replace(
+                base=with_left(each.base, each.base_left, head), head=with_left(each.head, each.head_left, head)
+            )
+            for each in usages
+        ]
+        return [name for found in (base, head) if (name := found.get(SHARED))]
 
     # ------------------------------------------------------------------ the record
 

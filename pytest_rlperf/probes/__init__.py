@@ -20,7 +20,7 @@ class ProbeError(Exception):
 
 @contextmanager
 def attached(probes: Iterable[Probe]) -> Iterator[None]:
-    """Have all probes in place while the body runs, and undo all of them afterwards, whatever happens."""
+    """Attach all probes while the body runs, and undo all of them afterwards, whatever happens."""
     with ExitStack() as stack:
         for probe in probes:
             stack.callback(probe.attach())

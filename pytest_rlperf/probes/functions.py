@@ -258,7 +258,7 @@ def proxy_for(target: object, timed: Mapping[str, object]) -> Proxy:
 
 
 def put_timed(proxy: object, attribute: str, timed: object) -> Callable[[], None]:
-    """Have one more attribute of a proxy timed, and return a function that undoes it."""
+    """Time one more attribute of a proxy, and return a function that undoes it."""
     held: dict[str, object] = proxy._rlperf_timed  # type: ignore[attr-defined]
     before = dict(held)
     held[attribute] = timed

@@ -16,7 +16,7 @@ MARK = "rlperf edge"  # a range that counters put among a profiler's events, and
 
 
 def before_steps(hook: Callable[[Any], None]) -> Undo:
-    """Have ``hook`` called with the optimizer before every step of any."""
+    """Call ``hook`` with the optimizer before every step of any."""
     from torch.optim import optimizer
 
     undo: Undo = optimizer.register_optimizer_step_pre_hook(lambda optimizer, *_: hook(optimizer)).remove
@@ -24,7 +24,7 @@ def before_steps(hook: Callable[[Any], None]) -> Undo:
 
 
 def after_steps(hook: Callable[[Any], None]) -> Undo:
-    """Have ``hook`` called with the optimizer after every step of any; PyTorch has no hook for a step that failed."""
+    """Call ``hook`` with the optimizer after every step of any; PyTorch has no hook for a step that failed."""
     from torch.optim import optimizer
 
     undo: Undo = optimizer.register_optimizer_step_post_hook(lambda optimizer, *_: hook(optimizer)).remove
@@ -132,7 +132,7 @@ class Ranges:
             yield from follow(torch.cuda.nvtx, "range_push", "range_pop")
 
     def _switch_torchrl(self) -> Iterator[Undo]:
-        """Have TorchRL make its ranges, where it may."""
+        """Switch TorchRL's ranges on, where that is allowed."""
         torchrl = sys.modules.get("torchrl._utils")
         if torchrl is not None and getattr(torchrl, "_PROFILING_ALLOWED", False):
             yield partial(torchrl.set_profiling_enabled, bool(torchrl._PROFILING_ENABLED))
@@ -196,12 +196,12 @@ def phase_name(name: object) -> str:
 
 
 def arm_ranges(environment: dict[str, str]) -> None:
-    """Have TorchRL's ranges armed in a process that starts with this environment, unless its variable is set."""
+    """Arm TorchRL's ranges in a process that starts with this environment, unless its variable is set."""
     environment.setdefault("TORCHRL_PROFILING", "1")
 
 
 def quieten_ranges() -> None:
-    """Have TorchRL make ranges only while they are attached: each takes time."""
+    """Let TorchRL make ranges only while they are attached: each takes time."""
     torchrl = sys.modules.get("torchrl._utils")
     if torchrl is not None and getattr(torchrl, "_PROFILING_ENABLED", False):
         torchrl.set_profiling_enabled(False)

@@ -173,7 +173,7 @@ def annotation_commands(
     for outcome in by_gravity(outcomes, strict=strict):
         verdict = outcome.verdict
         if verdict.fails(strict):
-            how = "by what it does" if verdict.by_counts else change_text(outcome)
+            how = "(more work)" if verdict.by_counts else change_text(outcome)
             title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
             text = "\n".join(filter(None, (pace_text(outcome), message(outcome), blame_text(outcome))))
             file, line = _changed_place(outcome) or lines.get(outcome.result.nodeid, ("", 0))

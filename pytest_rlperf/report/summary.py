@@ -114,7 +114,7 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     mean = " on average" if outcome.has_rare_calls else ""
     takes = f"{component} takes {units.seconds(result.mean_call_s)} a call{mean}" if result.measured else component
     lines = verdict_lines(verdict)
-    first = [f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []
+    first = [f"{verdict.status.value} (more work): {lines.pop(0)}", takes] if verdict.by_counts else []
     compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
     blame = blame_text(outcome)
     steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)[:1]]
@@ -180,11 +180,11 @@ def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
     if broken:
         return f"{failures}, but no gated test got slower"
     if failing:
-        return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
+        return f"{len(failing)} of {len(gated)} gated tests could not be shown to be as fast as before (strict)"
     if not gated:
         return "No gated test was measured"
     counts = Counter("accepted" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated)
-    result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
+    result = "All slowdowns were accepted" if counts["accepted"] else "No gated test got slower"
     if settles_nothing(ordered):
         result = "No gated test was settled"
     return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"

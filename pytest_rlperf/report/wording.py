@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from pytest_rlperf import units
@@ -27,7 +28,7 @@ from pytest_rlperf.model.judged import (
     pattern_of,
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import CounterChange, Result, test_name
+from pytest_rlperf.model.measured import Compiled, CounterChange, Result, test_name
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind, Touched
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
 from pytest_rlperf.model.stored import Provenance
@@ -48,10 +49,10 @@ _NO_CODE = {
     reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
 }
 _UNDECIDED = {
-    reasons.Code.UNCONFIRMED: "no time for a pair that confirms it",
+    reasons.Code.UNCONFIRMED: "time ran out before another pair confirmed it",
     reasons.Code.PAIRS: "too few pairs",
-    reasons.Code.SPREAD: "pairs differ too much",
-    reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
+    reasons.Code.SPREAD: "the pairs differ too much",
+    reasons.Code.NEAR: "the change is too close to the tolerance for more pairs to decide",
     reasons.Code.MOVED: "dear calls come at other calls than on base, too few to tell whether more often",
 }
 _REPLACE = f"unless a commit accepts it ({TRAILER}: TEST <= +N% REASON) or you move the file away"
@@ -183,7 +184,7 @@ def _broken(reason: Reason) -> str | None:
             )
         case reasons.DeviceDisturbed(device, disturbances):
             advice = "; ".join(_advice(disturbances))
-            return f"{device} was not fit to be measured on: {disturbances_text(disturbances)}; {advice}"
+            return f"{device} could not be measured reliably: {disturbances_text(disturbances)}; {advice}"
     return None
 
 
@@ -225,7 +226,7 @@ def _stored(reason: Reason) -> str | None:
             return f"stored numbers only{'' if stores else '; keep the gain with --rlperf-save-baseline'}"
         case reasons.StoredSpread(tolerance, smallest_seen):
             return (
-                f"stored numbers cannot exclude a change of ±{bound(tolerance)}; here they find slowdowns from "
+                f"stored numbers are too noisy to rule out a change of ±{bound(tolerance)}; they find slowdowns from "
                 f"{units.change(1 + smallest_seen)} on"
             )
         case reasons.UnderMinimum(change_s, least_s, at_most):
@@ -250,7 +251,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
     """Write the upper bound, what the pairs would have found, why they decide nothing, and what disturbed them."""
     lines = [] if reason.at_most is None else [f"change at most {units.change(reason.at_most)}"]
     if reason.smallest_seen is not None:
-        lines = ["; ".join([*lines, f"finds {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
+        lines = ["; ".join([*lines, f"would detect {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
     cause = _UNDECIDED[reason.code]
     if reason.pair_sd is not None:
         cause += f", by {units.percent(reason.pair_sd, signed=False)}"
@@ -263,7 +264,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
 def _other_work(work: OtherWork) -> str:
     """Write what others used: ``other processes used 52 % of the CPUs, python (mostly pid 47) 87 % of one``."""
     if not work.process:
-        return f"processes out of sight used {100 * work.unseen_share:.0f} % of the machine's CPUs"
+        return f"other containers or virtual machines used {100 * work.unseen_share:.0f} % of the machine's CPUs"
     everything, named = (f"{100 * share:.0f} %" for share in (work.seen_share, work.cpu_share))
     name = f"{shown(work.process)} (mostly pid {work.pid})"
     return f"other processes used {everything} of the CPUs, {name} {named} of one"
@@ -282,7 +283,7 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
         case RemedyKind.CALLS:
             return "make a call longer, such as a whole episode"
         case RemedyKind.COUNTS:
-            return "let counts gate, which are exact: --rlperf-findings=counts=gate"
+            return "fail on exact counts instead: --rlperf-findings=counts=gate"
         case RemedyKind.QUIET:
             work = reason.other_work if isinstance(reason, reasons.PairsUndecided) else None
             if work is None or not work.process:
@@ -297,6 +298,8 @@ _NUMBERS = {
     "threads": ("thread", "threads"),
     "processes": ("child process", "child processes"),
     "shared_blocks": ("block of shared memory", "blocks of shared memory"),
+    "temporary_files": ("temporary file", "temporary files"),
+    "segments": ("System V segment or semaphore", "System V segments or semaphores"),
     "garbage_files": ("open file", "open files"),
     "garbage_threads": ("thread", "threads"),
     "garbage_processes": ("child process", "child processes"),
@@ -305,6 +308,8 @@ _BYTES = {
     "private_bytes": "of memory",
     "device_bytes": "of device memory",
     "shared_bytes": "of shared memory",
+    "temporary_bytes": "of temporary files",
+    "segment_bytes": "of System V segments",
     "waiting_bytes": "that wait for the garbage collector",
     "garbage_bytes": "of memory",
     "tensor_garbage_bytes": "of tensors",
@@ -328,9 +333,10 @@ def finding_line(fact: Fact) -> str:
         case facts.Garbage(parts):
             left = (f"{_amount(name, head)} ({units.quantity(base)} on base)" for name, base, head in parts)
             return f"each call leaves to the garbage collector: {', '.join(left)}"
-        case facts.Compiles(base, head):
+        case facts.Compiles(base, head, last):
             most = units.counted(1, "program") if round(head, 2) == 1 else f"{units.number(head)} programs"
-            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base"
+            named = "".join(f"; {_compiled(each)}" for each in last)
+            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base{named}"
         case facts.OtherOutput(path, how):
             return f"returns other numbers from the first call on: {path} {finding_line(how)}"
         case facts.OnOneSide():
@@ -359,6 +365,17 @@ def left_behind_text(grown: facts.Growth) -> str:
 
 def _grown(more: Mapping[str, float]) -> str:
     return ", ".join(_amount(name, amount) for name, amount in more.items())
+
+
+def _compiled(program: Compiled) -> str:
+    """Write which function was compiled, and for what that it was not compiled for before."""
+    if program.why:
+        return f"{shown(program.function)}: {shown(' '.join(program.why.split()))}"
+    if not program.inputs or program.before is None:
+        return shown(program.function)
+    pairs = zip_longest(program.before, program.inputs, fillvalue="none")
+    changed = [f"{shown(now)} after {shown(was)}" for was, now in pairs if was != now]
+    return f"{shown(program.function)}: {', '.join(changed) or 'made anew for the same types'}"
 
 
 def _amount(name: str, amount: float) -> str:
@@ -393,19 +410,19 @@ def _beside_times(reason: Reason) -> str | None:
                 return f"it is slower by its time, and {commit} accepts its counts alone"
             return f"{units.change(ratio)} is more than the {bound(most)} that {commit} accepts"
         case reasons.NotSettledLive(why, error):
-            return f"not settled live: {_NO_CODE.get(why, error)}"
+            return f"no live comparison: {_NO_CODE.get(why, error)}"
     return None
 
 
 def _same_code(reason: reasons.SameCode | reasons.Unreached) -> str:
     if isinstance(reason, reasons.Unreached):
         if not reason.functions:
-            return f"unchanged: what differs from {reason.base_label} is nothing that this test runs or reads"
+            return f"unchanged: this test neither runs nor reads anything that differs from {reason.base_label}"
         functions = "the one function" if reason.functions == 1 else f"0 of the {reason.functions} functions"
         runs = "does not run" if reason.functions == 1 else "runs"
         return f"unchanged: {runs} {functions} that this change touches"
     if reason.files is not None and not reason.code_files:
-        return "this test reads no file of the tree but tests, so no change of the tree's code can make it slower"
+        return "this test loads only test files and none of your code, so no change of your code can make it slower"
     if reason.files is not None:
         files = "the one file" if reason.files == 1 else f"none of the {reason.files} files"
         differs = "does not differ" if reason.files == 1 else "differs"
@@ -613,7 +630,7 @@ def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Cont
     if not contributions:
         return "too few traced turns to find the phase that carries it: raise --rlperf-max-time"
     if not carriers:
-        return "no phase by itself carries it"
+        return "no single phase explains it"
     whole_s = math.fsum(part.change_s for part in contributions)
     *parts, whole = units.changes_s([*(part.change_s for part in carriers), whole_s])
     phases = ", ".join(f"{carrier.path} {part}" for carrier, part in zip(carriers, parts, strict=True))
@@ -631,7 +648,7 @@ def phases_note(result: Result) -> str:
     if abs(traced_s - result.mean_call_s) <= _TRACED_APART * median_s:
         return ""
     traced, median = units.seconds(traced_s), units.seconds(median_s)
-    return f"phases are means of traced calls of {traced}, as clocked; the median is {median}"
+    return f"phase times come from traced calls ({traced} each); an untraced call takes {median}"
 
 
 # ----------------------------------------------------------------------- the figures behind a test
@@ -803,8 +820,9 @@ def _note(note: notes.Note) -> str:
         case notes.ShortOfMemory(lanes, wanted, pair_bytes):
             each = f"each takes {units.number(pair_bytes / 1e6)} MB of memory"
             return f"{_at_a_time(lanes)} measured, not {wanted}: {each}, which has no room for more"
-        case notes.SharedMemoryRemoved(blocks):
-            return f"removed {units.counted(blocks, 'block')} of shared memory that the tests left in /dev/shm"
+        case notes.LeftoversRemoved(resource, count, place):
+            where = f" in {shown(place)}" if place else ""
+            return f"removed {_amount(resource, count)} that the tests left{where}"
         case notes.SkippedBaseline(error):
             return f"skipped a baseline that is not this machine's: {error}"
         case notes.Untested():

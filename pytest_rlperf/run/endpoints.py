@@ -139,7 +139,7 @@ class PreloadServer(Endpoint):
         return message
 
     def fork(self, settings: wire.DriverSettings) -> Connection:
-        """Have a driver forked, and return the connection to it."""
+        """Let the preload server fork a driver, and return the connection to it."""
         here, there = connected()
         self.send(wire.ForkDriver(settings), there)
         return here

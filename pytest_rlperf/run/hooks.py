@@ -101,7 +101,7 @@ class MeasuredRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Have pytest write to a screen on which a live line gives way to all else."""
+        """Let pytest write to a screen on which a live line gives way to all else."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             self._screen = Screen(reporter._tw)
@@ -383,7 +383,7 @@ class MeasuredRun:
 
 
 def _interrupt_once(config: pytest.Config) -> None:
-    """Have SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
+    """Let SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
     Only the first does. Those in the next seconds have no effect: they would break off a teardown, a removal or a
     report of the run that ends.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
@@ -16,11 +17,11 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import (
+    LeftoversRemoved,
     MeasuredFresh,
     NotForked,
     Plan,
     RunProgress,
-    SharedMemoryRemoved,
     ShortOfMemory,
     TextNote,
 )
@@ -43,6 +44,8 @@ from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.spawn.guardian import Guardian, remove_temporary_files
+from pytest_rlperf.spawn.segments import segments
 
 
 class Beginning(NamedTuple):
@@ -161,16 +164,27 @@ class TestLoop:
         try:
             jobs = self._all(session, tests, measurement)
             Schedule(lanes, processes.awaited, self._show_step).run(jobs)
-            # One proof in a thousand holds by chance, and other programs' memory must stay.
-            left = {name for test in tests for name, proofs in test.leaves.items() if proofs > 1}
-            if removed := shared_memory.remove(left):
-                self.run_state.note(SharedMemoryRemoved(removed))
+            self._remove_leftovers(tests, shared_memory, processes.guardian)
             strays = [test.failed.text for test in tests if test.failed is not None and test.failed.is_stray]
             if tests and len(strays) == len(tests):
                 raise SideError(strays[0])
         finally:
             if cache is not None:
                 cache.set(SECONDS, self._left.learned_s())
+
+    def _remove_leftovers(self, tests: Sequence[OpenTest], shared_memory: SharedMemory, guardian: Guardian) -> None:
+        """Remove what the tests' processes have left to the machine; what is of living ones goes when they end."""
+        # One proof in a thousand holds by chance, and other programs' memory must stay.
+        beginnings = {name for test in tests for name, proofs in test.leaves.items() if proofs > 1}
+        segments_left = {segment for test in tests for segment in test.segments}
+        removed = [
+            LeftoversRemoved("shared_blocks", shared_memory.remove(beginnings), "/dev/shm"),  # noqa: S108 - of the system
+            LeftoversRemoved("segments", len(segments_left.difference(segments()))),
+        ]
+        if (scratch := guardian.scratch) is not None:
+            files = remove_temporary_files(str(scratch), psutil.pid_exists)
+            removed.append(LeftoversRemoved("temporary_files", files, str(scratch.parent)))
+        self.run_state.note(*(each for each in removed if each.count))
 
     def _test(self, item: pytest.Item, *, forks: bool) -> OpenTest:
         run, settings = self.run_state, self.run_state.settings.for_test(item)
@@ -229,6 +243,7 @@ class TestLoop:
         if test.is_over:
             return
         self._left.begin(test.key)
+        test.budget = budget
         try:
             yield from self._watched(test, measurement.measure(test, budget.next_s()))
         finally:

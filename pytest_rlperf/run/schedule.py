@@ -218,7 +218,7 @@ class Lanes:
         self._queue = [entry for entry in self._queue if entry[3] is not request]
 
     def give_back(self, cpus: Sequence[int | None], width: int) -> None:
-        """Have again what was held."""
+        """Take again what was held."""
         self._used -= width
         self._cpus += cpus
 

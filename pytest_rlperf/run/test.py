@@ -11,9 +11,11 @@ from typing import NamedTuple, TypeVar
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
+from pytest_rlperf.model.measured import Segment
 from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
+from pytest_rlperf.run.budget import Budget
 from pytest_rlperf.run.endpoints import DriverLostError, PairDriver, StoppedError, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps, if_broken_off
 from pytest_rlperf.spawn.memory import free_bytes
@@ -85,13 +87,15 @@ class Failed(NamedTuple):
 class OpenTest:
     """One test of a run: its settings, the rules that judge it, its place, its processes, and what came of it.
 
-    The first driver that opens it has the worker that reports it, to ``reports``; ``measures`` has the first of head's
-    workers that has been checked. ``observed`` is what observers have shown, None before that.
-    It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew, with
-    that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where the run
-    has less time for it than the test may take. It ``needs_machine`` where its work is not that of one thread alone,
-    and None until that is known. ``leaves`` counts the proofs that calls leave shared memory to the machine, by how its
-    names begin. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for who shows progress.
+    The first driver that opens it has the worker that reports it, to ``reports``; ``measures`` has the first of
+    head's workers that has been checked. ``observed`` is what observers have shown, None before that.
+    It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew,
+    with that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where
+    the run has less time for it than the test may take; its pairs may have more of the ``budget``, where that is to
+    spare. It ``needs_machine`` where its work is not that of one thread alone, and None until that is known.
+    ``leaves`` counts the proofs that calls leave shared memory to the machine, by how its names begin, and
+    ``segments`` are those of System V that workers had. ``title``, ``step`` and ``ratio``, which its pairs show so
+    far, are for who shows progress.
     """
 
     key: str
@@ -103,11 +107,13 @@ class OpenTest:
     order: int = 0
     next_key: str | None = None
     is_short: bool = False
+    budget: Budget | None = None
     step: str = ""
     ratio: float | None = None
     observed: Observation | None = None
     needs_machine: bool | None = None
     leaves: Counter[str] = field(default_factory=Counter)
+    segments: set[Segment] = field(default_factory=set)
     reports: list[wire.Reported | wire.Warned] = field(default_factory=list)
     reporter: PairDriver | None = None
     called: wire.Called | None = None
@@ -253,7 +259,7 @@ class OpenTest:
         self._give_back(driver)
 
     def forget_reporter(self) -> None:
-        """Have the next driver that opens the test report it."""
+        """Let the next driver that opens the test report it."""
         self.reporter = self.called = None
         self.is_reporter_lost = False
 
@@ -266,13 +272,13 @@ class OpenTest:
         return done
 
     def abandon(self, *, but_reporter: bool = False) -> None:
-        """Have drivers leave the test without waiting for them."""
+        """Tell drivers to leave the test, without waiting for them."""
         for driver in [*self._open]:
             if not (but_reporter and driver is self.reporter):
                 self.let_go(driver)
 
     def let_go(self, driver: PairDriver) -> None:
-        """Have a driver leave the test without waiting for it."""
+        """Tell a driver to leave the test, without waiting for it."""
         if driver in self._open:
             if driver.alive:
                 try:

@@ -141,7 +141,7 @@ def check_space(tree: Path) -> None:
 
 
 def fix_links(top: Path, tree: Path, trees: Iterable[Path]) -> None:
-    """Have links of a copy lead where they do in the user's tree: to the copy's own files, or out of the tree.
+    """Make links of a copy lead where they do in the user's tree: to the copy's own files, or out of the tree.
 
     What belongs to the tree is in any of ``trees``; an environment below ``top`` does not.
     """

@@ -86,7 +86,7 @@ def _uses_cuda() -> bool:
 
 
 def _try() -> None:
-    """Have every library work that has threads of its own."""
+    """Use every library once that has threads of its own."""
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
@@ -26,6 +27,7 @@ _FINISHED = "finished"
 _POLL_S = 0.05
 _OTHERS = {0, 1}  # sessions of no process of a run: in a container 0 is that of whatever was started from outside
 _CHECK_MS = 1000
+_RANDOM = 8  # characters at the end of the name of a directory for temporary files
 _HAS_PROC = Path("/proc/self/environ").exists()
 
 
@@ -64,7 +66,7 @@ class Guardian:
 
     @contextlib.contextmanager
     def guarding_commands(self) -> Iterator[None]:
-        """Have the guardian recognise the processes that the body starts: programs such as git, and their children."""
+        """Let the guardian recognise the processes that the body starts: programs such as git, and their children."""
         self._ensure_begun()
         os.environ.update(self.variables())
         try:
@@ -121,7 +123,7 @@ class Guardian:
             self._process.wait()
             _end_all(set(), _mark(str(self.scratch)), time.monotonic())
         self._process = None
-        shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
+        _remove_files(str(self.scratch))  # where the guardian was killed
         return answers
 
     def _ensure_begun(self) -> None:
@@ -165,6 +167,31 @@ class Guardian:
                 os.write(self.pipe, f"{line}\n".encode())
 
 
+def files_mark(scratch: str) -> str:
+    """Return how the random part of the names begins that processes of a run give to temporary files."""
+    return f"{os.path.basename(scratch)[-_RANDOM:]}_"  # noqa: PTH119
+
+
+def remove_temporary_files(scratch: str, is_used: Callable[[int], bool]) -> int:
+    """Remove what processes of a run have left beside its scratch, whose sessions nobody uses; return how many."""
+    removed = 0
+    for path in Path(scratch).parent.iterdir():
+        session = re.search(rf"{re.escape(files_mark(scratch))}(\d+)_", path.name)
+        if session is not None and not is_used(int(session[1])):
+            shutil.rmtree(path, ignore_errors=True)  # which leaves files and links alone
+            with contextlib.suppress(OSError):
+                path.unlink()
+            removed += 1
+    return removed
+
+
+def _remove_files(scratch: str) -> None:
+    """Remove all files of a run that is over."""
+    with contextlib.suppress(OSError):
+        remove_temporary_files(scratch, lambda _: False)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
 # --------------------------------------------------------------------------- the guardian's process
 
 
@@ -178,7 +205,7 @@ def _guard(scratch: str, run: int) -> None:
         for worker in workers:  # alone: they end what they have started
             _kill(worker, LEAVE)
     _end_all(workers, marker, time.monotonic() + (0.0 if is_finished else GRACE_S))
-    shutil.rmtree(scratch, ignore_errors=True)
+    _remove_files(scratch)
 
 
 def _end_all(workers: set[int], marker: bytes, force_s: float) -> None:

@@ -218,7 +218,7 @@ def _open_log(path: str) -> int:
 
 
 def print_to(path: str) -> tuple[int, int]:
-    """Have what this process prints go to a file, for the run's own imports have printed it; return the old output."""
+    """Redirect what this process prints to a file, for the run's own imports have printed it; return the old output."""
     old = os.dup(1), os.dup(2)
     log = _open_log(path)
     for descriptor in (1, 2):

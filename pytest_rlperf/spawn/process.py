@@ -15,9 +15,11 @@ from pathlib import Path
 import psutil
 
 from pytest_rlperf import wire
+from pytest_rlperf.model.measured import Segment
 from pytest_rlperf.spawn.connections import HALF_MESSAGE_S, sender_of
 from pytest_rlperf.spawn.guardian import LEAVE, Guardian
 from pytest_rlperf.spawn.preload import socket_of
+from pytest_rlperf.spawn.segments import remove, segments
 
 _POLL_S = 0.2
 _POLL_END_S = 0.002
@@ -204,6 +206,12 @@ class Process:
                 total += getattr(held, "pss", held.uss)
         return total
 
+    def segments(self) -> list[Segment]:
+        """Return the segments of System V, and semaphores, that the process and its children have."""
+        found = segments()
+        pids = {self.pid, *(member.pid for member in self._members())} if found else ()
+        return [segment for segment in found if segment.pid in pids]
+
     def _members(self) -> list[psutil.Process]:
         """Return the process and its children, as far as the system shows them."""
         try:
@@ -213,7 +221,7 @@ class Process:
             return []
 
     def interrupt_call(self, limit_s: float) -> None:
-        """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
+        """Interrupt the call of a process that has not quit after ``limit_s``: its teardowns run."""
         if not self._wait_ended(limit_s):
             self.signal(LEAVE)
 
@@ -265,6 +273,7 @@ class Process:
             return
         if limit_s > 0:
             self._wait_ended(limit_s)
+        left = self.segments()
         self._has_ended = True  # the number of its process group may be another's from now on
         # Even after a clean exit: what it started in its session ends with it; the guardian ends the rest.
         if self.pid:
@@ -274,6 +283,7 @@ class Process:
             self.forget()
         if self.started is not None:
             self.started.wait()
+        remove(left)
         self.connection.close()
 
     def remove_files(self) -> None:

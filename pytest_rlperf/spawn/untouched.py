@@ -79,7 +79,7 @@ def standard_and_own() -> Untouched:
 
 
 def untouched(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a function run with what its module had when it was defined, and with the standard library of then."""
+    """Run a function with what its module had when it was defined, and with the standard library of then."""
     own = Untouched([sys.modules[function.__module__]])
 
     @functools.wraps(function)

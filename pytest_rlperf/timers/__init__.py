@@ -205,7 +205,7 @@ def merge_tree(other: TimerTree, root_name: str, *, worker: str | None = None) -
 
 @contextmanager
 def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Tree]:
-    """Have every scope of this process record into the yielded tree while the body runs; recordings do not nest."""
+    """Record every scope of this process into the yielded tree while the body runs; recordings do not nest."""
     tree = Tree(clock=clock)
     with recording_into(tree):
         yield tree
@@ -213,7 +213,7 @@ def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Tree]:
 
 @contextmanager
 def recording_into(tree: Tree) -> Iterator[None]:
-    """Have every scope of this process record into ``tree`` while the body runs; a tree may be recorded into again."""
+    """Record every scope of this process into ``tree`` while the body runs; a tree may be recorded into again."""
     if not ARMED:
         _refuse("recording()")
         yield
@@ -248,7 +248,7 @@ _informed: set[int] = set()  # by the identity of the compiler's rules
 
 
 def keep_from_compiling() -> None:
-    """Have PyTorch's compiler, where it is loaded, leave the code of timers as it is.
+    """Exempt the code of timers from PyTorch's compiler, where that is loaded.
 
     Where a scope breaks a graph, the compiler would otherwise go on with the scope's own code: compile that, watch its
     variables, and compile it again as they change, which counts as recompiling what is measured.

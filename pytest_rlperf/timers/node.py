@@ -237,7 +237,7 @@ running_tasks: Mapping[object, object] = {}
 
 
 def watch_tasks() -> None:
-    """Have scopes distinguish coroutines from now on; this imports asyncio, which takes time."""
+    """Distinguish coroutines from now on; this imports asyncio, which takes time."""
     global _running_loop, running_tasks
     import asyncio.tasks
 

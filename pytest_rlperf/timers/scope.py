@@ -60,7 +60,7 @@ class _ProcessSwitch:
         return _clock()
 
     def turn_on(self, tree: Tree, clock: ClockNs) -> None:
-        """Have scopes record into ``tree``, by ``clock``."""
+        """Record scopes into ``tree``, by ``clock``."""
         global _clock, _local, _only
         self.tree = tree
         _only = None
@@ -71,7 +71,7 @@ class _ProcessSwitch:
             _only = only
 
     def turn_off(self) -> None:
-        """Have scopes do nothing."""
+        """Stop recording."""
         global _local, _only
         _only = _local = None
 

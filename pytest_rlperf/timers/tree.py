@@ -42,14 +42,14 @@ class Tree:
     # ------------------------------------------------------------------ recording
 
     def record(self) -> None:
-        """Have the scopes of this process record here from now on."""
+        """Record the scopes of this process here from now on."""
         if self._since_ns is None:
             self._since_ns = self.clock()
         self._epoch += 1
         PROCESS.turn_on(self, self.clock)
 
     def pause(self) -> None:
-        """Have scopes do nothing; those that are open are never counted."""
+        """Stop recording; scopes that are open are never counted."""
         PROCESS.turn_off()
         if self._since_ns is not None:
             self._before_ns += self.clock() - self._since_ns

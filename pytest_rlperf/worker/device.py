@@ -106,7 +106,7 @@ class Accelerator:
             self._notes[f"{self.name} had not settled when warming up ended: {', '.join(changes)}"] = None
 
     def note(self, notes: Iterable[str]) -> None:
-        """Have these notes go with every slice from now on."""
+        """Add these notes to every slice from now on."""
         self._notes |= dict.fromkeys(notes)
 
     def undisturbed(self, kind: SliceKind, take: Callable[[], SliceRecord]) -> SliceRecord:

@@ -42,6 +42,7 @@ from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
 from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
+from pytest_rlperf.spawn.temporary import mark_temporary_files
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
@@ -170,7 +171,7 @@ class Session:
                     return
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
-        """Have a copy of this process go on with orders of its own."""
+        """Fork a copy of this process that goes on with orders of its own."""
         descriptor = receive_descriptor(self._engine.connection)
         os.set_inheritable(descriptor, False)
         with self._engine.own_fork():
@@ -281,7 +282,7 @@ class Session:
 
 
 def _leave_by_signal() -> None:
-    """Have the signal of the run, or of the guardian of a run that is gone, end this process with all teardowns."""
+    """Let the signal of the run, or of the guardian of a run that is gone, end this process with all teardowns."""
     signal.signal(LEAVE, lambda *_: sys.exit(1))
 
 
@@ -426,7 +427,7 @@ def _overrides(start: wire.Start) -> dict[str, Any]:
 
 
 def _keep_captured_output(scratch: Path) -> None:
-    """Have pytest capture into named files, so that the run can read them when this process is dead."""
+    """Let pytest capture into named files, so that the run can read them when this process is dead."""
     numbers = itertools.count()
 
     @untouched
@@ -458,6 +459,7 @@ def main(
         wire.send(connection, wire.Started())
     _kept = None if forked else vary_heap()
     _leave_by_signal()
+    mark_temporary_files()
     began_s = monotonic()
     sys.path[:] = start.own.path
     _keep_captured_output(Path(start.own.scratch))

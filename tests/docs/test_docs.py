@@ -359,7 +359,11 @@ def test_the_reference_is_current(generate: Any) -> None:
 def test_pages_show_every_example_and_workflow(generate: Any) -> None:
     """Each file to copy stands in a page, where GitHub shows it, too."""
     text = "".join(page.read_text(encoding="utf-8") for page in generate.PAGES)
-    files = [*(ROOT / "examples").glob("*.py"), *(DOCS / "workflows").glob("*.yml")]
+    files = [
+        *(ROOT / "examples").glob("*.py"),
+        *(ROOT / "examples" / "cleanrl").glob("*.py"),
+        *(DOCS / "workflows").glob("*.yml"),
+    ]
     assert sorted(generate.FILES.findall(text)) == sorted(path.relative_to(ROOT).as_posix() for path in files)
 
 

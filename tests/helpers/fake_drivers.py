@@ -63,6 +63,8 @@ def usual(driver: FakeDriver, order: wire.Order[Any]) -> object:
             return wire.Taken(builders.pair(0.0), [], [None, None])
         case wire.EndIdle():
             return [0.0, 0.0]
+        case wire.TraceMore():
+            return []
         case wire.MoveAll():
             return None
         case wire.LeaveAll():

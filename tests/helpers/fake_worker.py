@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pytest_rlperf import wire
-from pytest_rlperf.model.measured import Usage
+from pytest_rlperf.model.measured import Segment, Usage
 from pytest_rlperf.pair.processes import Worker
 
 T = TypeVar("T")
@@ -34,6 +34,9 @@ class FakeWorker(Worker):
     def answer(self, order: wire.Order[T]) -> T:
         answer: T = self._answer
         return answer
+
+    def segments(self) -> list[Segment]:
+        return []
 
     def cpu_s(self) -> float:
         return 0.0

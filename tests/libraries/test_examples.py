@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
+from shutil import copytree
 
 import pytest
 from library_checks import EXAMPLES, example
@@ -28,7 +29,7 @@ class Example:
 
 
 ALL = (
-    Example("cleanrl", "gymnasium", 6),
+    Example("cleanrl", "gymnasium", 7),
     Example("envpool", "envpool", 3),
     Example("gymnasium", "gymnasium", 4),
     Example("jax", "jax", 6),
@@ -65,6 +66,8 @@ def shown(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch
     if name:
         monkeypatch.setitem(os.environ, name, value)
     pytester.makepyfile(test_example=example(shown.name))
+    if shown.name == "cleanrl":
+        copytree(EXAMPLES / "cleanrl", pytester.path / "cleanrl")
     pytester.makeconftest("import torch; torch.set_num_threads(1)")
     return shown
 

@@ -1,28 +1,31 @@
 from __future__ import annotations
 
+import runpy
 from typing import Any
 
 import pytest
-from library_checks import assert_parts, example, harvested
+from library_checks import EXAMPLES, assert_parts, harvested
 
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.updates import sac_workload
 
-gymnasium: Any = pytest.importorskip("gymnasium")
-torch: Any = pytest.importorskip("torch")
+pytest.importorskip("gymnasium")
+pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 
-@pytest.fixture
-def script() -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": "script"}
-    exec(compile(example("cleanrl"), "test_cleanrl.py", "exec"), names)  # noqa: S102 - the project's own code
-    return names
+def script(name: str) -> dict[str, Any]:
+    """Return what a script of the example defines."""
+    return runpy.run_path(str(EXAMPLES / "cleanrl" / f"{name}.py"))
 
 
-def test_phases_of_an_update_without_timers(script: dict[str, Any]) -> None:
+def test_phases_of_an_update_without_timers() -> None:
     """Networks, optimizers and buffer are found among the variables of the function."""
-    workload = sac_workload(script["make_sac_update"](256), None)
+    sac = script("sac_continuous_action")
+    buffer = sac["ReplayBuffer"](300, 3, 1)
+    for _ in range(300):
+        buffer.add([0.1, 0.2, 0.3], [0.5], [0.2, 0.3, 0.4], 1.0, False)
+    workload = sac_workload(sac["make_update"](sac["Actor"](3, 1), buffer, 256, 3, 1), None)
     workload.check()
     phases = harvested(workload, 20)
     assert_parts(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
@@ -30,11 +33,11 @@ def test_phases_of_an_update_without_timers(script: dict[str, Any]) -> None:
         assert phases[f"sac_update/{name}/backward"].count == phases[f"sac_update/{name}/step"].count == 1
 
 
-def test_phases_of_a_rollout_with_timers(script: dict[str, Any]) -> None:
+def test_phases_of_a_rollout_with_timers() -> None:
     """The phases shown are the script's timers; the env is reset before and never again."""
-    mode = gymnasium.vector.AutoresetMode.SAME_STEP
-    envs = gymnasium.vector.SyncVectorEnv([script["make_env"]("CartPole-v1")] * 4, autoreset_mode=mode)
-    collect = script["make_collect"](envs, 32)
+    ppo = script("ppo")
+    envs = ppo["make_envs"]("CartPole-v1", 4)
+    collect = ppo["make_collect"](ppo["Agent"](envs), envs, 32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(envs, "reset", lambda **_: pytest.fail("resets the env"))
         workload = ppo_workload(collect, None, 128)

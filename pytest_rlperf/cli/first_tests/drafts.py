@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 KINDS = {
@@ -20,14 +20,14 @@ KINDS = {
     "rlperf_ppo_update": "PPO-like agent",
     "rlperf": "call",
 }
-_SIZES = {"stored": "[1_000, 10_000, 100_000]", "episode_steps": "[10, 1_000]", "num_envs": "[8, 64]"}
-"""Measured at each: scans of all that is stored, resets within a step, and work for each env show at these alone."""
+_SIZES = {"stored": "[1_000, 10_000, 100_000]", "num_envs": "[8, 64]"}
+"""Measured at each: scans of all that is stored, and work for each env, show at these alone."""
 
 _VERSIONS = 4  # of a test, at most
 _LONG = 100  # characters of a line
 _UNUSED = "  # noqa: F401"
 _WORD = r"(?<![\w.])\w+\b(?!=)"  # that stands for a value
-_NEEDED = {"gymnasium.": "gymnasium", "np.": "numpy", "pytest.": "pytest", "torch.": "torch"}
+_NEEDED = {f"{name}.": f"import {name}" for name in ("gymnasium", "pytest", "torch")} | {"np.": "import numpy as np"}
 
 # Values by the names that parameters have, of a task with three numbers to observe and one to act with. Further values
 # are tried if the call fails with the first.
@@ -35,26 +35,24 @@ _VALUES: dict[str, tuple[str, ...]] = {
     name: values
     for values, names in {
         ("stored",): "capacity buffer_size max_size size maxlen max_len memory_size buffer_capacity max_capacity",
-        ("episode_steps",): "episode_steps episode_length max_episode_steps max_steps max_ep_len horizon time_limit",
         ("3",): "obs_dim state_dim observation_dim ob_dim obs_size state_size observation_size n_obs input_dim",
         ("1",): "act_dim action_dim ac_dim act_size action_size",
         ("2",): "n_actions num_actions",
         ("8",): "num_envs n_envs",
         ("128",): "n_steps num_steps",
         ("256",): "batch_size",
-        ("64",): "hidden hidden_dim hidden_size",
+        ("1_000",): "episode_length max_episode_steps max_steps horizon time_limit",
         ("4",): "n_epochs epochs k_epochs",
-        ("(64, 64)",): "hidden_sizes hidden_dims",
         ("(3,)",): "obs_shape state_shape observation_shape",
         ("(1,)",): "act_shape action_shape",
         ("0",): "seed idx",
         ("0.99",): "gamma",
         ("0.005",): "tau",
-        ("0.2",): "alpha eps_clip clip clip_range clip_ratio action_std_init",
+        ("0.2",): "alpha eps_clip clip_range clip_ratio",
         ("3e-4",): "lr learning_rate actor_lr critic_lr lr_actor lr_critic",
         ("1.0",): "max_action action_scale",
         ("False",): "capture_video",
-        ("False", "True"): "has_continuous_action_space continuous is_continuous discrete is_discrete",
+        ("False", "True"): "has_continuous_action_space continuous discrete",
         ('"cpu"',): "device",
         ('"rlperf"',): "run_name",
         ('"Pendulum-v1"', '"CartPole-v1"'): "env_id env_name",
@@ -72,7 +70,6 @@ _VALUES: dict[str, tuple[str, ...]] = {
     }.items()
     for name in names.split()
 }
-_GAMES = {"env_id": '"ALE/Breakout-v5"', "env": 'gymnasium.make("ALE/Breakout-v5")'}  # where Atari is installed
 _ENVS = ("env", "envs", "vec_env", "venv")
 _LOCALS = (*_ENVS, "observation_space", "obs_space", "state_space", "action_space", "act_space")
 BUFFERS = ("buffer", "replay_buffer", "memory", "replay", "rb")
@@ -80,7 +77,7 @@ _OBSERVED = tuple(name for name, values in _VALUES.items() if values in (("3",),
 _ACTED = tuple(name for name, values in _VALUES.items() if values in (("1",), ("(1,)",)))
 _CHOSEN = tuple(name for name, values in _VALUES.items() if values == ("2",))
 # Of one transition; an episode has ten steps.
-TRANSITION = {
+_TRANSITION = {
     name: value
     for value, names in {
         "obs": "obs state observation s o ob next_obs next_state next_observation s2 o2 next_o s_ ns new_obs obs_next",
@@ -119,15 +116,20 @@ class Draft:
         """Return the module that has the object, or makes it."""
         return self.uses[-1][0] if self.uses else ""
 
-    def source(self, version: int) -> str:
-        """Return the function of its test."""
+    def source(self, version: int, skip: str = "") -> str:
+        """Return the function of its test; one to skip, for a reason, imports what it needs by itself."""
         body = "\n".join(self.bodies[version])
         if self.fixture != "rlperf_replay_sample":
             body = re.sub(r"\bstored\b", "10_000", body)
         varied = [name for name in _SIZES if name in re.findall(_WORD, body)]
         marks = "".join(f'@pytest.mark.parametrize("{name}", {_SIZES[name]})\n' for name in varied)
+        if skip:
+            reason = json.dumps(textwrap.shorten(skip, _LONG), ensure_ascii=False)
+            marks = f"@pytest.mark.skip({reason})\n{marks}"
+            imports = {f"from {module} import {name}" if name else f"import {module}" for module, name in self.uses}
+            body = f"{_block(imports | _needed(body))}\n\n{body}"
         head = f"{marks}def {self.test}({', '.join([self.fixture, *self.given, *varied])}):\n"
-        return head + textwrap.indent(body, "    ") + "\n"
+        return head + textwrap.indent(body.strip(), "    ")
 
 
 def test_name(name: str, fixture: str) -> str:
@@ -165,7 +167,7 @@ def makings(
     known: Mapping[str, Sequence[Making]],
     uses: tuple[tuple[str, str], ...] = (),
 ) -> list[Making]:
-    """Return the calls of a function or class to try in turn, with values for the parameters that need one.
+    """Return the calls of a function or class to try in turn, with values for the parameters without a default.
 
     ``known`` are values of the project's own for some names, which come before the others.
     """
@@ -173,19 +175,17 @@ def makings(
     unknown = []
     defaults: dict[str, Any] = {}
     for parameter in parameters_of(function):
-        lower, is_required = parameter.name.lower(), parameter.default is parameter.empty
+        lower = parameter.name.lower()
+        if parameter.default is not parameter.empty:
+            defaults[lower] = parameter.default
+            continue
         values = [*known.get(lower, ()), *(Making((), value) for value in _VALUES.get(lower, ()))]
-        if lower in _GAMES and find_spec("ale_py") is not None:
-            values.append(Making((), _GAMES[lower], (("ale_py", ""),)))
         named = set(re.findall(r"\w+", str(parameter.annotation)))
         values = [value for value in values if value.bases & named] or values
         if not values and parameter.annotation in (bool, "bool"):
             values = [Making((), "False")]
-        if not is_required:
-            defaults[lower] = parameter.default
-        if is_required or any(value.expression in _SIZES for value in values):
-            chosen[parameter.name] = values or [Making((), "...")]
-            unknown += [] if values else [parameter.name]
+        chosen[parameter.name] = values or [Making((), "...")]
+        unknown += [] if values else [parameter.name]
     count = min(_VERSIONS, max(map(len, chosen.values()), default=1))
     made = [
         _making(name, {each: row[min(index, len(row) - 1)] for each, row in chosen.items()}, defaults, uses, unknown)
@@ -236,9 +236,9 @@ def _samples(arguments: Mapping[str, str]) -> tuple[str, str]:
             several = value.strip("()[], ")
             observed = _random(several) if name in _OBSERVED else observed
             acted = _random(several) if name in _ACTED else acted
-        elif name in _LOCALS and name in _ENVS:
+        elif value in _ENVS:
             observed, acted = f"{name}.observation_space.sample()", f"{name}.action_space.sample()"
-        elif name in _LOCALS:
+        elif value in _LOCALS:
             is_action = name.startswith("ac")
             observed, acted = (observed, f"{name}.sample()") if is_action else (f"{name}.sample()", acted)
     return observed, acted
@@ -271,27 +271,17 @@ def call_text(name: str, function: Callable[..., Any], values: Mapping[str, str]
     return _with_names(call, function), [each for each, value in given.items() if value == "..."]
 
 
-def fitted(making: Making, shapes: Mapping[str, tuple[int, ...]]) -> Making:
-    """Return the making with an observation and an action of these shapes, unless its arguments give them."""
-    texts = {"obs": making.observed, "action": making.acted}
-    for kind, shape in shapes.items():
-        several = ", ".join(map(str, shape))
-        if "np.random" in texts[kind]:
-            texts[kind] = _random(several)
-    return replace(making, observed=texts["obs"], acted=texts["action"])
-
-
 def fill(name: str, method: str, function: Callable[..., Any], making: Making) -> tuple[list[str], list[str]]:
     """Return the lines that fill an object with transitions, and the names of unknown arguments."""
-    call, unknown = call_text(f"{name}.{method}", function, TRANSITION)
+    call, unknown = call_text(f"{name}.{method}", function, _TRANSITION)
     parameters = parameters_of(function)
     if len(call) > _LONG and not any(each.kind is each.KEYWORD_ONLY for each in parameters):
         call = re.sub(r"\b\w+=", "", call)
-    lines = [f"for step in range({'stored' if 'stored' in re.findall(_WORD, making.expression) else '10_000'}):"]
-    words = {TRANSITION.get(each.name.lower()) for each in parameters}
-    if words & {"obs", TRANSITION["transition"]}:
+    lines = ["for step in range(stored):"]
+    words = {_TRANSITION.get(each.name.lower()) for each in parameters}
+    if words & {"obs", _TRANSITION["transition"]}:
         lines.insert(0, f"obs = {making.observed}")
-    if words & {"action", TRANSITION["transition"]}:
+    if words & {"action", _TRANSITION["transition"]}:
         lines.insert(
             len(lines) if "step" in making.acted else 0, f"{'    ' * ('step' in making.acted)}action = {making.acted}"
         )
@@ -301,8 +291,8 @@ def fill(name: str, method: str, function: Callable[..., Any], making: Making) -
 # --------------------------------------------------------------------------- the file
 
 
-def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str]) -> str:
-    """Return the module that has these tests, with the imports of all at its top."""
+def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str], skipped: Iterable[str] = ()) -> str:
+    """Return the module that has these tests, with the imports of all at its top, but for the skipped ones'."""
     taken: dict[str, tuple[str, str]] = {}
     imports: set[str] = set()
     bodies = []
@@ -322,13 +312,16 @@ def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str
                 alias = f"{module.rpartition('.')[2]}_{name}"
                 source = re.sub(rf"(?<![\w.]){name}\b", alias, source)
             imports.add(f"from {module} import {name}" + (f" as {alias}" if alias != name else ""))
-        bodies.append(source.rstrip())
-    everything = "\n".join(bodies)
-    for word, module in _NEEDED.items():
-        if re.search(rf"(?<![\w.]){re.escape(word)}", everything):
-            imports.add(f"import {module}" + (" as np" if module == "numpy" else ""))
+        bodies.append(source)
+    imports |= _needed("\n".join(bodies)) | ({"import pytest"} if skipped else set())
+    bodies += skipped
     blocks = filter(None, [head.rstrip("\n"), _block(imports)])
     return "\n\n\n".join(["\n\n".join(blocks), *bodies]) + "\n"
+
+
+def _needed(text: str) -> set[str]:
+    """Return the imports of libraries that a text names."""
+    return {statement for word, statement in _NEEDED.items() if re.search(rf"(?<![\w.]){re.escape(word)}", text)}
 
 
 def _block(imports: Collection[str]) -> str:

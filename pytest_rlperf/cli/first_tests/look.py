@@ -118,16 +118,11 @@ def _chosen(project: OwnProject, *, envs_only: bool) -> Iterator[Draft]:
         finders += [objects.functions, objects.buffers, objects.agents, built.built]
     envs.tell_of_abstract_classes(project)
     counts: dict[tuple[str, str], int] = {}
-    for draft in (draft for find in finders for draft in find(project)):
+    drafts = [draft for find in finders for draft in find(project)]
+    for draft in sorted(drafts, key=lambda each: bool(each.unknown)):  # first those that can be tried
         if project.wanted:
             if any(draft.uses[-1:] == (each,) for each in project.wanted):
                 yield draft
-        elif draft.unknown:
-            what = ":".join(draft.uses[-1])
-            project.tell(
-                place=draft.place,
-                reason=f"{draft.name} takes {', '.join(draft.unknown)}: rlperf init {what} begins its test",
-            )
         else:
             lines = draft.bodies[0]
             kind = "wrapper" if any("env=" in each for each in lines) else lines[-1].partition("unit=")[2]

@@ -26,6 +26,8 @@ _OUTPUT_MOST = 1 << 16  # bytes at the end of its output that are read
 ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
 """The variables with the directories of the project's code, and with the packages whose compiled code counts."""
 
+DESELECTED = "pytest's settings deselect it"
+
 
 @dataclass(frozen=True)
 class SourceFile:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 from pytest_rlperf.cli.first_tests.drafts import (
     BUFFERS,
-    TRANSITION,
     Draft,
     Making,
     call_text,
     fill,
-    fitted,
     makings,
     parameters_of,
 )
@@ -33,7 +29,6 @@ _BATCH = ("batch_size", "n", "size")
 _TIMES = ("num_learning_iterations", "n_iterations", "num_iterations")
 _SAC_LIKE, _PPO_LIKE = re.compile("SAC|TD3|DDPG|REDQ|DroQ|CrossQ|DQN", re.IGNORECASE), re.compile("PPO|A2C|PPG|TRPO")
 _AGENT = re.compile("Agent|Actor|Policy|Network|Model")
-_ROWS = 97  # of a buffer that is made to see its arrays: hardly another size of theirs
 
 
 def functions(project: OwnProject) -> Iterator[Draft]:
@@ -76,38 +71,8 @@ def _filled(name: str, of: type, making: Making) -> tuple[list[str], list[str]]:
     begin = [*making.lines, f"{name} = {making.expression}"]
     if not method:
         return begin, []
-    lines, unknown = fill(name, method, getattr(of, method), _fitting(of, method, making))
+    lines, unknown = fill(name, method, getattr(of, method), making)
     return [*begin, *lines], unknown
-
-
-def _fitting(of: type, method: str, making: Making) -> Making:
-    """Return the making with an observation and an action in the shapes of the object's arrays: ``self.obs`` for obs.
-
-    What cannot be made here stays as it is: its test shows what fails.
-    """
-    if making.unknown:
-        return making
-    space: dict[str, Any] = {"stored": _ROWS, "episode_steps": 10, "gymnasium": sys.modules.get("gymnasium")}
-    for module, name in making.uses:
-        top = module.partition(".")[0]
-        space[name or top] = getattr(sys.modules[module], name) if name else sys.modules[top]
-    try:
-        exec("\n".join([*making.lines, f"made = {making.expression}"]), space)  # noqa: S102 - as its test will
-        arrays = {_bare(name): value for name, value in vars(space["made"]).items()}
-    except Exception:
-        return making
-    shapes: dict[str, tuple[int, ...]] = {}
-    for parameter in names_of(getattr(of, method)):
-        kind = TRANSITION.get(parameter.lower(), "")
-        shape: tuple[int, ...] = tuple(getattr(arrays.get(_bare(parameter)), "shape", ()))
-        if kind in ("obs", "action") and len(shape) > 1 and shape[0] == _ROWS:
-            shapes.setdefault(kind, shape[1:])
-    return fitted(making, shapes)
-
-
-def _bare(name: str) -> str:
-    """Return a name as attributes and parameters for the same thing share it: obs of _obs_buf."""
-    return re.sub(r"\W|_|s$|buf", "", name.lower())
 
 
 # --------------------------------------------------------------------------- agents

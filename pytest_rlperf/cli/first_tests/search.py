@@ -101,7 +101,7 @@ def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
 
 
 def _look(orders: Orders, result: Search) -> str:
-    """Have a process look; return what it began last if it ended then, empty when it has looked at all."""
+    """Let a process look; return what it began last if it ended then, empty when it has looked at all."""
     found = told(
         Report,
         "from pytest_rlperf.cli.first_tests.look import main; main()",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, composed, tests_in, without
-from pytest_rlperf.cli.first_tests.messages import ROOT, TOPS, Told, Tried, told
+from pytest_rlperf.cli.first_tests.messages import DESELECTED, ROOT, TOPS, Told, Tried, told
 from pytest_rlperf.cli.first_tests.search import Search
 
 _PLUGIN = "pytest_rlperf.cli.first_tests.trial_plugin"
@@ -16,13 +16,11 @@ _SILENCE_S = 60.0  # of a test, which may compile, and of collecting
 _LONG_S = 5.0  # a test that takes this long has its last version tried, which does least
 _PYTEST = "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 _NO_CODE = "it runs none of your code"
+_NO_FAULT = (_NO_CODE, DESELECTED)  # of tests that their author has nothing to complete in
 
 
 class Trial:
-    """The drafts of a project's tests, and texts of tests that have one version, with what each try showed.
-
-    ``errors`` are those of tests that do not pass in any version, by their names.
-    """
+    """The drafts of a project's tests, and texts of tests that have one version, with what each try showed."""
 
     def __init__(self, root: Path, output: Path, own: Search, texts: Iterable[str]) -> None:
         self._root, self._output, self.own = root, output, own
@@ -31,8 +29,14 @@ class Trial:
         self._drafts = {each.test: each for each in own.drafts}
         self._passed: dict[str, bool] = {name: False for text in self._texts for name in tests_in(text)}
         self._passed |= dict.fromkeys(self._versions, False)
-        self._first_errors: dict[str, str] = {}
-        self.errors = {each.test: f"{each.name} takes {', '.join(each.unknown)}" for each in own.drafts if each.unknown}
+        self._errors = {
+            each.test: f"{each.name} needs {', '.join(each.unknown)}" for each in own.drafts if each.unknown
+        }
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Return the first errors of tests that do not pass in any version, by their names."""
+        return {test: error for test, error in self._errors.items() if test not in self._passed}
 
     def draft(self, test: str) -> Draft | None:
         """Return the draft of a test; None of one that was in a text."""
@@ -46,13 +50,19 @@ class Trial:
         """Return the tests that pass."""
         return [test for test, passed in self._passed.items() if passed]
 
-    def text(self, head: str) -> str:
-        """Return the file with every test that passes or is to be tried."""
-        drafts = [(self._drafts[test], version) for test, version in self._versions.items() if test in self._passed]
-        return composed(head, drafts, self._texts)
+    def skipped(self) -> list[str]:
+        """Return the tests that their author has to complete: they do not pass, in any version."""
+        return [test for test, error in self.errors.items() if test in self._drafts and error not in _NO_FAULT]
 
-    def run(self) -> None:
-        """Run the tests that are left, and go on to the next version of those that fail."""
+    def text(self, head: str) -> str:
+        """Return the file to try; where nothing is left to try, the one to keep, with the tests to complete."""
+        drafts = [(self._drafts[test], version) for test, version in self._versions.items() if test in self._passed]
+        to_complete = [] if self.left() else self.skipped()
+        skipped = [self._drafts[test].source(0, skip=self.errors[test]) for test in to_complete]
+        return composed(head, drafts, self._texts, skipped)
+
+    def run(self) -> str:
+        """Run the tests that are left, and go on to the next version of those that fail; return how one ended all."""
         left = self.left()
         names = [f"{self._output}::{each}" for each in left]
         argv = ["-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
@@ -81,27 +91,22 @@ class Trial:
             if test in errors or test in seen:
                 error = errors.get(test) or ("" if seen.get(test) else _NO_CODE)
                 self._judge(test, error, took_s.get(test, 0.0))
+        return f"{running} {found.ended}" if running else ""
 
     def _judge(self, test: str, error: str, took_s: float) -> None:
         """Keep a version that passes; else go on to the next, and drop a test without one."""
         draft, version = self._drafts.get(test), self._versions.get(test, 0)
         if error:
-            self._first_errors.setdefault(test, f"{self._tried(draft, version)}{error}")
+            self._errors.setdefault(test, error)
         is_last = draft is None or version + 1 == len(draft.bodies)
         if not error and (is_last or took_s < _LONG_S):
             self._passed[test] = True
         elif draft is not None and not is_last:
             self._versions[test] = version + 1 if took_s < _LONG_S else len(draft.bodies) - 1
         else:
-            self.errors[test] = self._first_errors[test]
             del self._passed[test]
             self._texts = [without(text, [test]) for text in self._texts]
             self._texts = [text for text in self._texts if tests_in(text) or "@pytest.fixture(autouse" in text]
-
-    @staticmethod
-    def _tried(draft: Draft | None, version: int) -> str:
-        """Return the call that a draft tries, for an error that may come from its arguments."""
-        return "" if draft is None or draft.fixture == "rlperf_gae" else f"{draft.bodies[version][-1]}: "
 
     def _importing(self, line: int) -> list[str]:
         """Return the tests that need the import at a line of the file."""

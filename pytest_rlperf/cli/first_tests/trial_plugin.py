@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.cli.first_tests import messages
-from pytest_rlperf.cli.first_tests.messages import ROOT, TOPS, Tried
+from pytest_rlperf.cli.first_tests.messages import DESELECTED, ROOT, TOPS, Tried
 from pytest_rlperf.cli.first_tests.search import is_test_file
 
 
@@ -39,7 +39,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_deselected(items: list[pytest.Item]) -> None:
     """Tell of tests that the project's settings leave out."""
     for item in items:
-        messages.send(Tried(ends=item.nodeid, error="pytest's settings deselect it"))
+        messages.send(Tried(ends=item.nodeid, error=DESELECTED))
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

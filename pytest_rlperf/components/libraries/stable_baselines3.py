@@ -153,7 +153,7 @@ class PpoRoller(Roller):
         return float(rollout.pos * rollout.n_envs)
 
     def _check_policy(self, rollout: RolloutBuffer) -> None:
-        """Have the agent's policy compute the values and log-probabilities of some stored rows, as an update does."""
+        """Compute the values and log-probabilities of some stored rows with the agent's policy, as an update does."""
         __tracebackhide__ = True
         import torch
 

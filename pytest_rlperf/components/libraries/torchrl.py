@@ -275,7 +275,7 @@ def _check_collector(collector: BaseCollector, n_steps: int) -> None:
 
 
 def _check_policy(collector: Collector, rollout: Any) -> None:
-    """Have the collector's policy compute the stored log-probabilities again, where it can."""
+    """Compute the stored log-probabilities again with the collector's policy, where it can."""
     __tracebackhide__ = True
     import torch
 

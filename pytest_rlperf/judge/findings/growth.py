@@ -1,4 +1,4 @@
-"""Growth: a call of head leaves more behind than one of base: memory, objects, open files, threads, shared memory.
+"""Growth: a call of head leaves more behind than one of base: in its process, or on the machine.
 
 Equal code grows, too, while caches fill, but less from stretch to stretch, and alike on both sides. So growth is what
 continues in every stretch of every pair and is more than base's.
@@ -42,8 +42,13 @@ KEPT = (
     Resource("processes", lambda usage: usage.processes, 0, 3),
     Resource("shared_blocks", lambda usage: usage.shared_blocks, 0, 3),
     Resource("shared_bytes", lambda usage: usage.shared_bytes, 64, 256 << 10),
+    Resource("temporary_files", lambda usage: usage.temporary_files, 0, 3),
+    Resource("temporary_bytes", lambda usage: usage.temporary_bytes, 64, 256 << 10),
+    Resource("segments", lambda usage: usage.segments, 0, 3),
+    Resource("segment_bytes", lambda usage: usage.segment_bytes, 64, 256 << 10),
 )
 _FEW = tuple(resource for resource in KEPT if not resource.least)
+ALLOCATED = frozenset({"objects", "private_bytes", "waiting_bytes"})  # what lines of Python may allocate
 _WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees
 _WAITING_TIMES = 2.0  # base's
 

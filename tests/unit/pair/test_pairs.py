@@ -20,7 +20,7 @@ from pytest_rlperf.model.figures import by_wall
 from pytest_rlperf.model.live import log_ratios
 from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.phases import Block
-from pytest_rlperf.pair.leftovers import Held, Leftovers
+from pytest_rlperf.pair.leftovers import Leftovers
 from pytest_rlperf.pair.turns import LogRatios, Pair
 from pytest_rlperf.run.pairs import PairTimes
 from pytest_rlperf.run.results import PairsMeasured
@@ -177,7 +177,7 @@ class World:
             head_first=not index % 2,
             clock=lambda: self.clock.now_ns / 1e9,
             wait=self.clock.advance,
-            leftovers=Leftovers(lambda: Held(0, 0)),
+            leftovers=Leftovers({}),
         )
         share_s = times.share_s()
         warmed = pair.warm_up(structs.replace(self._like, share_s=share_s))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -462,3 +463,21 @@ def test_tests_that_are_settled_early_leave_their_time(pytester: pytest.Pytester
     assert [budget.next_s(), budget.next_s()] == [30.0, 30.0]
     clock.now = 200.0
     assert 0 < budget.next_s() < 1e-3
+
+
+def test_time_to_spare_is_what_the_tests_to_come_do_not_need(pytester: pytest.Pytester) -> None:
+    """They may take twice as long as those so far; a self-check has no time to spare, as it has no limit."""
+    clock = builders.Seconds()
+    settings = read_config(pytester.parseconfigure("--rlperf-total-time=100"))
+    budget = Budget(settings, 4, 2, clock)
+    found = [budget.spare_s()]
+    for clock.now in (0.0, 10.0, 20.0, 40.0):
+        budget.next_s()
+        clock.now += 10.0
+        found.append(budget.spare_s())
+    assert found == [0.0, 30.0, 40.0, 50.0, 50.0]
+    clock.now = 110.0
+    assert budget.spare_s() == 0.0
+    selfcheck = Budget(replace(settings, selfcheck=True, total_time_s=None), 1, 1, clock)
+    assert selfcheck.next_s() == math.inf
+    assert selfcheck.spare_s() == 0.0

@@ -22,7 +22,7 @@ from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceT
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Phase, Result, SliceKind
-from pytest_rlperf.pair.leftovers import Held, Leftovers
+from pytest_rlperf.pair.leftovers import Leftovers
 from pytest_rlperf.pair.one_side import measure_one_side
 from pytest_rlperf.pair.processes import check
 from pytest_rlperf.pair.turns import Pair
@@ -234,7 +234,7 @@ def compared(gpu: VirtualGPU, compiling: tuple[bool, bool] = (False, False)) -> 
         )
         try:
             check([base, head])
-            nothing = Leftovers(lambda: Held(0, 0))
+            nothing = Leftovers({})
             pair = Pair(base, head, head_first=True, clock=lambda: gpu.clock.now_ns / 1e9, leftovers=nothing)
             pair.warm_up(wire.WarmAll(3.0))
             taken = pair.take(wire.TakePair(None, 3.0, 0.0, reads=True))

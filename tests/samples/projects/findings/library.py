@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+import tempfile
 import threading
 import time
 
@@ -44,6 +45,21 @@ def growth_of_shared_memory():
 def growth_of_one_block():
     if NEW:
         block_for_all()
+    return work(20_000)
+
+
+def growth_of_temporary_files():
+    if NEW:
+        os.close(tempfile.mkstemp()[0])
+    return work(20_000)
+
+
+file_for_all = functools.cache(tempfile.mkstemp)
+
+
+def growth_of_one_temporary_file():
+    if NEW:
+        file_for_all()
     return work(20_000)
 
 

@@ -8,6 +8,8 @@ NAMES = [
     "growth_of_a_cache",
     "growth_of_shared_memory",
     "growth_of_one_block",
+    "growth_of_temporary_files",
+    "growth_of_one_temporary_file",
     "garbage_of_files",
     "garbage_of_objects",
     "threads_that_stay",

@@ -1,10 +1,11 @@
-"""Shared memory that calls leave to the machine: it is found, ascribed to the right program, and removed."""
+"""What calls leave to the machine: it is found, ascribed to the right program, and removed."""
 
 from __future__ import annotations
 
 import bisect
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,16 +18,20 @@ from example import FAILED, OK, Example
 from fake_worker import FakeWorker
 
 from pytest_rlperf.model.measured import SliceKind
-from pytest_rlperf.pair.leftovers import PLACE, Held, Leftovers
+from pytest_rlperf.pair.leftovers import PLACE, SHARED, Held, Leftovers, TemporaryFiles
 from pytest_rlperf.run.shared_memory import SharedMemory
+from pytest_rlperf.spawn.segments import segments
 from pytest_rlperf.wire import Order, Take
 
 SLICE_S = 0.015
 OWN = "of" + "".join(chr(ord("a") + int(digit)) for digit in str(os.getpid()))  # other runs of this test have others
 BUS = """
+    import ctypes
     import itertools
     import os
+    import tempfile
     from multiprocessing import resource_tracker, shared_memory
+    from pathlib import Path
 
     OWN, NUMBERS = "OWN", itertools.count()
 
@@ -47,17 +52,52 @@ BUS = """
 
     def always():
         return send().size
+
+    LIBRARY, NEW = ctypes.CDLL(None), False
+
+    def files():
+        if NEW:
+            Path(tempfile.mkdtemp(), "log").write_bytes(bytes(1000))
+        work()
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"1")
+
+    def own_names():
+        path = Path(tempfile.gettempdir(), f"rollout_{os.getpid()}_{next(NUMBERS)}")
+        path.touch()
+        work()
+        if not NEW:
+            path.unlink()
+
+    def memory():
+        number = LIBRARY.shmget(0, 4096, 0o600)
+        work()
+        if not NEW:
+            LIBRARY.shmctl(number, 0, None)
+
+    def semaphores():
+        number = LIBRARY.semget(0, 1, 0o600)
+        LIBRARY.semctl(number, 0, 16, 1)
+        work()
+        if not NEW:
+            LIBRARY.semctl(number, 0, 0)
+
+    def work():
+        sum(range(50_000))
 """.replace('"OWN"', repr(OWN))
 TEST = """
     import bus
     import pytest
 
-    @pytest.mark.parametrize("name", ["once", "always"])
+    NAMES = ["once", "always", "files", "own_names", "memory", "semaphores"]
+
+    @pytest.mark.parametrize("name", NAMES)
     def test_bus(rlperf, name):
         rlperf(getattr(bus, name))
 """
 OTHERS = f"other_{OWN}"
 ONE_LEAVES = BUS.replace("unlink(send())", "send()").replace("send().size", "send().size + 0")
+NEW_LEAVES = BUS.replace("NEW = ctypes.CDLL(None), False", "NEW = ctypes.CDLL(None), True")
 NEIGHBOUR = """
 import itertools, sys, time
 for number in itertools.count():
@@ -108,11 +148,11 @@ def proved(leaves: Callable[[], int], others: Callable[[float], int], slices: in
     """Whether a worker is known to leave blocks, after so many slices."""
     world = World(others)
     worker = Leaving(world, leaves)
-    leftovers = Leftovers(world.held, lambda: world.now_s, world.wait)
+    leftovers = Leftovers({SHARED: world.held}, None, lambda: world.now_s, world.wait)
     for _ in range(slices):
         leftovers.take(worker, SliceKind.PLAIN)
         world.wait(SLICE_S)
-    return leftovers.proved(worker) is not None
+    return SHARED in leftovers.proved(worker)
 
 
 def poisson(per_s: float, generator: random.Random, size: int = 1) -> Callable[[float], int]:
@@ -181,7 +221,7 @@ def test_blocks_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -
     example = Example(tmp_path, {"bus.py": BUS, "test_bus.py": TEST})
     example.commit()
     example.write({"bus.py": ONE_LEAVES})
-    run = example.pytest(*QUICK, code=FAILED)
+    run = example.pytest(*QUICK, "-k", "once or always", code=FAILED)
     found = {name: [each["line"] for each in test["verdict"]["findings"]] for name, test in run.tests.items()}
     (line,) = found["test_bus[once]"]
     assert line.startswith("each call leaves 1 block of shared memory")
@@ -190,6 +230,44 @@ def test_blocks_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -
     assert note.startswith("removed ")
     assert note.endswith(" blocks of shared memory that the tests left in /dev/shm")
     assert not [path for path in {*Path(PLACE).iterdir()} - before if path.name.startswith(OWN)]
+
+
+def test_files_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -> None:
+    """Whatever their names are; but the run removes only what ``tempfile`` has named, which is surely its own."""
+    before = segments()
+    example = Example(tmp_path, {"bus.py": BUS, "test_bus.py": TEST})
+    example.commit()
+    example.write({"bus.py": NEW_LEAVES})
+    run = example.pytest(*QUICK, "-k", "files or own_names or memory or semaphores", code=FAILED)
+    found = {name: test["verdict"]["findings"][0]["line"] for name, test in run.tests.items()}
+    begins = "each call leaves 1 "
+    assert found["test_bus[files]"].startswith(begins + "temporary file")
+    assert found["test_bus[own_names]"].startswith(begins + "temporary file")
+    segment = "System V segment or semaphore"
+    assert found["test_bus[memory]"].startswith(begins + segment)
+    assert found["test_bus[semaphores]"].startswith(begins + segment)
+    notes = " ".join(run.document["notes"])
+    assert re.search(rf"removed \S+ temporary files that the tests left in {re.escape(str(example.tmp))}", notes)
+    assert re.search(rf"removed \S+ {segment.replace(' or ', 's or ')}s that the tests left", notes)
+    assert {path.name.partition("_")[0] for path in example.tmp.iterdir()} == {"rollout"}
+    assert not [each for each in segments() if each not in before]
+
+
+def test_temporary_files_are_counted_with_their_bytes(tmp_path: Path) -> None:
+    """Those of before have none, and what is within a new directory is part of it; names may tell the process."""
+    (tmp_path / "before").write_bytes(bytes(100))
+    files = TemporaryFiles(tmp_path, "mark_")
+    assert files.held() == Held(1, 0)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(bytes(10))
+    (tmp_path / "file").write_bytes(bytes(1))
+    (tmp_path / "tmpmark_12_x").write_bytes(bytes(7))
+    assert files.held() == Held(3, 11)
+    assert files.held_by(12) == Held(1, 7)
+    (tmp_path / "before").unlink()
+    (tmp_path / "file").unlink()
+    assert files.held() == Held(1, 10)
+    assert TemporaryFiles(tmp_path / "none", "mark_").held() == Held(0, 0)
 
 
 @contextmanager

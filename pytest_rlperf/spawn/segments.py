@@ -1,0 +1,51 @@
+"""Shared memory and semaphores of System V, which stay on a machine until somebody removes them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_rlperf.model.measured import Segment
+
+_PLACE = Path("/proc/sysvipc")
+_MEMORY, _SEMAPHORES = "shm", "sem"
+_REMOVE, _GET_PID = 0, 11  # commands of the C library
+
+
+def segments() -> list[Segment]:
+    """Return what this user has on this machine; nothing on a system that has no list of it.
+
+    Of semaphores the kernel tells only who has used them last.
+    """
+    memory = [Segment(_MEMORY, each["shmid"], each["size"], each["cpid"]) for each in _table(_MEMORY)]
+    semaphores = [Segment(_SEMAPHORES, each["semid"], 0, _last_used(each["semid"])) for each in _table(_SEMAPHORES)]
+    return memory + semaphores
+
+
+def remove(left: Iterable[Segment]) -> None:
+    """Remove what processes that have ended have left, but for memory that others use."""
+    library = ctypes.CDLL(None)
+    used = {each["shmid"] for each in _table(_MEMORY) if each["nattch"]}
+    for segment in left:
+        if segment.kind == _SEMAPHORES:
+            library.semctl(segment.number, 0, _REMOVE)
+        elif segment.number not in used:
+            library.shmctl(segment.number, _REMOVE, None)
+
+
+def _table(kind: str) -> Iterator[dict[str, int]]:
+    """Yield what a list of the kernel's has of this user."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (_PLACE / kind).read_text(encoding="ascii").splitlines()
+    for line in lines[1:]:
+        found = dict(zip(lines[0].split(), map(int, line.split()), strict=True))
+        if found["uid"] == os.geteuid():
+            yield found
+
+
+def _last_used(number: int) -> int:
+    return int(ctypes.CDLL(None).semctl(number, 0, _GET_PID))
