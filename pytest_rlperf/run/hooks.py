@@ -111,7 +111,7 @@ class MeasuredRun:
         settings, baselines = self._settings, self._run.baselines
         found = "" if baselines.own is not None else ", none yet for this machine class"
         stored = "; figures are stored there" if settings.save else ""
-        commit = f", live with its commit {short(baselines.commits[0])}" if baselines.commits else ""
+        commit = f", of commit {short(baselines.commits[0])}" if baselines.commits else ""
         compared = (
             f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline.parent)}{found}{commit}{stored}"
         )
