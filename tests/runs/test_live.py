@@ -505,6 +505,8 @@ def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, word
     assert run.codes == {"test_work": "environment"}
     assert without_figures(without_commits(run.reasons["test_work"])) == wording
     assert run.tests["test_work"]["live"] is None
+    commit = repository.git("rev-parse", "--short=12", "HEAD")
+    assert f"rlperf: baseline 'default' in baselines, of commit {commit}\n" in run.out
 
 
 @pytest.mark.slow
