@@ -562,17 +562,18 @@ def _at_a_time(lanes: int) -> str:
 
 
 def _untested_text(note: notes.Untested) -> str:
-    """Name what has changed and no test runs, and how to write a test."""
-    functions = [part.name.rpartition(".")[2] for part in note.parts if part.kind is Kind.FUNCTION]
-    names = _first_few([_untested_name(part) for part in note.parts])
-    call = f"{functions[0]}(…)" if functions else "…"
+    """Name what has changed and no test runs, and how to write a test where that is little."""
+    functions = [part.name for part in note.parts if part.kind is Kind.FUNCTION]
+    is_little = len(note.parts) <= _NAMED_MOST
+    names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
+    call = functions[0].replace(".", "(...).") + "(...)" if functions else "..."
+    example = f"a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
     unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
     verb = "was" if len(note.parts) == 1 else "were"
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     return (
         f"{len(note.parts)} of {units.counted(note.changed, kind)} {verb} seen to run in no test here"
-        f"{unless}: {names}; a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
-        f"{see('writing-tests.md')}"
+        f"{unless}: {names}; {example if is_little else 'the JSON of the run has all'}{see('writing-tests.md')}"
     )
 
 
@@ -744,10 +745,11 @@ def tests_text(tests: int, shard: Shard | None) -> str:
 def plan_text(plan: notes.Plan) -> str:
     """Write what a run is about to do: how many tests it has, what it does with each, and how long that takes."""
     tests, work = [tests_text(plan.tests, plan.shard)], []
-    if plan.touched is not None:
-        tests.append(f"{plan.touched or 'none'} touched by the change")
-    if plan.measured != (plan.tests if plan.touched is None else plan.touched):
-        tests.append(f"{plan.measured} measured")
+    if plan.touched is not None and plan.touched < plan.tests:
+        untouched = f"{plan.tests - plan.touched} not" if plan.touched else "none"
+        tests.append(f"{untouched} touched by the change")
+    if 0 < plan.measured < plan.tests:
+        tests.append(f"{plan.measured} to measure")
     if plan.paired:
         least, most = plan.pairs
         pairs = units.counted(most, "pair") if least == most else f"{least} to {most} pairs"

@@ -37,6 +37,13 @@ class Baselines:
         if settings.save:
             self.store.check_writable()
 
+    @property
+    def commits(self) -> list[str]:
+        """The commits whose code stored figures can be compared with live, the latest first."""
+        known = self._others if self.own is None else [self.own]
+        sessions = sorted((each for one in known for each in one.sessions.values()), key=lambda each: each.created)
+        return list(dict.fromkeys(each.clean_commit for each in reversed(sessions) if each.settleable))
+
     def stored(self, key: str) -> StoredResult | None:
         """Return the figures of a test on this machine class."""
         return None if self.own is None else self.own.results.get(key)

@@ -31,14 +31,14 @@ from pytest_rlperf.report.summary import compares_nothing
 from pytest_rlperf.report.table import shortened
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen
-from pytest_rlperf.report.wording import note_lines, seen_from_here, tests_text
+from pytest_rlperf.report.wording import seen_from_here, tests_text
 from pytest_rlperf.run.conclusion import error_line, error_of, failure_of
 from pytest_rlperf.run.end_of_run import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import make_lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.sides.git import tree_top
+from pytest_rlperf.sides.git import short, tree_top
 from pytest_rlperf.spawn.surroundings import check_surroundings
 from pytest_rlperf.spawn.untouched import standard_and_own
 from pytest_rlperf.writing import OutputError
@@ -107,18 +107,21 @@ class MeasuredRun:
             self._screen = Screen(reporter._tw)
 
     def pytest_report_header(self) -> list[str]:
-        """Show the code or the baseline that the run compares with, and the options of the user that it changed."""
+        """Show the code that the run compares with, or the baseline."""
         settings, baselines = self._settings, self._run.baselines
         found = "" if baselines.own is not None else ", none yet for this machine class"
         stored = "; figures are stored there" if settings.save else ""
-        compared = f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline.parent)}{found}{stored}"
+        commit = f", of commit {short(baselines.commits[0])}" if baselines.commits else ""
+        compared = (
+            f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline.parent)}{found}{commit}{stored}"
+        )
         if settings.bisect is not None:
             compared = f"the first slower one in {settings.bisect}"
         elif settings.selfcheck:
             compared = "today's code against itself"
         elif settings.against is not None:
             compared = f"live pairs against {settings.against}"
-        return [for_log(line) for line in (f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False))]
+        return [for_log(f"rlperf: {compared}")]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -145,6 +145,7 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
 
     before = scale(path, 0.2)
     sha = example.commit("Larger\n\nRlperf-Accept: test_gae <= +9999% bigger net")[:12]
+    example.write({"notes.txt": "not committed either"})
     accepted = example.pytest("--rlperf-save-baseline", SHORT, code=OK)
     assert accepted.statuses == {"test_gae": "SLOWER"}
     assert accepted.tests["test_gae"]["stored"]

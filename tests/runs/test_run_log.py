@@ -137,7 +137,7 @@ def test_a_pipe_has_each_line_when_it_is_there(tmp_path: Path) -> None:
     lines = read(example.start(*arguments, SEEN=str(seen)), OK, see)
     # A slow machine has more lines on what is under way, and earlier ones.
     plan, untouched, another, waits = (line for line in lines if line and not UNDER_WAY.match(line))
-    assert plan == "rlperf: 3 tests, 2 touched by the change; 2 to 3 pairs each"
+    assert plan == "rlperf: 3 tests, 1 not touched by the change, 2 to measure; 2 to 3 pairs each"
     assert verdicts([untouched, another, waits]) == [
         ("SAME", "test_untouched"),
         ("SAME", "test_of_another_name"),
