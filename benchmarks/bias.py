@@ -55,9 +55,15 @@ def run(scratch: Path, variant: str, options: argparse.Namespace) -> dict[str, l
         VARIANT: variant,
         SECONDS: str(options.seconds),
     }
-    arguments = ["--rlperf-against=HEAD~1", "--rlperf-reach=off", f"--rlperf-json={found}", "--rlperf-max-time=1000"]
+    arguments = [
+        "--rlperf-against=HEAD~1",
+        "-o",
+        "rlperf_reach=off",
+        f"--rlperf-json={found}",
+        "--rlperf-max-time=1000",
+    ]
     # No interval fits a tolerance this small, so every test takes all its pairs.
-    arguments += [f"--rlperf-pairs={options.pairs}..{options.pairs}", "--rlperf-tolerance=0.001%"]
+    arguments += ["-o", f"rlperf_pairs={options.pairs}..{options.pairs}", "--rlperf-tolerance=0.001%"]
     tests = [str(SUITE.relative_to(ROOT) / f"test_{name}.py") for name in options.only.split(",")]
     ended = python(["-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, *tests], project, **variables)
     if not found.exists() or "INTERNALERROR" in ended.output:

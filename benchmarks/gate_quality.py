@@ -109,7 +109,7 @@ def run_gate(repetition: int, folder: Path, is_alone: bool) -> Gate:
     path = folder.absolute() / f"gate-{repetition:02}.json"
     path.unlink(missing_ok=True)
     seconds, code, output = run(
-        ["--rlperf", "--rlperf-reach=off", f"--rlperf-json={path}"], project, PYTHONPATH=str(project)
+        ["--rlperf", "-o", "rlperf_reach=off", f"--rlperf-json={path}"], project, PYTHONPATH=str(project)
     )
     if code not in (0, 1) or not path.exists():
         raise StepError(output)
@@ -124,7 +124,7 @@ def run_slowed(repetition: int, folder: Path) -> Slowed:
     """Compare the suite with itself, slowed down; the unchanged trials, in the same processes, are left out."""
     path = folder.absolute() / f"slowed-{repetition:02}.json"
     path.unlink(missing_ok=True)
-    arguments = [*TESTS, "-p", "gate_quality_plugin", "--rlperf-selfcheck", f"--rlperf-json={path}"]
+    arguments = [*TESTS, "-p", "gate_quality_plugin", "--rlperf:check-machine", f"--rlperf-json={path}"]
     _, code, output = run(arguments, ROOT, PYTHONPATH=PLUGINS)
     if code != 0 or not path.exists():
         raise StepError(output)

@@ -87,7 +87,8 @@ def kill_one(project: Path, kind: str, delay_s: float, draw: random.Random) -> t
         "no:cacheprovider",
         "-q",
         "--rlperf-against=HEAD",
-        "--rlperf-reach=off",
+        "-o",
+        "rlperf_reach=off",
     ]
     run = subprocess.Popen(
         command,

@@ -521,8 +521,9 @@ class Unchanged:
         values = np.where(generator.random((pairs, 2)) < self.varied, generator.random((pairs, 2)), 1.0)
         both = enumerate(values.tolist())
         seeded = [(min(number, 1), output_parts(base), output_parts(head)) for number, (base, head) in both]
-        starts = starts if first_call.hints(made[0]) else ()
-        return Live("base", "head", _RESULT, made, (), output=outputs.compare(seeded), start_ups=starts)
+        live = Live("base", "head", _RESULT, made, (), output=outputs.compare(seeded))
+        hints = first_call.hints(made[0], first_call.usual_calls_s(live))
+        return replace(live, start_ups=starts if hints else ())
 
     def series(self, generator: np.random.Generator) -> list[scale.ScalePoint]:
         """Return tests of three sizes, each with the least pairs."""

@@ -75,9 +75,11 @@ def measured(project: Path, found: Path, cache: Path) -> tuple[str, float, str]:
     found.unlink(missing_ok=True)
     arguments = [
         "--rlperf-against=base",
-        "--rlperf-reach=off",
+        "-o",
+        "rlperf_reach=off",
         f"--rlperf-json={found}",
-        "--rlperf-pairs=3..5",
+        "-o",
+        "rlperf_pairs=3..5",
         "--rlperf-max-time=10",
     ]
     ended = python(["-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments], project, XDG_CACHE_HOME=str(cache))

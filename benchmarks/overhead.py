@@ -117,7 +117,8 @@ def show_findings(rounds: int, folder: Path) -> None:
             "-p",
             "no:cacheprovider",
             "--rlperf-against=HEAD~1",
-            "--rlperf-reach=off",
+            "-o",
+            "rlperf_reach=off",
             f"--rlperf-json={found}",
             *options[name],
         ]

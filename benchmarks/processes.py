@@ -29,7 +29,7 @@ SIGNALS = ("KILL", "TERM", "HUP", "INT", "INT2", "INT3")
 STAGES = ("collect", "setup", "check", "slice", "teardown", "clone", "save")
 KINDS = ("python", "native", "child", "daemon", "detached")
 OPTIONS = {
-    "clone": ["--rlperf-against=HEAD~1", "--rlperf-reach=off"],
+    "clone": ["--rlperf-against=HEAD~1", "-o", "rlperf_reach=off"],
     "save": ["--rlperf-save-baseline", "--rlperf-max-time=20"],
 }
 AGAIN_S = 0.5

@@ -70,7 +70,7 @@ def compare(clone: Path, sha: str, scratch: Path, *, only_look: bool) -> dict[st
     for path in (looks, output):
         path.unlink(missing_ok=True)
     arguments = ["-m", "pytest", "perf", f"--rlperf-against={sha}^", f"--rlperf-json={output}", "-q"]
-    arguments += ["-p", "reach", "-p", "no:cacheprovider", "--rlperf-max-time=10", "--rlperf-setup-time=60"]
+    arguments += ["-p", "reach", "-p", "no:cacheprovider", "--rlperf-max-time=10", "-o", "rlperf_setup_timeout=60"]
     arguments += ["--rlperf-findings=first_call=off,growth=off,counts=off"]
     variables = {VARIABLE: str(looks), "PYTHONPATH": str(Path(__file__).parent)} | (
         {ONLY_LOOK: "1"} if only_look else {}

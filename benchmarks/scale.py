@@ -79,7 +79,8 @@ def run_pytest(project: Path, *arguments: str) -> Ended:
         "-p",
         "no:cacheprovider",
         "--rlperf-against=HEAD~1",
-        "--rlperf-reach=off",
+        "-o",
+        "rlperf_reach=off",
         *arguments,
     ]
     return python(command, project, PYTHONPATH=str(ROOT))

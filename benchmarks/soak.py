@@ -133,7 +133,7 @@ def soak(place: Path, tests: int, *, against: bool) -> tuple[str, list[list[floa
     options = [
         "--rlperf",
         "--rlperf-max-time=0.000001",
-        *(["--rlperf-against=HEAD~1", "--rlperf-reach=off"] if against else []),
+        *(["--rlperf-against=HEAD~1", "-o", "rlperf_reach=off"] if against else []),
     ]
     command = ["-m", "pytest", "-p", "rlperf", "-p", "no:cacheprovider", "-q", *options]
     ended = python(command, project, PYTHONPATH=str(ROOT), **variables)
@@ -159,7 +159,8 @@ def find_planted(project: Path, times: int) -> int:
         "-p",
         "no:cacheprovider",
         "--rlperf-against=HEAD~1",
-        "--rlperf-reach=off",
+        "-o",
+        "rlperf_reach=off",
         "--rlperf-json=run.json",
     ]
     ended = python(["-m", "pytest", *options], project, PYTHONPATH=str(ROOT))

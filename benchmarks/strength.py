@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from shared import ROOT, python, write
 
 JUDGED = ("judge", "live_judge", "verdict", "counters", "findings", "acceptance", "selfcheck_parts", "bisection")
-STORED = ("store", "anchor", "courses", "conditions")
+STORED = ("store", "courses", "conditions")
 SAMPLE, SEED = 30, 0  # mutants of each file
 SURVIVED = (0, 33, None)  # mutmut's exit codes: tests passed, no tests, not tried
 STARTED = ("workers", "reliability", "lifecycle", "worker_session", "main_job", "live", "drivers", "schedule")

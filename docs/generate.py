@@ -41,6 +41,8 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def option_rows(options: tuple[Option, ...] = OPTIONS) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of pytest's options: the name, the places where it can be set, and the meaning."""
     for option in options:
+        if option.help == argparse.SUPPRESS:
+            continue
         name = option.name.removesuffix("_s")
         places = {"flag": option.flag is not None, "ini": option.ini, "marker": option.marker}
         value = f"={option.metavar}" if option.bare is None else f"[={option.metavar}]"
@@ -86,7 +88,9 @@ def _help(action: argparse.Action) -> str:
 
 
 def _flags_as_code(text: str) -> str:
-    return re.sub(r"(?<![\w`-])--[a-z][\w-]*(=[\w/]+)?", r"`\g<0>`", text)
+    words, such_as, command = text.partition("such as: ")
+    marked = re.sub(r"(?<![\w`-])--[a-z][\w-]*(=[\w/.:]+)?", r"`\g<0>`", words)
+    return f"{marked}such as `{command}`" if such_as else marked
 
 
 def fixture_calls() -> str:

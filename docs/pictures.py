@@ -1,4 +1,4 @@
-"""Make the pages' pictures and recordings from real runs: ``python docs/pictures.py``, in about ten minutes.
+"""Make the pages' pictures and recordings from real runs: ``python docs/pictures.py``, in about fifteen minutes.
 
 The runs are those of the tutorial, in a directory of their own. The pages' pictures of HTML need Chromium.
 """

@@ -47,13 +47,13 @@ class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the findin
 
 
 class MeasurementError(RuntimeError):
-    """A test could not be measured, through no finding about its speed."""
+    """A test could not be measured, whatever its speed is."""
 
     __module__ = "pytest_rlperf"
 
 
 class NotMeasuredError(RuntimeError):
-    """A figure was asked of a result that holds none."""
+    """The result has no figures, because the test was not measured."""
 
     __module__ = "pytest_rlperf"
 

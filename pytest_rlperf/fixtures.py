@@ -114,7 +114,7 @@ def claim(item: pytest.Item) -> None:
         from pytest_rlperf.errors import MeasurementError
 
         raise MeasurementError(
-            f"{item.name} measures a second time; a test measures one component, so that its verdict is the "
+            f"{item.name} calls an rlperf fixture twice; a test measures one component, so that its verdict is the "
             f"component's: parametrize it, or write two tests{see('writing-tests.md#which-tests')}"
         )
     item.stash[_CALLED] = True

@@ -6,6 +6,7 @@ A marker beats the command line, which beats the ini file, which beats the defau
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import math
 import re
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _NUMBER = r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)"
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 
-ANCHOR = "anchor"  # the value of --rlperf-against for the baseline's own; git:anchor is a ref of that name
+MAX_TIME_S = 60.0
 TRAIN_TOLERANCE = 0.10  # of whole iterations, by many threads and processes, whose pairs differ by 4 to 18 %
 _SIZES = "_bytes"
 _DOES = dict.fromkeys(FINDINGS, (OFF, SHOW, GATE)) | {"time": (SHOW, GATE), "outputs": (OFF, SHOW, GATE, "bits")}
@@ -71,20 +72,13 @@ def parse_switch(value: object) -> bool:
     return _match("on|off", value, "expected on or off")[0] == "on"
 
 
-def parse_name(value: object) -> str:
-    """Read a baseline's name, which becomes the name of a directory."""
-    return _match(
-        "[A-Za-z0-9][A-Za-z0-9._+-]{,99}",
-        value,
-        "a baseline's name holds letters, digits, '.', '_', '+' and '-' and starts with a letter or digit; "
-        "where baselines are kept is set by --rlperf-baseline-dir",
-    )[0]
-
-
-def parse_reason(value: object) -> str:
-    """Read a reason, which must not be empty."""
-    expected = 'a reason is UTF-8 and not empty: the baseline file keeps it, for example "larger networks"'
-    return _match("[^\ud800-\udfff]+", value, expected)[0]
+def parse_baseline(value: object) -> Path:
+    """Read the path of a baseline, whose last part is the baseline's name."""
+    expected = (
+        "expected a directory and the name of a baseline in it, of letters, digits, '.', '_', '+' and '-', such as "
+        "baselines/default"
+    )
+    return Path(_match(".*/[A-Za-z0-9][A-Za-z0-9._+-]{,99}", value, expected)[0])
 
 
 def parse_path(value: object) -> Path:
@@ -189,8 +183,9 @@ MARKER = "rlperf"
 class Option(NamedTuple):
     """One row of the table: the spelling of a setting in each place, how it is read, and its ``name`` in ``Config``.
 
-    ``flag`` is None where the command line has none. ``ini`` and ``marker``: an ini file, a test's marker may set it.
-    ``bare`` is the value of a flag that stands without one, None where it needs one.
+    ``flag`` is None where the command line has none; ``--rlperf:NAME`` is how `rlperf NAME` starts pytest. ``ini`` and
+    ``marker``: an ini file, a test's marker may set it. ``bare`` is the value of a flag that stands without one, None
+    where it needs one.
     """
 
     flag: str | None
@@ -204,83 +199,65 @@ class Option(NamedTuple):
     name: str = ""
 
 
-_FINDINGS_HELP = (
-    "what each kind of finding does: off does not look, show fails nothing, gate fails the test "
-    f"(default: {', '.join(f'{kind}={does}' for kind, does in FINDINGS.items())})"
-)
-
-
 @dataclass(frozen=True)
 class Config:
     """The settings of a run, or of one test of it, and with them the table of options."""
 
     # fmt: off
     active: Annotated[bool, Option("--rlperf", parse_flag, False,
-        "measure, compare with the baseline, and fail on regressions; only tests with an rlperf fixture run")]
-    save: Annotated[bool, Option("--rlperf-save-baseline", parse_flag, False,
-        "measure, and store the figures as the baseline (implies --rlperf)")]
-    baseline: Annotated[str, Option("--rlperf-baseline", parse_name, "default",
-        "the baseline to compare with, or to store (default: 'default')", "NAME", ini=True)]
-    accept: Annotated[str | None, Option("--rlperf-accept", parse_reason, None,
-        "with --rlperf-save-baseline: store figures although a test is SLOWER, with this reason", "REASON")]
-    baseline_dir: Annotated[Path, Option("--rlperf-baseline-dir", parse_path, Path("baselines"),
-        "the directory of the baselines (default: baselines/ under the rootdir)", "DIR", ini=True)]
+        "measure tests with an rlperf fixture, and fail those that got slower, such as: pytest --rlperf tests/perf")]
     against: Annotated[str | None, Option("--rlperf-against", parse_spec, None,
-        "compare live, side by side, with a git ref, the baseline's anchor, pip:REQ[,REQ...], dir:PATH or "
-        "python:PATH", "SPEC")]
-    bisect: Annotated[str | None, Option("--rlperf-bisect", parse_spec, None,
-        "find the first slower commit by live pairs with GOOD: GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases "
-        "of a dependency", "RANGE")]
-    pairs: Annotated[tuple[int, int], Option("--rlperf-pairs", parse_pairs, (3, 10),
-        "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True)]
-    reach: Annotated[bool, Option("--rlperf-reach", parse_switch, True,
-        "on measures the tests that run or read something of the change (the default), off measures all of them",
-        "on|off", ini=True)]
-    lanes: Annotated[int | None, Option("--rlperf-lanes", parse_lanes, None,
-        "how many live pairs of one-threaded work are measured at once, each on a CPU of its own "
-        "(default: auto, one for each core that the process may use)", "N|auto", ini=True)]
-    workers: Annotated[str, Option(None, parse_workers, "auto",
-        "how processes that measure are started: forked from one that has loaded what both sides load alike, where "
-        "that can be (auto), or each as a new interpreter (fresh)", ini=True)]
-    also: Annotated[tuple[str, ...], Option(None, parse_globs, (),
-        "patterns of files that git ignores and both sides need, relative to the repository, such as data/*.npz: they "
-        "are copied whatever their size", ini=True)]
+        "compare live with a branch, tag or commit, or with pip:REQ[,REQ...], dir:PATH or python:PATH, such as main",
+        "SPEC")]
+    save: Annotated[bool, Option("--rlperf-save-baseline", parse_flag, False,
+        "measure, and store the figures as the baseline, such as: pytest --rlperf-save-baseline -k sac")]
     tolerance: Annotated[float | None, Option("--rlperf-tolerance", parse_tolerance, None,
-        "the smallest slowdown worth failing for (default: 3%%); stored numbers alone fail no test under 20%%",
-        "PERCENT", ini=True, marker=True)]
-    max_time_s: Annotated[float, Option("--rlperf-max-time", parse_duration, 60.0,
-        "the longest time to measure a test (default: 60)", "SECONDS", ini=True, marker=True)]
-    setup_time_s: Annotated[float, Option("--rlperf-setup-time", parse_duration, 300.0,
-        "the longest time that imports may take, and a test's fixtures to set up and to tear down (default: 300)",
-        "SECONDS", ini=True, marker=True)]
-    budget_s: Annotated[float | None, Option("--rlperf-budget", parse_duration, None,
-        "the longest time to measure all tests together, in equal shares (default: 30 minutes, or more where "
-        "many tests could not take their fewest pairs)", "SECONDS", ini=True)]
-    shard: Annotated[tuple[int, int] | None, Option("--rlperf-shard", parse_shard, None,
-        "measure the K-th of N equal parts of the tests; `rlperf merge` joins their JSON",
-        "K/N")]
-    ray: Annotated[str | None, Option("--rlperf-ray", parse_address, None,
-        "measure shards of the tests on the nodes of the Ray cluster at HOST:PORT, or of the one that this machine "
-        "is part of (needs Ray: the extra `ray`)", "ADDRESS", bare="auto")]
-    strict: Annotated[bool, Option("--rlperf-strict", parse_flag, False,
-        "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True)]
-    selfcheck: Annotated[bool, Option("--rlperf-selfcheck", parse_flag, False,
-        "compare your code with itself: show false alarms, and the smallest slowdown that this machine finds")]
-    json: Annotated[Path | None, Option("--rlperf-json", parse_path, None,
-        "write figures and verdicts as JSON", "FILE")]
-    html: Annotated[Path | None, Option("--rlperf-html", parse_path, None,
-        "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE")]
-    benchmark_json: Annotated[Path | None, Option("--rlperf-benchmark-json", parse_path, None,
-        "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE")]
-    trace: Annotated[Path | None, Option("--rlperf-trace", parse_path, None,
-        "write one call of each test and side as a Chrome trace, which Perfetto and chrome://tracing open", "DIR")]
-    min_change_s: Annotated[float, Option(None, parse_duration, 0.0,
-        "an absolute time per call: a smaller change never fails", marker=True)]
-    gate: Annotated[bool, Option(None, parse_flag, True,
-        "False shows the verdict without failing on it", marker=True)]
+        "fail no test for a slowdown below this, such as 5%% (default: 3%%)", "PERCENT", ini=True, marker=True)]
+    max_time_s: Annotated[float, Option("--rlperf-max-time", parse_duration, MAX_TIME_S,
+        "measure each test for so long at most, such as 2min (default: 60, and longer if that leaves it UNDECIDED "
+        "and the run has time to spare)", "SECONDS", ini=True, marker=True)]
+    total_time_s: Annotated[float | None, Option("--rlperf-total-time", parse_duration, None,
+        "measure all tests together for so long at most, such as 10min (default: 30min, more for many tests)",
+        "SECONDS", ini=True)]
     findings: Annotated[Mapping[str, Any], Option("--rlperf-findings", parse_findings, FINDINGS,
-        _FINDINGS_HELP,
-        "KIND=DOES,...", ini=True, marker=True)]
+        "set each check to off, show (report only) or gate (fail), such as growth=off,counts=gate",
+        "CHECK=DOES,...", ini=True, marker=True)]
+    strict: Annotated[bool, Option("--rlperf-strict", parse_flag, False,
+        "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID, such as: pytest --rlperf --rlperf-strict",
+        ini=True)]
+    shard: Annotated[tuple[int, int] | None, Option("--rlperf-shard", parse_shard, None,
+        "measure the K-th of N equal parts of the tests, such as 2/4, whose JSON `rlperf merge` joins", "K/N")]
+    ray: Annotated[str | None, Option("--rlperf-ray", parse_address, None,
+        "measure on the nodes of a Ray cluster, such as --rlperf-ray=10.0.0.1:6379 (default: this machine's cluster; "
+        "needs the extra `ray`)", "HOST:PORT", bare="auto")]
+    json: Annotated[Path | None, Option("--rlperf-json", parse_path, None,
+        "write figures and verdicts as JSON, such as run.json", "FILE")]
+    html: Annotated[Path | None, Option("--rlperf-html", parse_path, None,
+        "write a report that works offline, such as report.html (needs the extra `html`)", "FILE")]
+    trace: Annotated[Path | None, Option("--rlperf-trace", parse_path, None,
+        "write one call of each test and side as a timeline for Perfetto, such as traces", "DIR")]
+    bisect: Annotated[str | None, Option("--rlperf:bisect", parse_spec, None, argparse.SUPPRESS)]
+    selfcheck: Annotated[bool, Option("--rlperf:check-machine", parse_flag, False, argparse.SUPPRESS)]
+    pairs: Annotated[tuple[int, int], Option(None, parse_pairs, (3, 10),
+        "measure each test by so many pairs of processes, such as 3..20 (default: 3..10)", ini=True)]
+    lanes: Annotated[int | None, Option(None, parse_lanes, None,
+        "measure so many pairs at once, such as 1 (default: auto, one per core)", ini=True)]
+    workers: Annotated[str, Option(None, parse_workers, "auto",
+        "set fresh to start measured processes as new interpreters (default: auto, forked where possible)", ini=True)]
+    setup_timeout_s: Annotated[float, Option(None, parse_duration, 300.0,
+        "end imports, and a test's set-up and tear-down, after so long, such as 10min (default: 300)",
+        ini=True, marker=True)]
+    reach: Annotated[bool, Option(None, parse_switch, True,
+        "set off to measure also the tests that the change cannot affect (default: on)", ini=True)]
+    baseline: Annotated[Path, Option(None, parse_baseline, Path("baselines/default"),
+        "compare with, and store, the baseline of this directory and name, such as perf/baselines/nightly (default: "
+        "baselines/default)", ini=True)]
+    also: Annotated[tuple[str, ...], Option(None, parse_globs, (),
+        "copy to both sides these files that git ignores, whatever their size, such as data/*.npz", ini=True)]
+    min_change_s: Annotated[float, Option(None, parse_duration, 0.0,
+        "never fail for a smaller change per call, such as min_change='50us'", marker=True)]
+    fail: Annotated[bool, Option(None, parse_flag, True,
+        "set fail=False to show the verdict without failing on it", marker=True)]
     # fmt: on
 
     @property
@@ -297,11 +274,6 @@ class Config:
         if self.findings["counts"] != GATE:
             return self.counts
         return tuple(name for name in NAMES if not name.endswith((":", _SIZES)))
-
-    @property
-    def spares(self) -> bool:
-        """Whether tests that nothing of the change can matter to are spared; the long way to an anchor needs them."""
-        return self.reach and self.against != ANCHOR
 
     def for_test(self, item: pytest.Item) -> Config:
         """Return the settings with ``item``'s markers on top, the closest marker first, and then its fixture's own."""
@@ -325,6 +297,27 @@ OPTIONS: tuple[Option, ...] = tuple(
 )
 _MARKER_NAMES = {option.name.removesuffix("_s"): option for option in OPTIONS if option.marker}
 
+RENAMED = {  # flags, ini settings, keywords of markers and commands of earlier versions, and what stands for them now
+    "--rlperf-accept": "a line of a commit's message: Rlperf-Accept: TEST <= +N% REASON",
+    "--rlperf-against=anchor": "--rlperf-against=REF, with a tag or a commit",
+    "--rlperf-baseline": "-o rlperf_baseline=DIR/NAME",
+    "--rlperf-baseline-dir": "-o rlperf_baseline=DIR/NAME",
+    "--rlperf-benchmark-json": "rlperf show --format=pytest-benchmark",
+    "--rlperf-bisect": "rlperf bisect GOOD..BAD",
+    "--rlperf-budget": "--rlperf-total-time",
+    "--rlperf-lanes": "-o rlperf_lanes=N",
+    "--rlperf-pairs": "-o rlperf_pairs=LEAST..MOST",
+    "--rlperf-reach": "-o rlperf_reach=off",
+    "--rlperf-selfcheck": "rlperf check-machine",
+    "--rlperf-setup-time": "-o rlperf_setup_timeout=SECONDS",
+    "anchor": "pytest --rlperf-against=REF",
+    "gate": "fail",
+    "rlperf_baseline_dir": "rlperf_baseline = DIR/NAME",
+    "rlperf_budget": "rlperf_total_time",
+    "rlperf_setup_time": "rlperf_setup_timeout",
+    "setup_time": "setup_timeout",
+}
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every row of the table to pytest."""
@@ -339,7 +332,8 @@ def add_options(parser: pytest.Parser) -> None:
             bare = {} if option.bare is None else {"nargs": "?", "const": option.bare}
             group.addoption(option.flag, dest=dest, default=None, metavar=option.metavar, help=option.help, **bare)
         if option.ini:
-            parser.addini(_ini_name(option), option.help.replace("%%", "%"), default=None)
+            like = f"the same as {option.flag}, for every run" if option.flag else option.help
+            parser.addini(_ini_name(option), like, default=None)
 
 
 def add_marker(config: pytest.Config) -> None:
@@ -366,8 +360,14 @@ def usage_error(text: object) -> pytest.UsageError:
     return pytest.UsageError(in_encoding(for_log(str(text)), getattr(sys.__stderr__, "encoding", None)))
 
 
+def renamed(name: str) -> str | None:
+    """Return what to write for a name that an earlier version had, None for any other."""
+    return f"{name} is gone: write {RENAMED[name]}" if name in RENAMED else None
+
+
 def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:
-    return usage_error(f"there is no {kind} {name}{did_you_mean(name, known)}{see('reference.md#options')}")
+    text = renamed(name) or f"there is no {kind} {name}{did_you_mean(name, known)}"
+    return usage_error(f"{text}{see('reference.md#options')}")
 
 
 def read_config(config: pytest.Config) -> Config:
@@ -375,59 +375,56 @@ def read_config(config: pytest.Config) -> Config:
     names = [_ini_name(option) for option in OPTIONS if option.ini]
     for name in vars(config).get("_inicfg") or vars(config).get("inicfg", {}):  # the second before pytest 9
         if name.startswith("rlperf") and name not in names:  # pytest does no more than warn of it
-            raise _unknown("ini option", name, names)
+            raise _unknown("ini setting", name, names)
     values = {option.name: _read(option, config) for option in OPTIONS}
     values["findings"] = {**FINDINGS, **values["findings"]}
     settings = Config(**values)
     if settings.save or settings.selfcheck or settings.against or settings.bisect is not None:
         settings = replace(settings, active=True)
     _refuse_nonsense(settings, config)
-    directory = settings.baseline_dir
-    return replace(settings, baseline_dir=directory if directory.is_absolute() else config.rootpath / directory)
+    return replace(settings, baseline=config.rootpath / settings.baseline)
 
 
-_FOR_MEASURING = ("json", "html", "benchmark-json", "trace", "shard", "ray", "strict", "findings")
+_FOR_MEASURING = ("--rlperf-json", "--rlperf-html", "--rlperf-trace", "--rlperf-shard", "--rlperf-ray")
+_FOR_FAILING = ("--rlperf-strict", "--rlperf-findings")
+_FILES = ("--rlperf-html", "--rlperf-trace")
 _CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
-    ("shard", "measures a part of the tests", ("selfcheck", "bisect")),
+    ("--rlperf-shard", "measures a part of the tests", ("--rlperf:check-machine", "--rlperf:bisect")),
     (
-        "ray",
+        "--rlperf-ray",
         "measures on other machines",
-        ("selfcheck", "bisect", "shard", "save-baseline", "benchmark-json", "trace"),
+        ("--rlperf:check-machine", "--rlperf:bisect", "--rlperf-shard", "--rlperf-save-baseline", "--rlperf-trace"),
     ),
     (
-        "selfcheck",
+        "--rlperf:check-machine",
         "compares your code with itself, and writes only --rlperf-json",
-        ("save-baseline", "against", "html", "benchmark-json", "trace"),
+        ("--rlperf-save-baseline", "--rlperf-against", *_FILES),
     ),
     (
-        "bisect",
+        "--rlperf:bisect",
         "compares commits, and writes no files",
-        ("save-baseline", "selfcheck", "against", "json", "html", "benchmark-json", "trace"),
+        ("--rlperf-save-baseline", "--rlperf-against", "--rlperf-json", *_FILES),
     ),
 )
 
 
 def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     """Raise UsageError for a combination of options that cannot work."""
-    given = {_word(option.flag) for option in OPTIONS if getattr(settings, option.name) != option.default}
+    given = {option.flag for option in OPTIONS if getattr(settings, option.name) != option.default}
     # The ini file and its addopts may have these, which make tests fail, for the runs that do measure.
-    typed = {_word(str(arg).partition("=")[0]) for arg in config.invocation_params.args}
-    given = given - {"strict", "findings"} | typed & {"strict", "findings"}
-    if settings.accept is not None and not settings.save:
-        raise usage_error(
-            "--rlperf-accept has no effect alone: use it with --rlperf-save-baseline, which stores the new figures"
-        )
-    for flag in _FOR_MEASURING:
+    given -= {*_FOR_FAILING} - {str(arg).partition("=")[0] for arg in config.invocation_params.args}
+    for flag in (*_FOR_MEASURING, *_FOR_FAILING):
         if flag in given and not settings.active:
-            raise usage_error(f"--rlperf-{flag} has no effect alone: use it with --rlperf, which measures")
+            raise usage_error(f"{flag} has no effect alone: use it with --rlperf, which measures")
     for flag, does, others in _CONFLICTS:
         for other in others:
             if {flag, other} <= given:
-                raise usage_error(f"--rlperf-{flag} {does}: leave out --rlperf-{other}")
+                raise usage_error(f"{_as_typed(flag)} {does}: leave out {_as_typed(other)}")
 
 
-def _word(flag: str | None) -> str:
-    return (flag or "").removeprefix("--rlperf-")
+def _as_typed(flag: str) -> str:
+    """Return a flag as users type it, which for a command's own is the command."""
+    return flag.replace("--rlperf:", "rlperf ")
 
 
 def _ini_name(option: Option) -> str:
@@ -437,16 +434,16 @@ def _ini_name(option: Option) -> str:
 def _read(option: Option, config: pytest.Config) -> Any:
     """Read one option from the command line, else from the ini file, else its default."""
     value = None if option.flag is None else config.getoption(f"rlperf_{option.name}")
-    source = option.flag or ""
+    source = f"{_as_typed(option.flag or '')}="
     if value is None and option.ini:
         value = config.getini(_ini_name(option))
-        source = f"ini option {_ini_name(option)}"
+        source = f"ini setting {_ini_name(option)}="
     if value is None:
         return option.default
     try:
         return option.parse(value)
     except ValueError as error:
-        raise usage_error(f"{source}={value}: {error}") from None
+        raise usage_error(f"{source}{value}: {error}") from None
 
 
 def _place(node: Node, item: pytest.Item) -> str:
@@ -464,8 +461,9 @@ def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     settings = {}
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
-            known += did_you_mean(name, _MARKER_NAMES) + see("reference.md#options")
-            raise usage_error(f"{where} has no keyword {name!r}; it has: {known}")
+            gone, near = renamed(name), did_you_mean(name, _MARKER_NAMES)
+            text = f": {gone}" if gone else f" has no keyword {name!r}; it has: {known}{near}"
+            raise usage_error(f"{where}{text}{see('reference.md#options')}")
         option = _MARKER_NAMES[name]
         try:
             settings[option.name] = option.parse(value)

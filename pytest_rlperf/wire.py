@@ -30,6 +30,7 @@ import msgspec
 
 from pytest_rlperf.model.live import PairRecord, Reading
 from pytest_rlperf.model.measured import (
+    Compiled,
     OutputPart,
     Phase,
     Result,
@@ -205,13 +206,15 @@ class Warned(Message, frozen=True):
 class Called(Message, frozen=True):
     """The test called an rlperf fixture; its component is made ready but has not run.
 
-    ``shared_setup_s`` is what fixtures took that other tests can share.
+    ``shared_setup_s`` is what fixtures took that other tests can share. ``anew`` where each call is a first one, of
+    processes of its own.
     """
 
     component: str
     unit: str
     items: float
     shared_setup_s: float = 0.0
+    anew: bool = False
 
 
 class Done(Message, frozen=True):
@@ -408,6 +411,10 @@ class FindAllocations(Order[list[Allocation]], frozen=True):
     calls: int
 
 
+class FindCompiled(Order[list[Compiled]], frozen=True):
+    """Name the programs that the process has compiled last."""
+
+
 class Explain(Order[Explained], frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
@@ -453,6 +460,7 @@ Orders: TypeAlias = (
     | PriceCollections
     | ReadUsage
     | FindAllocations
+    | FindCompiled
     | Explain
     | Trace
 )
@@ -562,6 +570,12 @@ class GoOn(Order[list[Reading]], frozen=True):
     seconds: float
 
 
+class TraceMore(Order[list[Block]], frozen=True):
+    """Take so many further traced slices of both workers."""
+
+    blocks: int
+
+
 class MoveAll(Order[None], frozen=True):
     """Keep on another CPU from now on those workers that have been kept on one."""
 
@@ -603,7 +617,7 @@ class ObserveAll(Order[list[Footprint]], frozen=True):
 class Relay(Order[Any], frozen=True):
     """Give an order to head's first worker, or to base's, and return its answer."""
 
-    order: FindAllocations | Explain | Trace
+    order: FindAllocations | FindCompiled | Explain | Trace
     to_base: bool = False
 
     @property
@@ -635,6 +649,7 @@ DriverOrders: TypeAlias = (
     | WarmAll
     | TakePair
     | GoOn
+    | TraceMore
     | MoveAll
     | EndIdle
     | MeasureAlone

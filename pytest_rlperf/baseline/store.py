@@ -1,7 +1,4 @@
-"""Baselines as files: one per name and machine class, checked on reading, merged and replaced under a lock.
-
-Beside them lies the anchor: a commit that saving does not move.
-"""
+"""Baselines as files: one per name and machine class, checked on reading, merged and replaced under a lock."""
 
 from __future__ import annotations
 
@@ -10,11 +7,8 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
-
-import msgspec
 
 from pytest_rlperf.baseline.machine import slug
 from pytest_rlperf.baseline.schema import (
@@ -23,12 +17,9 @@ from pytest_rlperf.baseline.schema import (
     NewerFormatError,
     decode,
     encode,
-    is_sha,
     senseless,
 )
 from pytest_rlperf.model.stored import (
-    ANCHOR_FILE,
-    Anchor,
     Baseline,
     Machine,
     PairSpread,
@@ -42,7 +33,7 @@ SESSIONS_MOST = 10  # of a test's earlier figures
 LINKS_MOST = 20  # of a test's live comparisons with the commit before; git has the older ones
 FREEDOM_MOST = 30.0  # degrees of freedom of earlier pairs: older ones count less and less
 
-_ELSEWHERE = "choose another place with --rlperf-baseline-dir=DIR"
+_ELSEWHERE = "choose another place with -o rlperf_baseline=DIR/NAME"
 _WAY_OUT = "restore it from version control, or move it away and store a new one with --rlperf-save-baseline"
 
 
@@ -144,7 +135,7 @@ class Store:
             if directory.exists() and not directory.is_dir():
                 raise BaselineError(
                     f"{directory} is a file, where a directory of baselines should be: move it away, or choose another "
-                    "with --rlperf-baseline-dir=DIR"
+                    "with -o rlperf_baseline=DIR/NAME"
                 )
 
 
@@ -164,7 +155,7 @@ def _read(path: Path) -> Baseline:
     try:
         return decode(raw)
     except NewerFormatError as error:
-        raise BaselineError(f"{path} {error}, or choose another baseline with --rlperf-baseline=NAME") from None
+        raise BaselineError(f"{path} {error}, or choose another baseline with -o rlperf_baseline=DIR/NAME") from None
     except FormatError as error:
         raise BaselineError(f"{path} is not a baseline: {error}; {_WAY_OUT}") from None
 
@@ -236,55 +227,3 @@ def _pooled(before: PairSpread | None, now: PairSpread | None) -> PairSpread | N
         return now or before
     kept = min(1.0, max(0.0, FREEDOM_MOST - now.freedom) / before.freedom)
     return PairSpread(kept * before.squares + now.squares, kept * before.freedom + now.freedom)
-
-
-# --------------------------------------------------------------------------- the anchor
-
-
-FIRST = "the first commit that was stored"
-_SET_ANEW = "restore it from version control, or set it anew: rlperf anchor REF --reason TEXT"
-
-
-def read_anchor(directory: Path) -> Anchor | None:
-    """Return the anchor of a baseline, None where it has none; BaselineError where it cannot be read."""
-    path = directory / ANCHOR_FILE
-    if not os.path.lexists(path):
-        return None
-    try:
-        anchor = msgspec.json.decode(content(path), type=Anchor)
-    except OSError as error:
-        raise BaselineError(f"cannot read {path}: {error.strerror}; make it readable") from None
-    except (FormatError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BaselineError(f"{path} is not an anchor: {error}; {_SET_ANEW}") from None
-    if not is_sha(anchor.commit):
-        raise BaselineError(f"{path}: $.commit is {anchor.commit!r}, expected a full hexadecimal SHA; {_SET_ANEW}")
-    return anchor
-
-
-def write_anchor(directory: Path, commit: str, reason: str, by: str) -> Anchor:
-    """Make a commit the anchor of the baseline in a directory; BaselineError where that cannot be written."""
-    anchor = Anchor(commit, datetime.now(timezone.utc).isoformat(timespec="seconds"), reason, by)
-    _write(directory, anchor)
-    return anchor
-
-
-def keep_first(directory: Path, old: Baseline | None, stored: Provenance, by: str) -> None:
-    """Where a baseline has no anchor yet, make it the oldest commit that its figures are of; ``stored`` are the newest.
-
-    Figures without a commit, or of uncommitted changes, make none.
-    """
-    sessions = [*(() if old is None else old.sessions.values()), stored]
-    known = sorted((each for each in sessions if each.settleable), key=lambda each: each.created)
-    if known and not os.path.lexists(directory / ANCHOR_FILE):
-        assert known[0].commit is not None
-        _write(directory, Anchor(known[0].commit, known[0].created, FIRST, by))
-
-
-def _write(directory: Path, anchor: Anchor) -> None:
-    path = directory / ANCHOR_FILE
-    _refuse_links(path)
-    try:
-        check_directory(directory)
-        write_whole(path, msgspec.json.format(msgspec.json.encode(anchor), indent=1) + b"\n")
-    except OSError as error:
-        raise BaselineError(f"cannot write {path}: {error.strerror}") from None

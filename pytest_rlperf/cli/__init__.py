@@ -1,15 +1,15 @@
-"""``rlperf`` on the command line: writes first tests, reads files of runs, and starts the suite; it never measures."""
+"""``rlperf`` on the command line: it writes first tests, reads files of runs, and starts pytest to measure."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_rlperf.cli.command import Command, Exit, Parser
 from pytest_rlperf.cli.init import INIT
-from pytest_rlperf.cli.show import ANCHOR, HISTORY, MERGE, SHOW, TREE
+from pytest_rlperf.cli.show import HISTORY, MERGE, SHOW, TREE
 from pytest_rlperf.errors import did_you_mean, see
 
 _EPILOG = """\
@@ -18,12 +18,12 @@ files are written by pytest:
   pytest --rlperf-save-baseline             a baseline, below baselines/
 
 for example:
-  rlperf show                               the latest run again; --html opens its page
+  rlperf show                               the latest run again
   rlperf show tests/test_perf.py::test_gae  one test of it, with all that is known
-  rlperf show run.json                      an older run, kept by --rlperf-json
+  rlperf show --html report.html run.json   a page of an older run, kept by --rlperf-json
   rlperf COMMAND -h                         what a command takes
 
-exit codes: 0 nothing is slower, 1 something is SLOWER, 4 the command cannot be followed, 5 nothing was measured
+exit codes: 0 nothing is slower, 1 something is SLOWER, 4 a usage error, 5 nothing was measured
 """
 
 
@@ -36,8 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     names = [command.name for command in COMMANDS]
     if not given[0].startswith("-") and given[0] not in names:
+        from pytest_rlperf.options import renamed
+
         known = f"there are: {', '.join(names)}{did_you_mean(given[0], names)}"
-        parser.error(f"there is no command {given[0]!r}; {known}{see('reference.md#commands')}")
+        text = renamed(given[0]) or f"there is no command {given[0]!r}; {known}"
+        parser.error(f"{text}{see('reference.md#commands')}")
     arguments, others = parser.parse_known_args(given)
     if others and not arguments.command.passes_on:
         arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
@@ -50,7 +53,7 @@ def make_parser() -> Parser:
     """Return the parser of the command line, from which shells' completions are made."""
     parser = Parser(
         "rlperf",
-        description="Writes first tests, shows the files of measured runs, and measures RL libraries.",
+        description="Write first tests, show measured runs, find the commit that made a test slower.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -64,23 +67,43 @@ def make_parser() -> Parser:
     return parser
 
 
-def _add_suite_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [-h] [pytest's options]"
-    parser.epilog = "For example: rlperf suite -k sac --rlperf-max-time=5"
+def _becomes_pytest(name: str, help: str, example: str, start: Callable[[str], list[str]], takes: str = "") -> Command:
+    """Return a command that becomes pytest with the options of ``start``, made of the argument that it ``takes``."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.usage = " ".join(filter(None, ("%(prog)s [-h]", takes, "[pytest's options]")))
+        parser.epilog = f"For example: {example}"
+        if takes:
+            parser.add_argument(
+                "argument", metavar=takes, help="the range to search, up to HEAD or the installed release"
+            )
+
+    def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+        options = start(arguments.argument if takes else "")
+        command = [sys.executable, "-m", "pytest", *options, *arguments.others]
+        os.execv(sys.executable, command)  # noqa: S606 - Python itself, and no shell
+
+    return Command(name, help, add_arguments, run, passes_on=True)
 
 
-def _run_suite(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Become pytest, on the suite."""
-    command = [sys.executable, "-m", "pytest", "--rlperf", "--pyargs", "pytest_rlperf.suite", *arguments.others]
-    os.execv(sys.executable, command)  # noqa: S606 - Python itself, and no shell
-
-
-SUITE = Command(
+SUITE = _becomes_pytest(
     "suite",
-    "Measure the components of every RL library that is installed; pytest's options can be given.",
-    _add_suite_arguments,
-    _run_suite,
-    passes_on=True,
+    "Measure the components of every RL library that is installed.",
+    "rlperf suite -k sac --rlperf-max-time=5",
+    lambda _: ["--rlperf", "--pyargs", "pytest_rlperf.suite"],
+)
+BISECT = _becomes_pytest(
+    "bisect",
+    "Find the first slower commit, or release of a dependency (pip:NAME==GOOD..BAD).",
+    "rlperf bisect v1.2.0..v1.3.0 tests/test_perf.py::test_gae",
+    lambda between: [f"--rlperf:bisect={between}"],
+    takes="GOOD[..BAD]",
+)
+CHECK_MACHINE = _becomes_pytest(
+    "check-machine",
+    "Show the smallest slowdown that this machine finds in your tests.",
+    "rlperf check-machine -k gae",
+    lambda _: ["--rlperf:check-machine"],
 )
 
-COMMANDS = (INIT, SHOW, MERGE, HISTORY, TREE, SUITE, ANCHOR)
+COMMANDS = (INIT, SHOW, BISECT, CHECK_MACHINE, MERGE, HISTORY, TREE, SUITE)

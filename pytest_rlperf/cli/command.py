@@ -168,7 +168,7 @@ def parse(data: bytes, source: str) -> Recorded:
     except (NewerError, NewerFormatError) as error:
         raise UsageError(f"{source} {error}") from None
     except (ReadingError, FormatError, RecursionError) as error:
-        raise UsageError(f"{source} is no run and no baseline that can be read: {error}; {_WRITERS}") from None
+        raise UsageError(f"{source} is not a run or a baseline that can be read: {error}; {_WRITERS}") from None
 
 
 def content_of(path: str) -> bytes:

@@ -1,12 +1,11 @@
-"""Commands that show what was measured: ``rlperf show``, ``merge``, ``tree``, ``history``, and ``anchor`` beside it."""
+"""Commands that show what was measured: ``rlperf show``, ``merge``, ``tree`` and ``history``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
-import sys
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,8 +31,7 @@ from pytest_rlperf.errors import SideError, TimerFileError, shown
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.stored import Baseline, LoggedCommit
 from pytest_rlperf.model.timing import TimerTree
-from pytest_rlperf.sides.git import DEEPEN, Repository, find_repository, git_user, short
-from pytest_rlperf.sides.private import own_directory
+from pytest_rlperf.sides.git import DEEPEN, Repository, find_repository, short
 from pytest_rlperf.writing import OutputError, latest_run, write_file
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.summary import Summary
 
-_FORMATS = ("text", "markdown", "github")
+_FORMATS = ("text", "markdown", "github", "pytest-benchmark")
 
 
 # --------------------------------------------------------------------------- show
@@ -54,21 +52,21 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="FILE or TEST",
-        help="what --rlperf-json wrote, a baseline, its directory, or - for standard input; without one it is the "
-        "latest run of this project. Tests behind it, by a part of their ids or a pattern with * and ?, are shown "
-        "alone, with all that is known",
+        help="a run, a baseline, or - for standard input (default: this project's latest run), then tests to show "
+        "in detail, by a part of their ids or a pattern, such as run.json test_gae",
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="every test's phases, and what its figures rest on"
+        "-v", "--verbose", action="store_true", help="show every test's phases, and what its figures rest on"
     )
     parser.add_argument(
         "--format",
         choices=_FORMATS,
         default=_FORMATS[0],
-        help="of a run: the table (text, the default), the table for a README or an issue (markdown), or the job "
-        "summary, short enough for a comment (github)",
+        help="print a table as text (the default) or markdown, the job summary, or pytest-benchmark's JSON, such as "
+        "--format=github",
     )
-    parser.add_argument("--html", action="store_true", help="open a run's report in a browser, as --rlperf-html writes")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a run's report, such as report.html")
+    parser.epilog = "For example: rlperf show --html report.html run.json"
 
 
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -76,9 +74,9 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     file = tests.pop(0) if tests and not _names_test(tests[0]) else None
     path, recorded = read(_latest(tests) if file is None else file)
     keys = chosen(results_of(recorded), tests)
-    if arguments.html:
-        _open_page(recorded, keys, path)
-    elif arguments.format == _FORMATS[0]:
+    if arguments.html is not None:
+        _write_page(arguments.html, recorded, keys, path)
+    if arguments.format == _FORMATS[0]:
         title = "" if path == file else f"{shown(path)}:\n\n"
         print_text(title + _rendered(recorded, keys, verbose=arguments.verbose or bool(tests)))
     else:
@@ -108,8 +106,8 @@ def _latest(tests: list[str]) -> str:
     return seen_from_here(path)
 
 
-def _open_page(recorded: Recorded, keys: list[str], path: str) -> None:
-    """Write the report of a run's tests as a page, print where it is, and open it where a person looks on."""
+def _write_page(page: Path, recorded: Recorded, keys: list[str], path: str) -> None:
+    """Write the report of a run's tests as a page."""
     from pytest_rlperf.report.html import check_html
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.writing import OutputError, write_file
@@ -117,14 +115,10 @@ def _open_page(recorded: Recorded, keys: list[str], path: str) -> None:
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--html shows verdicts, which {path} has none of: leave it out, or give a run")
     try:
-        page = own_directory() / "report.html"  # one: the browser has read those before
         check_html(page, "--html")
         write_file("--html", page, _page(recorded, [recorded.tests[key] for key in keys]))
-    except (OutputError, SideError) as error:
+    except OutputError as error:
         raise UsageError(str(error)) from None
-    print_text(f"{page}\n")
-    if sys.stdout.isatty():
-        webbrowser.open(page.as_uri())
 
 
 def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
@@ -138,7 +132,7 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
 
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
-    """Return verdicts in Markdown; UsageError where there are none."""
+    """Return verdicts in another form than the table; UsageError if there are none."""
     from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, grid, render_summary_markdown
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.tables import verdict_table
@@ -146,6 +140,10 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")
     outcomes = [recorded.tests[key] for key in keys]
+    if form == "pytest-benchmark":
+        from pytest_rlperf.report.exports import benchmark_document
+
+        return json.dumps(benchmark_document(outcomes, recorded.machine, recorded.provenance), indent=1) + "\n"
     if form == "markdown":
         return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
     run = GitHubRun(
@@ -194,10 +192,14 @@ SHOW = Command("show", "Show a run or a baseline as pytest showed it.", _add_sho
 
 
 def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="the --rlperf-json of each --rlperf-shard=K/N")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the merged run, as --rlperf-json does")
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write its report, as --rlperf-html does")
-    parser.add_argument("-v", "--verbose", action="store_true", help="every test's phases and what its figures rest on")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="the --rlperf-json of each shard, such as shard-1.json shard-2.json"
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the merged run, such as run.json")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write its report, such as report.html")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show every test's phases, and what its figures rest on"
+    )
 
 
 def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -238,8 +240,7 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=[_TEXT, *_TREE_FORMATS],
         default=_TEXT,
-        help="what to write: a table (text, the default), or the trees as this package's JSON, or as a Chrome trace "
-        "for Perfetto and speedscope",
+        help="print a table (text, the default), JSON, or a trace for Perfetto, such as --format=chrome",
     )
 
 
@@ -290,29 +291,27 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
         "tests",
         nargs="*",
         metavar="TEST",
-        help="only tests whose id holds this text, or matches it where it has * or ?",
+        help="show only tests with this part of an id, or this pattern, such as test_gae",
     )
-    _add_baseline(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
+    parser.add_argument(
+        "--baseline",
+        default="baselines/default",
+        metavar="DIR/NAME",
+        help="the baseline to show, such as perf/nightly (default: baselines/default)",
+    )
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a page with plots, such as history.html")
     parser.epilog = "For example: rlperf history test_gae --html history.html"
 
 
-def _add_baseline(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
-    parser.add_argument(
-        "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
-    )
-
-
 def _run_history(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.options import parse_name
+    from pytest_rlperf.options import parse_baseline
     from pytest_rlperf.report.history import render_history, render_history_page
     from pytest_rlperf.report.html import check_html
 
     try:
-        directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
+        directory = parse_baseline(arguments.baseline)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"--baseline={arguments.baseline}: {error}") from None
     try:
         if arguments.html is not None:
             check_html(arguments.html, "--html")
@@ -360,43 +359,4 @@ def _notes(repository: Repository, commits: Sequence[LoggedCommit], sessions: Se
 
 HISTORY = Command(
     "history", "Show the course of tests over commits, and the changes in it.", _add_history_arguments, _run_history
-)
-
-
-# --------------------------------------------------------------------------- rlperf anchor
-
-
-def _add_anchor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ref", nargs="?", metavar="REF", help="the commit to keep; without it, the anchor is shown")
-    parser.add_argument("--reason", metavar="TEXT", help="why it is this commit: a release, an accepted slowdown")
-    _add_baseline(parser)
-    parser.epilog = 'For example: rlperf anchor v1.2.0 --reason "the release"; then pytest --rlperf-against=anchor'
-
-
-def _run_anchor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.baseline.store import BaselineError, read_anchor, write_anchor
-    from pytest_rlperf.options import parse_name, parse_reason
-    from pytest_rlperf.report.wording import anchor_text
-
-    try:
-        directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
-        if arguments.ref is None:
-            if arguments.reason is not None:
-                raise UsageError("--reason is for a new anchor: rlperf anchor REF --reason TEXT")
-            anchor = read_anchor(directory)
-            if anchor is None:
-                raise UsageError(f"there is no anchor in {directory}: rlperf anchor REF --reason TEXT sets one")
-        elif arguments.reason is None:
-            raise UsageError("a new anchor needs a reason, which its file keeps: --reason TEXT")
-        else:
-            commit = find_repository(Path()).resolve(arguments.ref)
-            anchor = write_anchor(directory, commit.sha, parse_reason(arguments.reason), git_user(Path()))
-    except (BaselineError, SideError, ValueError) as error:
-        raise UsageError(str(error)) from None
-    print_text(f"the anchor of baseline {arguments.baseline!r} is {shown(anchor_text(anchor))}\n")
-    return Exit.NOTHING_SLOWER
-
-
-ANCHOR = Command(
-    "anchor", "Show or set the commit that --rlperf-against=anchor compares with.", _add_anchor_arguments, _run_anchor
 )

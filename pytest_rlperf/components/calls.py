@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from pytest_rlperf.components.checks import check_items, check_takes, finished, has_run
@@ -67,6 +69,7 @@ def thunk_workload(
 
 _IMPORT = hierarchical_timer("import")
 _LINE = re.compile(r"import time:\s*\d+ \|\s*(\d+) \| ( *)(\S+)")  # of -X importtime, a module after those it imports
+_MARK = "rlperf_import: "  # begins the line with the files
 _FILES = "{name: file for name, module in list(sys.modules.items()) if (file := getattr(module, '__file__', None))}"
 _DEEPEST = 3  # modules that import each other in a row
 _SHOWN_MOST = 12  # modules, the slowest
@@ -76,8 +79,9 @@ _SHOWN_LEAST = 0.03  # of the whole
 def imports_workload(module: str) -> Workload:
     """Return the workload of importing ``module`` in a new interpreter, which this process's side has started.
 
-    The interpreter has this process's variables and ``sys.path``. The check imports the module here too, so that the
-    run verifies whose files these are; ComponentError where the new interpreter has loaded others.
+    The interpreter has this process's variables and ``sys.path``. Its clock leaves out what an interpreter has waited
+    for a CPU, where the system tells. The check imports the module here too, so that the run verifies whose files these
+    are; ComponentError where the new interpreter has loaded others.
     """
     __tracebackhide__ = True
     if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
@@ -90,6 +94,7 @@ def imports_workload(module: str) -> Workload:
         unit="import",
         check=importing.check,
         harvest=Harvest(importing.traced, ()),
+        children_ns=importing.taken_ns,
     )
 
 
@@ -104,6 +109,11 @@ class _Importing:
         self._module = module
         self._code = f"import sys; sys.path[:] = {sys.path!r}; import {module}"
         self._shown: frozenset[tuple[str, ...]] = frozenset()
+        self._taken_ns = 0
+
+    def taken_ns(self) -> int:
+        """Return what all interpreters have taken so far, less what they have waited for a CPU."""
+        return self._taken_ns
 
     def call(self) -> None:
         """Import the module."""
@@ -114,30 +124,41 @@ class _Importing:
     def traced(self) -> None:
         """Import the module, and record the slowest of the modules that this imports, the same ones every time."""
         with _IMPORT:
-            done = self._run(self._code, "-X", "importtime")
+            text = self._run(self._code, "-X", "importtime")
             stack = PROCESS.current()
             if stack is not None:
-                self._record(stack.node, list(self._modules(done.stderr)))
+                self._record(stack.node, list(self._modules(text)))
 
     def check(self) -> None:
         """Import the module here, and compare the files with those that a new interpreter loads."""
         __tracebackhide__ = True
         importlib.import_module(self._module)
-        done = self._run(f"{self._code}; import json; print(); print(json.dumps({_FILES}))")
-        for name, file in json.loads(done.stdout.splitlines()[-1]).items():
+        text = self._run(f"{self._code}; import json; print({_MARK!r} + json.dumps({_FILES}), file=sys.stderr)")
+        found = next(line for line in reversed(text.splitlines()) if line.startswith(_MARK))
+        for name, file in json.loads(found.removeprefix(_MARK)).items():
             here = getattr(sys.modules.get(name), "__file__", None)
             if here is not None and os.path.realpath(here) != os.path.realpath(file):
                 raise ComponentError(f"a new interpreter imports {name} from {file}, and this process from {here}")
 
-    def _run(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run an interpreter to its end; ComponentError where it fails."""
+    def _run(self, code: str, *options: str) -> str:
+        """Run an interpreter to its end, and return what it has written as errors; ComponentError where it fails."""
         __tracebackhide__ = True
         command = [sys.executable, *options, "-c", code]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            *_, last = ["", *done.stderr.strip().splitlines()]
-            raise ComponentError(f"import {self._module} failed in a new interpreter ({done.returncode}): {last}")
-        return done
+        began_ns = time.perf_counter_ns()
+        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        with subprocess.Popen(command, stdin=null, stdout=null, stderr=pipe, text=True, errors="replace") as process:
+            try:
+                assert process.stderr is not None
+                text = process.stderr.read()
+                held_ns = _held_until_end_ns(process.pid)
+            except BaseException:
+                process.kill()
+                raise
+        self._taken_ns += time.perf_counter_ns() - began_ns - held_ns
+        if process.returncode:
+            *_, last = ["", *text.strip().splitlines()]
+            raise ComponentError(f"import {self._module} failed in a new interpreter ({process.returncode}): {last}")
+        return text
 
     def _modules(self, text: str) -> Iterator[_Module]:
         """Yield the modules that were imported by the import, each after the one that imported it."""
@@ -161,3 +182,14 @@ class _Importing:
                 for name in path:
                     below = below.child(name)
                 below.close(1000 * total_us)
+
+
+def _held_until_end_ns(pid: int) -> int:
+    """Wait until a child process has ended; return how long it could run and had no CPU, 0 where nobody knows."""
+    if sys.platform != "linux":
+        return 0
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError):
+        return 0

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps, frames_compiled
+from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps
+from pytest_rlperf.counters.compiled import frames_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
 from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, as_usual, quiet, tracing, undisturbed
 from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use

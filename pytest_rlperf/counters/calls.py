@@ -15,6 +15,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
+from pytest_rlperf.counters.compiled import Programs
 from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument, is_own
 from pytest_rlperf.model.measured import FunctionCounts
 from pytest_rlperf.probes import Undo, put, together
@@ -39,6 +40,7 @@ class Calls(TotalsInstrument):
     def __init__(self, watched: Sequence[str] = ()) -> None:
         super().__init__()
         self._below = tuple(f"{place}{os.sep}" for place in watched)
+        self._programs = Programs()
         self._thread = threading.get_ident()
         self.has_other_threads = False
         self._entries: Counter[int] = Counter()
@@ -54,7 +56,7 @@ class Calls(TotalsInstrument):
         if sys.getprofile() is not None:
             raise CannotCountError(f"a profiler is active, {sys.getprofile()!r:.60}: run without it")
         self._forget()
-        self._frames = frames_compiled()
+        self._compiled = self._programs.count()
         self._in_threads = threading.getprofile()
         self._function = self._profile
         threading.setprofile(self._function)
@@ -80,7 +82,7 @@ class Calls(TotalsInstrument):
 
     def note_compiled(self) -> None:
         """Count code that was compiled since the call began."""
-        self.totals.packed += (frames_compiled() - self._frames) * self.totals.unit("recompiles")
+        self.totals.packed += (self._programs.count() - self._compiled) * self.totals.unit("recompiles")
 
     @property
     def ran_compiled(self) -> bool:
@@ -160,7 +162,7 @@ class MonitoredCalls(Calls):
         self._forget()
         self._monitoring: Any = sys.modules["sys"].monitoring
         self._tool = tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)
-        self._frames = frames_compiled()
+        self._compiled = self._programs.count()
         events = self._monitoring.events
         self._callbacks = {events.PY_START: self._start, events.PY_RESUME: self._start, events.CALL: self._call}
         self._monitoring.use_tool_id(tool, "pytest-rlperf counts")
@@ -192,12 +194,6 @@ class MonitoredCalls(Calls):
 def _is_in_backward() -> bool:
     """Whether this thread is one of autograd's, or runs what a backward pass calls."""
     return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)
-
-
-def frames_compiled() -> int:
-    """Return how many frames torch.compile has compiled so far; 0 where it is not loaded."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else int(dynamo.counters["frames"]["total"])
 
 
 def _is_compiled(code: CodeType) -> bool:

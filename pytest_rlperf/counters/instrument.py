@@ -28,7 +28,7 @@ NAMES: Mapping[str, str] = {
     "ops:": "the same by name: `ops:aten::mm`",
     "ops_backward": "tensor operations dispatched while autograd's backward ran",
     "float64_ops": "tensor operations that read or wrote a float64 tensor",
-    "grad_ops": "tensor operations on what requires a gradient, with gradients on; `detach` is none",
+    "grad_ops": "tensor operations that autograd records; `detach` is not counted",
     "optimizer_steps": "steps of PyTorch's optimizers",
     "python_calls": "calls of Python functions, and resumptions of generators",
     "native_calls": "calls of functions of C, C++ or Rust; operators and constructors are none",
@@ -56,7 +56,7 @@ NAMES: Mapping[str, str] = {
     "device_peak_bytes": "most bytes of the device's memory in use above those at its start",
     "graphs": "graphs of torch.compile that were run",
     "graph_breaks": "graph breaks of torch.compile that were run into",
-    "recompiles": "code that torch.compile compiled anew",
+    "recompiles": "programs that torch.compile, Numba or JAX compiled",
 }
 
 # Those that are work, each by itself: no sizes, nothing that a call leaves behind, and no part of another one.

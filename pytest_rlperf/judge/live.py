@@ -80,8 +80,7 @@ def judge_records(
     both sides have exact counts.
     """
     ratios = log_ratios(records)
-    # Total times differ as processes do that the kernel places, by whatever else the machine does.
-    placed = not are_unrepeated(records) and all(record.placed is not None for record in records)
+    placed = _are_placed(records)
     base_call_s = statistics.median(record.base.wall.call_s * record.base.mean_multiple for record in records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
     error = 0.0 if are_unrepeated(records) else max(record.moved_error for record in records)
@@ -97,6 +96,11 @@ def judge_records(
     return replace(
         found, reason=reason, remedy=judge.remedy(reason, ratios, pair_s, can_count=counted and not policy.gates)
     )
+
+
+def _are_placed(records: Sequence[PairRecord]) -> bool:
+    """Whether pairs differ as those on one CPU do; total times do so by whatever else the machine does."""
+    return not are_unrepeated(records) and all(record.placed is not None for record in records)
 
 
 def judge_pairs(
@@ -128,6 +132,12 @@ def judge_pairs(
         if found is not None:
             return found
     return judge.cut_short(log_ratios) if final else None
+
+
+def is_nearly_decided(records: Sequence[PairRecord], policy: Policy, history: PairSpread | None = None) -> bool:
+    """Whether as few more pairs as any verdict takes would most likely be enough, by those so far."""
+    ratios, placed = log_ratios(records), _are_placed(records)
+    return _LiveJudge(policy, 1.0, placed=placed, history=history).is_nearly_decided(ratios)
 
 
 class _LiveJudge:
@@ -173,6 +183,11 @@ class _LiveJudge:
         if self._is_hopeless(seen, spread):
             return self._give_up(seen, estimate, spread)
         return None
+
+    def is_nearly_decided(self, seen: Sequence[float]) -> bool:
+        """Whether the fewest pairs that decide on a change are not there yet, and will most likely do so."""
+        fewest = max(self.least + 1, self._slower_least)
+        return 1 < len(seen) < fewest <= self.most and self._chance(seen, self._learn(seen)[1], fewest) >= _LIKELY
 
     def cut_short(self, seen: Sequence[float]) -> Verdict:
         """Return the verdict by pairs that decide nothing where no more can be had."""
@@ -381,7 +396,7 @@ def _used(work: OtherWork) -> float:
 
 # ----------------------------------------------------------------------- the phases that carry a change
 
-_BLOCKS_LEAST = 3  # fewer have no spread worth the name
+TRACED_LEAST = 3  # blocks: fewer have no spread worth the name
 _SURELY = 2.0  # standard errors
 _MAD_TO_SD = 1.4826  # of a normal distribution
 _MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)  # standard errors of the two, likewise
@@ -401,7 +416,7 @@ def contributions(
     last entry, with an empty path, is what no phase accounts for: what was not timed, and differences too small to be
     distinguished from noise. So all of them add up to the change. Where there are too few blocks, there are no parts.
     """
-    if len(blocks) < _BLOCKS_LEAST:
+    if len(blocks) < TRACED_LEAST:
         return ()
     paths = dict.fromkeys(path for block in blocks for side in block for path in side)
     found = []

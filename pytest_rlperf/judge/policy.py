@@ -26,7 +26,7 @@ def verdict(
         smallest_seen=smallest_seen,
         suspect=estimate is not None and estimate.ratio > 1 + policy.tolerance,
         gated=policy.gated and policy.findings["time"] == GATE,
-        accepted=policy.accept,
+        accepted=False,
     )
 
 

@@ -11,10 +11,10 @@ from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stats import Variance, squared_deviations, welch
 from pytest_rlperf.judge.validity import broken_rule, incomparable
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Creep, Estimate, Policy, Status, Verdict
+from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
 from pytest_rlperf.model.measured import Figures, Result
 from pytest_rlperf.model.reasons import MachineDifference, Reason
-from pytest_rlperf.model.stored import Anchor, SessionFigures, StoredResult
+from pytest_rlperf.model.stored import SessionFigures, StoredResult
 
 # How much the means of two sessions of equal code differ, beyond what their workers' spread accounts for. A standard
 # deviation of 5.0 % was measured on a shared machine; at 4 degrees of freedom a prior of 3 % covers it 99 times of 100.
@@ -145,16 +145,3 @@ def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], polic
     if certain and most < 1 + tolerance:
         return Status.SAME, reasons.StoredSame(tolerance), min(certain, key=_width), smallest
     return Status.UNDECIDED, reasons.StoredSpread(tolerance, smallest), sharper, smallest
-
-
-# ----------------------------------------------------------------------- since the anchor
-
-
-def creep(estimate: Estimate | None, base_commit: str | None, anchor: Anchor | None) -> Creep | None:
-    """Return how a test has changed since the anchor, by live pairs with ``base_commit``.
-
-    None where they ran another commit. Many small slowdowns add up, each of which moved the baseline along.
-    """
-    if estimate is None or anchor is None or anchor.commit != base_commit:
-        return None
-    return Creep(estimate.ratio, estimate.low, estimate.high, anchor.created, anchor.commit)

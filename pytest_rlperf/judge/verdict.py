@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_rlperf.errors import closest
 from pytest_rlperf.judge.counters import combine, more_work
-from pytest_rlperf.judge.findings import find_all, garbage
+from pytest_rlperf.judge.findings import compiles, find_all, garbage
 from pytest_rlperf.judge.policy import overruled, verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
@@ -63,12 +63,22 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     if counts is not None:
         found = combine(found, counts.then, counts.now, policy)
     if evidence.live is not None and found.status is not Status.INCOMPARABLE:
-        waste = None if counts is None else garbage.find(counts.then, counts.now, policy)
-        others = tuple(each for each in (waste, evidence.law) if each is not None)
-        found = with_findings(found, (*find_all(evidence.live, policy), *others), policy)
+        findings = find_all(evidence.live, policy)
+        if counts is not None:
+            findings += _of_counts(counts, evidence.live, findings, policy)
+        if evidence.law is not None:
+            findings += (evidence.law,)
+        found = with_findings(found, findings, policy)
     if counts is not None and found.status is Status.UNDECIDED:
         found = _with_work(found, counts, policy)
     return allow(found, evidence.head.nodeid, evidence.allowances)
+
+
+def _of_counts(counts: Counts, live: Live, others: Sequence[Finding], policy: Policy) -> tuple[Finding, ...]:
+    """Return the findings of exact counts, beside the others."""
+    is_known = any(each.kind == "compiles" for each in others)
+    anew = None if is_known else compiles.of_counts(counts.then, counts.now, live, policy)
+    return tuple(filter(None, (anew, garbage.find(counts.then, counts.now, policy))))
 
 
 def _with_work(verdict: Verdict, counts: Counts, policy: Policy) -> Verdict:
@@ -145,13 +155,15 @@ def _environment(
 def allow(verdict: Verdict, key: str, allowances: Sequence[Allowance]) -> Verdict:
     """Return the verdict on the test of ``key``, accepted where one of ``allowances`` covers how much slower it is.
 
-    A percentage of time covers exact counts too, which have none themselves; no time at all covers counts alone. What
-    the run accepts anyway is left as it is.
+    A percentage of time covers exact counts too, which have none themselves; no time at all covers counts alone. An
+    UNDECIDED that may be slower can be accepted too, so that its figures are stored.
     """
     matching = [allowance for allowance in allowances if allowance.fits(key)]
-    if verdict.status is not Status.SLOWER or verdict.accepted or not matching:
+    if verdict.status not in (Status.SLOWER, Status.UNDECIDED) or not matching:
         return verdict
     covering = next((allowance for allowance in matching if _covers(allowance, verdict)), None)
+    if covering is None and verdict.status is Status.UNDECIDED:
+        return verdict
     if covering is None:
         widest = max(matching, key=lambda allowance: allowance.most)
         beyond = reasons.BeyondAllowance(widest.commit, widest.most, _ratio(verdict))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pytest_rlperf.model.measured import Compiled
+
 
 class Fact:
     """What a line of a finding says; a kind of fact is a frozen dataclass, and one read from a file is in words."""
@@ -57,10 +59,11 @@ class Garbage(Fact):
 
 @dataclass(frozen=True)
 class Compiles(Fact):
-    """How many programs a call compiles on either side."""
+    """How many programs a call compiles on either side, and the last ones of head's."""
 
     base: float
     head: float
+    last: tuple[Compiled, ...] = ()
 
 
 @dataclass(frozen=True)

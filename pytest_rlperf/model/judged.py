@@ -189,7 +189,6 @@ class Policy:
     tests: int = 1
     min_change_s: float = 0.0
     gated: bool = True
-    accept: bool = False
     stores: bool = False
     gates: tuple[str, ...] = ()
     pairs: tuple[int, int] = (3, 10)
@@ -199,21 +198,6 @@ class Policy:
     def stored_failing(self) -> float:
         """The slowdown over which stored numbers fail a test: never one that the test tolerates."""
         return max(STORED_FAILING, self.tolerance)
-
-
-@dataclass(frozen=True)
-class Creep:
-    """How a test's time has changed since the anchor, by live pairs with it: a ratio with its interval.
-
-    A baseline that moves along with small slowdowns calls each of them the same. ``created`` is when the commit became
-    the anchor.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    created: str
-    commit: str | None
 
 
 _ROUGHLY = 1.02  # medians of a handful of pairs may lie a little beside the interval of the change
@@ -233,7 +217,6 @@ class Outcome:
     live: Live | None
     verdict: Verdict
     seconds: float
-    creep: Creep | None = None
     stored: bool = False
     touched: tuple[Touched, ...] = ()
 

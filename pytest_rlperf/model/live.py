@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf.model.facts import Fact, InWords
-from pytest_rlperf.model.measured import Result, Usage, WorkerRecord
+from pytest_rlperf.model.measured import Compiled, Result, Usage, WorkerRecord
 
 PAIR_BLOCKS = 16  # fewer, of calls over 40 ms, say so little that starting another pair costs more than they do
 # In logarithms: total times of equal code differ by less in one pair or another, and by less on the average.
@@ -152,7 +152,7 @@ class Live:
     ``base_commit`` is base's full SHA, None where base is no commit of the repository. ``longer`` are the readings of a
     pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that allocated the most
     of what head keeps. ``start_ups`` are those of new interpreters, where copies hint at a slow one. ``rare_calls`` are
-    those that are dearer than usual.
+    those that are dearer than usual. ``compiled`` are the last programs of head's, where it compiles more of them.
     """
 
     base_label: str
@@ -167,6 +167,7 @@ class Live:
     places: tuple[str, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
     rare_calls: RareCalls | None = None
+    compiled: tuple[Compiled, ...] = ()
 
     @property
     def clock(self) -> str:

@@ -37,7 +37,8 @@ class Tally:
     """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
 
     ``has_failed`` where a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
-    those of the code under test that the last of its calls entered. ``calls`` are all that counting made.
+    those of the code under test that the last of its calls entered. ``calls`` are all that counting made. Where there
+    was no time for more, only ``instruments`` have counted, by names of counts.
     """
 
     repetitions: tuple[tuple[Count, ...], ...]
@@ -45,6 +46,7 @@ class Tally:
     has_failed: bool = False
     functions: tuple[FunctionCounts, ...] = ()
     calls: int = 0
+    instruments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ class Workload:
     a call does not always process the same number; it runs outside the timed region. ``close`` releases what the
     fixture itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of
     its own. ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one. What is of the
-    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own.
+    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own. ``children_ns`` is the clock of
+    a component that does all its work in child processes, new ones in every call, which has no other CPU time.
     """
 
     component: str
@@ -157,6 +160,7 @@ class Workload:
     holds: tuple[object, ...] = ()
     pace: Pace = Pace.LATENCY
     whole_machine: bool = False
+    children_ns: Callable[[], int] | None = None
 
     def processed(self, calls: int) -> float:
         """Return the items of the ``calls`` made since the last call of this; a check is one call."""
@@ -291,7 +295,7 @@ class Usage:
     file backs, both after a garbage collection. ``waiting_objects`` and ``waiting_bytes`` are how much more there was
     before it: what only the collector frees. ``shared_blocks`` of shared memory, ``temporary_files`` with directories
     and sockets, and their bytes, are what its slices have left to the machine. ``segments``, and semaphores, are
-    those of System V.
+    those of System V. ``compiled`` are the programs that libraries have compiled in the process itself.
     """
 
     calls: int
@@ -309,6 +313,20 @@ class Usage:
     temporary_bytes: int = 0
     segments: int = 0
     segment_bytes: int = 0
+    compiled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program that a library has compiled: its function, the types of its inputs where these are known, and ``why``.
+
+    ``before`` are the types that the function was compiled for the last time before this; None where it was not.
+    """
+
+    function: str
+    inputs: tuple[str, ...] = ()
+    before: tuple[str, ...] | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pytest_rlperf.model.judged import Allowance, Outcome, Shard
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.reasons import VersionChange
-from pytest_rlperf.model.stored import Anchor
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,6 @@ class SkippedBaseline:
     """A file beside this machine's baseline cannot be read, and was left out; ``error`` names it and its fault."""
 
     error: str
-
-
-@dataclass(frozen=True)
-class ComparedWithAnchor:
-    """The run compares with the anchor of a baseline, whose latest figures are of ``last``, None outside git."""
-
-    baseline: str
-    anchor: Anchor
-    last: str | None
 
 
 @dataclass(frozen=True)
@@ -220,7 +210,6 @@ Note: TypeAlias = (
     | ShortOfMemory
     | UnmatchedAllowance
     | SkippedBaseline
-    | ComparedWithAnchor
     | MeasuredFresh
     | MeasuredInDoubt
     | NotForked

@@ -12,7 +12,6 @@ from pytest_rlperf.model.measured import Result
 # Raise it with any change to the reference kernels' work: times relative to another kernel are not comparable.
 KERNEL_VERSION = 1
 LARGEST_LOG = 100.0  # of a ratio, and of its error: the exponential must be a number
-ANCHOR_FILE = "anchor"  # of a baseline, beside the files of machine classes
 
 
 @dataclass(frozen=True)
@@ -125,19 +124,6 @@ class Link:
     log_ratio: float
     error: float
     packages: tuple[tuple[str, str, str | None], ...] = ()
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """The commit that a baseline's tests are compared with for as long as it is kept; ``commit`` is a full SHA.
-
-    ``reason`` is why it is this one; ``by`` is the user, empty where git knows none.
-    """
-
-    commit: str
-    created: str
-    reason: str
-    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

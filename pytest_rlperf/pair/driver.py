@@ -151,6 +151,8 @@ class Driver:
                 return None
             case wire.GoOn(seconds):
                 return self._warmed.go_on(seconds)
+            case wire.TraceMore(blocks):
+                return self._warmed.trace(blocks)
             case wire.EndIdle():
                 return self._warmed.idle_shares()
             case wire.MeasureAlone():

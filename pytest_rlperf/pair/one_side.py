@@ -31,7 +31,7 @@ WORKER_S = 0.3  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
 _CHECK_S = 1.0  # a first call may load modules for so long, of which all workers but the first do so at once
-_OPTIONS = "(--rlperf-max-time, --rlperf-budget)"  # which set a test's time
+_OPTIONS = "(--rlperf-max-time, --rlperf-total-time)"  # which set a test's time
 
 
 @dataclass(frozen=True)

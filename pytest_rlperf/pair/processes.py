@@ -20,7 +20,7 @@ from pytest_rlperf.spawn.process import CALL_HINT, Process, ProcessLostError
 QUIT_LIMIT_S = 10.0
 _TERMINATING_LIMIT_S = 2.0
 _LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
-_SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
+_SETUP_HINT = "imports and fixtures that take longer need a longer rlperf_setup_timeout"
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
 _BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.worker.session import main; main()"
 

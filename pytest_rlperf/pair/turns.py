@@ -222,6 +222,11 @@ class Pair:
         self._prove(usages)
         return self._readings(blocks, usages)
 
+    def trace(self, blocks: int) -> list[Block]:
+        """Take so many further traced blocks."""
+        __tracebackhide__ = True
+        return [self._block(SliceKind.TRACED) for _ in range(blocks)]
+
     def idle_shares(self) -> tuple[float, float]:
         """Return the CPU time that base and head have used since they were measured, over the time since then."""
         self._idle.end()

@@ -8,7 +8,7 @@ statistical unit of a stored comparison. So ``rounds`` is the number of workers,
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +18,6 @@ from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Machine, Provenance
 from pytest_rlperf.report.wording import finding_line, message
-
-BENCHMARK_OPTION = "--rlperf-benchmark-json"
 
 
 def rounds_s(result: Result) -> list[float]:
@@ -32,43 +30,30 @@ def iterations(result: Result) -> int:
     return max(1, round(statistics.fmean(worker.calls / max(1, worker.slices) for worker in result.workers)))
 
 
-def benchmark_document(
-    outcomes: Mapping[str, Outcome],
-    machine: Machine,
-    provenance: Provenance,
-    *,
-    params: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
-    """Return the document that pytest-benchmark would have written.
-
-    ``params`` are tests' parameters, by their keys, where they have any. Tests without figures have no row.
-    """
+def benchmark_document(outcomes: Iterable[Outcome], machine: Machine, provenance: Provenance | None) -> dict[str, Any]:
+    """Return the document that pytest-benchmark would have written; tests without figures have no row."""
     import pytest_benchmark
-    from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
-    from pytest_benchmark.utils import get_commit_info
 
-    machine_info = pytest_benchmark_generate_machine_info()  # type: ignore[no-untyped-call]
-    commit_info = get_commit_info()  # type: ignore[no-untyped-call]
-    measured = {key: outcome for key, outcome in outcomes.items() if outcome.result.measured}
+    commit = "unversioned" if provenance is None else provenance.commit or "unversioned"
     return {
-        "machine_info": {**machine_info, "rlperf": asdict(machine)},
-        "commit_info": {**commit_info, "id": provenance.commit or "unversioned", "dirty": provenance.dirty},
-        "benchmarks": [_row(key, outcome, params.get(key)) for key, outcome in measured.items()],
-        "datetime": provenance.created,
+        "machine_info": {"machine": machine.arch, "python_version": machine.python, "rlperf": asdict(machine)},
+        "commit_info": {"id": commit, "dirty": provenance is None or provenance.dirty},
+        "benchmarks": [_row(outcome) for outcome in outcomes if outcome.result.measured],
+        "datetime": "" if provenance is None else provenance.created,
         "version": pytest_benchmark.__version__,
     }
 
 
-def _row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[str, Any]:
+def _row(outcome: Outcome) -> dict[str, Any]:
     from pytest_benchmark.stats import Metadata
 
     result, rounds = outcome.result, rounds_s(outcome.result)
-    name, param = _split(key)
+    name, param = _split(result.nodeid)
     fixture = SimpleNamespace(
         group=shown(result.component),
         name=shown(name if param is None else f"{name}[{param}]"),
-        fullname=shown(key),
-        params=None if not params else {name: _plain(value) for name, value in params.items()},
+        fullname=shown(result.nodeid),
+        params=None,
         param=None if param is None else shown(param),
         extra_info={"rlperf": dict(_facts(outcome))},
         cprofile_stats=None,
@@ -93,13 +78,6 @@ def _split(key: str) -> tuple[str, str | None]:
     path, separator, within = key.partition("::")
     names, bracket, param = (within if separator else path).partition("[")
     return names.rpartition("::")[2], param.removesuffix("]") if bracket else None
-
-
-def _plain(value: Any) -> Any:
-    """Return a parameter as JSON can have it."""
-    if isinstance(value, (bool, int, type(None))):
-        return value
-    return shown(value if isinstance(value, str) else repr(value))
 
 
 # --------------------------------------------------------------------------- JUnit's XML

@@ -23,7 +23,6 @@ from pytest_rlperf.report.summary import (
 from pytest_rlperf.report.table import EMOJI, GRAVEST_FIRST, Cell, Table
 from pytest_rlperf.report.tables import (
     CHANGE,
-    SINCE_FIRST,
     device_tables,
     is_accepted,
     phase_table,
@@ -45,7 +44,7 @@ SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over
 COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 _LONGEST_TITLE = 200
-_FIRST = ("verdict", "test", CHANGE, SINCE_FIRST, "exact counts")
+_FIRST = ("verdict", "test", CHANGE, "exact counts")
 _LONGEST = 300  # characters of one name or message
 _LONGEST_COMMAND = 2000
 MOST_LINES = 20  # of a list or a block
@@ -174,7 +173,7 @@ def annotation_commands(
     for outcome in by_gravity(outcomes, strict=strict):
         verdict = outcome.verdict
         if verdict.fails(strict):
-            how = "by what it does" if verdict.by_counts else change_text(outcome)
+            how = "(more work)" if verdict.by_counts else change_text(outcome)
             title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
             text = "\n".join(filter(None, (pace_text(outcome), message(outcome), blame_text(outcome))))
             file, line = _changed_place(outcome) or lines.get(outcome.result.nodeid, ("", 0))

@@ -90,7 +90,7 @@ def step_command(course: Course, step: ChainStep) -> str:
         return ""
     spec = f"{_short(step.before.commit)}..{_short(step.commits[-1].sha)}"
     tolerance = "" if step.tolerance is None else f" --rlperf-tolerance={100 * step.tolerance:.1f}%"
-    return f"pytest --rlperf-bisect={spec}{tolerance} {shlex.quote(course.test)}"
+    return f"rlperf bisect {spec} {shlex.quote(course.test)}{tolerance}"
 
 
 def commit_text(commit: LoggedCommit) -> str:

@@ -25,7 +25,6 @@ from pytest_rlperf.report.wording import (
     PARTS_MOST,
     blame_text,
     cost_text,
-    creep_text,
     disturbances_text,
     message,
     part_text,
@@ -187,7 +186,7 @@ def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple
     head = "" if provenance is None else provenance.clean_commit
     if live is not None and live.base_commit and head and head != live.base_commit:
         span = f"{live.base_commit[:_DIGITS]}..{head[:_DIGITS]}"
-        yield "Find the commit that made it slower", f"pytest --rlperf-bisect={span} {name}"
+        yield "Find the commit that made it slower", f"rlperf bisect {span} {name}"
     if outcome.baseline is not None:
         yield "Show its course over commits", f"rlperf history --html history.html {name}"
 
@@ -203,7 +202,6 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
         ("mean call", units.seconds(result.mean_call_s) if outcome.has_rare_calls else ""),
         ("throughput", items),
         ("before" if outcome.live is None else "base", "" if before_s is None else units.seconds(before_s)),
-        ("since first", creep_text(outcome)),
         ("tolerance", "" if tolerance is None else f"±{units.percent(tolerance, signed=False)}"),
         ("finds slowdowns from", "" if verdict.smallest_seen is None else units.change(1 + verdict.smallest_seen)),
         ("compared", "" if outcome.live is None else f"{outcome.live.head_label} with {outcome.live.base_label}, live"),

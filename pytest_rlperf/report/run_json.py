@@ -153,7 +153,7 @@ class RunFile:
 
 @dataclass(frozen=True)
 class SelfcheckFile:
-    """A self-check as ``--rlperf-selfcheck --rlperf-json`` writes it."""
+    """A self-check as ``rlperf check-machine --rlperf-json`` writes it."""
 
     machine: Machine
     fitness: Fitness

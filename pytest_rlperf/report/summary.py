@@ -60,7 +60,7 @@ def next_steps(
     statuses = {outcome.verdict.status for outcome in outcomes}
     steps = advice(outcomes, command, saved=saved, against=against)
     if kept and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
-        steps.append(NextStep("open the report in a browser", ("rlperf show --html",)))
+        steps.append(NextStep("write the report as a page", ("rlperf show --html report.html",)))
     if statuses - {Status.ERROR} and not steps and not verbose:
         showing = "rlperf show -v" if kept else f"{command} --rlperf -v"
         steps.append(NextStep("show every test's phases and what its figures rest on", (showing,)))
@@ -84,18 +84,17 @@ def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: b
 
 
 def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> list[NextStep]:
-    """Return the one way to accept what is slower, if there is one: it goes by where base came from.
+    """Return how to accept what is slower: in a commit since the base, if that is a commit.
 
-    A baseline's figures are stored anew; ``against`` what the user named, commits since then can accept it, where that
-    is a commit.
+    Then the figures of a baseline, which is the base unless the user named one, are stored again.
     """
     failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
-    if slower and not against:
-        storing = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
-        return [NextStep("if the slowdown is intended, commit it and store its figures", (storing,))]
-    lines = tuple(_trailer(outcome) for outcome in slower if outcome.live is not None and outcome.live.base_commit)
-    return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
+    has_commit = (outcome for outcome in slower if not against or (outcome.live and outcome.live.base_commit))
+    lines = tuple(map(_trailer, has_commit))
+    accept = NextStep("if the slowdown is intended, accept it in a commit's message", lines)
+    store = NextStep("then store the new figures", (f"{command} --rlperf-save-baseline",))
+    return [accept, *([] if against else [store])] if lines else []
 
 
 def _trailer(outcome: Outcome) -> str:
@@ -115,10 +114,10 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     mean = " on average" if outcome.has_rare_calls else ""
     takes = f"{component} takes {units.seconds(result.mean_call_s)} a call{mean}" if result.measured else component
     lines = verdict_lines(verdict)
-    first = [f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []
+    first = [f"{verdict.status.value} (more work): {lines.pop(0)}", takes] if verdict.by_counts else []
     compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
     blame = blame_text(outcome)
-    steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)]
+    steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)[:1]]
     texts = [
         *(first or _times(outcome, takes)),
         more_work_text(verdict),
@@ -181,11 +180,11 @@ def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
     if broken:
         return f"{failures}, but no gated test got slower"
     if failing:
-        return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
+        return f"{len(failing)} of {len(gated)} gated tests could not be shown to be as fast as before (strict)"
     if not gated:
         return "No gated test was measured"
     counts = Counter("accepted" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated)
-    result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
+    result = "All slowdowns were accepted" if counts["accepted"] else "No gated test got slower"
     if settles_nothing(ordered):
         result = "No gated test was settled"
     return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pytest_rlperf import units
 from pytest_rlperf.errors import shown
 from pytest_rlperf.model.device import DeviceFigures, Pace
-from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
+from pytest_rlperf.model.judged import Estimate, Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Phase, PhaseCounts, Result, test_name
 from pytest_rlperf.model.stored import Baseline, StoredResult
 from pytest_rlperf.model.timing import TimerTree, Timing
@@ -21,7 +21,6 @@ from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_
 from pytest_rlperf.report.wording import count_text, phase_changes
 
 CHANGE = "change      99 % CI"
-SINCE_FIRST = "since first"  # the change since the anchor, by live pairs
 _CPU_APART = 0.25  # of one CPU second a wall second
 _CHANGES_MOST = 8  # of one phase, without -v
 _LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
@@ -46,7 +45,6 @@ def verdict_table(outcomes: Sequence[Outcome]) -> Table:
         Column("items/s", priority=4),
         Column("baseline", priority=2),
         Column(CHANGE),
-        Column(SINCE_FIRST, priority=5),
         Column("exact counts", "left", priority=6),
         Column("verdict", "left"),
     )
@@ -54,7 +52,7 @@ def verdict_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _verdict_row(outcome: Outcome) -> list[Cell]:
-    result, before_s, creep, status = outcome.result, outcome.before_call_s, outcome.creep, outcome.verdict.status
+    result, before_s, status = outcome.result, outcome.before_call_s, outcome.verdict.status
     estimate = outcome.verdict.estimate
     return [
         Cell(outcome.result.name, "code"),
@@ -64,7 +62,6 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
         Cell("") if before_s is None else Cell(units.seconds(before_s), order=before_s),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
-        Cell("") if creep is None else Cell(_change(creep), order=creep.ratio),
         Cell(_first_count(outcome.verdict)),
         Cell(verdict_label(outcome.verdict), kind=verdict_kind(outcome.verdict), order=GRAVEST_FIRST.index(status)),
     ]
@@ -82,7 +79,7 @@ def _cpu_shares(results: Sequence[Result]) -> str:
     return "→".join(f"{share:.1f}" for share in (shares[-1:] if is_same else shares))
 
 
-def _change(estimate: Estimate | Creep) -> str:
+def _change(estimate: Estimate) -> str:
     return f"{units.change(estimate.ratio)} {units.interval(estimate.ratio, estimate.low, estimate.high):>12}"
 
 

@@ -32,7 +32,6 @@ from pytest_rlperf.report.table import (
     table_text,
 )
 from pytest_rlperf.report.tables import (
-    SINCE_FIRST,
     counter_lines,
     device_tables,
     phase_table,
@@ -43,7 +42,6 @@ from pytest_rlperf.report.tables import (
 from pytest_rlperf.report.wording import (
     blame_text,
     cost_text,
-    creep_text,
     fitness_lines,
     message,
     pace_text,
@@ -263,8 +261,9 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
         print_facts(console, summary.facts())
         for step in summary.steps:
             console.print(Text(f"{'next':<10}{step.effect}:"), soft_wrap=True)
-            for line in map(shown, step.lines):  # each of which is copied whole
-                indent = max(0, min(12, width - cell_len(line)))
+            lines = [*map(shown, step.lines)]  # each of which is copied whole
+            indent = max(0, min(12, width - max(map(cell_len, lines))))
+            for line in lines:
                 console.print(Text(f"{'':<{indent}}{line}"), soft_wrap=True)
 
     return rendered(write, width=width, color=color)
@@ -312,11 +311,9 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     for line in counter_lines(outcome, verbose=verbose):
         _print_indented(console, shown(line))
     if verbose:
-        creep = creep_text(outcome)
-        since = [f"{SINCE_FIRST}: {creep}"] if creep else []
         tables = [table for table in (share_table(outcome), *device_tables(outcome)) if table.rows]
         lines = [line for table in tables for line in (table.title, *table_text(table, console.width - 2, ruled=False))]
-        for line in (*lines, *since, cost_text(outcome)):
+        for line in (*lines, cost_text(outcome)):
             _print_indented(console, shown(line))
     console.print()
 
@@ -413,7 +410,7 @@ def bisection_lines(
     the comparison of these two, empty where the search stopped before its end.
     """
     good, *others, bad = left
-    command = shown(f"pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(tests)}")
+    command = shown(f"rlperf bisect {good.range_to(bad)} {shlex.join(tests)}")
     if not found:
         yield f"stopped: the first slower one is among {units.counted(len(left) - 1, 'candidate')}, up to {bad.title}"
         yield f"go on: {command}"

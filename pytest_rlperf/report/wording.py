@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from pytest_rlperf import units
@@ -27,10 +28,10 @@ from pytest_rlperf.model.judged import (
     pattern_of,
 )
 from pytest_rlperf.model.live import Contribution, OtherWork
-from pytest_rlperf.model.measured import CounterChange, Result, test_name
+from pytest_rlperf.model.measured import Compiled, CounterChange, Result, test_name
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind, Touched
 from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
-from pytest_rlperf.model.stored import Anchor, Provenance
+from pytest_rlperf.model.stored import Provenance
 
 SAVING = "pytest --rlperf-save-baseline"
 _STORE_AGAIN = "store it again with --rlperf-save-baseline"
@@ -48,20 +49,20 @@ _NO_CODE = {
     reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
 }
 _UNDECIDED = {
-    reasons.Code.UNCONFIRMED: "no time for a pair that confirms it",
+    reasons.Code.UNCONFIRMED: "time ran out before another pair confirmed it",
     reasons.Code.PAIRS: "too few pairs",
-    reasons.Code.SPREAD: "pairs differ too much",
-    reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
+    reasons.Code.SPREAD: "the pairs differ too much",
+    reasons.Code.NEAR: "the change is too close to the tolerance for more pairs to decide",
     reasons.Code.MOVED: "dear calls come at other calls than on base, too few to tell whether more often",
 }
+_REPLACE = f"unless a commit accepts it ({TRAILER}: TEST <= +N% REASON) or you move the file away"
 _KEPT_BACK = {
     notes.KeptBack.FAILED: "failed",
     notes.KeptBack.INVALID: "measured INVALID",
     notes.KeptBack.INVALID_TIME: "their time was INVALID",
-    notes.KeptBack.SLOWER: 'slower than before, or maybe; old figures stay, --rlperf-accept="why" replaces them',
-    notes.KeptBack.UNDECIDED: 'UNDECIDED by stored numbers; old figures stay, --rlperf-accept="why" replaces them',
-    notes.KeptBack.SLOWER_AND_NEW: "slower than before, or maybe; there are none of this machine, "
-    '--rlperf-accept="why" stores them',
+    notes.KeptBack.SLOWER: f"slower than before, or maybe; old figures stay, {_REPLACE}",
+    notes.KeptBack.UNDECIDED: f"UNDECIDED by stored numbers; old figures stay, {_REPLACE}",
+    notes.KeptBack.SLOWER_AND_NEW: f"slower than before, or maybe; there are none of this machine, {_REPLACE}",
 }
 
 
@@ -183,7 +184,7 @@ def _broken(reason: Reason) -> str | None:
             )
         case reasons.DeviceDisturbed(device, disturbances):
             advice = "; ".join(_advice(disturbances))
-            return f"{device} was not fit to be measured on: {disturbances_text(disturbances)}; {advice}"
+            return f"{device} could not be measured reliably: {disturbances_text(disturbances)}; {advice}"
     return None
 
 
@@ -225,7 +226,7 @@ def _stored(reason: Reason) -> str | None:
             return f"stored numbers only{'' if stores else '; keep the gain with --rlperf-save-baseline'}"
         case reasons.StoredSpread(tolerance, smallest_seen):
             return (
-                f"stored numbers cannot exclude a change of ±{bound(tolerance)}; here they find slowdowns from "
+                f"stored numbers are too noisy to rule out a change of ±{bound(tolerance)}; they find slowdowns from "
                 f"{units.change(1 + smallest_seen)} on"
             )
         case reasons.UnderMinimum(change_s, least_s, at_most):
@@ -250,7 +251,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
     """Write the upper bound, what the pairs would have found, why they decide nothing, and what disturbed them."""
     lines = [] if reason.at_most is None else [f"change at most {units.change(reason.at_most)}"]
     if reason.smallest_seen is not None:
-        lines = ["; ".join([*lines, f"finds {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
+        lines = ["; ".join([*lines, f"would detect {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
     cause = _UNDECIDED[reason.code]
     if reason.pair_sd is not None:
         cause += f", by {units.percent(reason.pair_sd, signed=False)}"
@@ -263,7 +264,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
 def _other_work(work: OtherWork) -> str:
     """Write what others used: ``other processes used 52 % of the CPUs, python (mostly pid 47) 87 % of one``."""
     if not work.process:
-        return f"processes out of sight used {100 * work.unseen_share:.0f} % of the machine's CPUs"
+        return f"other containers or virtual machines used {100 * work.unseen_share:.0f} % of the machine's CPUs"
     everything, named = (f"{100 * share:.0f} %" for share in (work.seen_share, work.cpu_share))
     name = f"{shown(work.process)} (mostly pid {work.pid})"
     return f"other processes used {everything} of the CPUs, {name} {named} of one"
@@ -276,13 +277,13 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
         case RemedyKind.TIME:
             return f"raise --rlperf-max-time to {amount:g}"
         case RemedyKind.PAIRS:
-            return f"raise --rlperf-pairs to 3..{amount:g}"
+            return f"add -o rlperf_pairs=3..{amount:g}"
         case RemedyKind.TOLERANCE:
             return f"raise --rlperf-tolerance to {100 * amount:g}%"
         case RemedyKind.CALLS:
             return "make a call longer, such as a whole episode"
         case RemedyKind.COUNTS:
-            return "let counts gate, which are exact: --rlperf-findings=counts=gate"
+            return "fail on exact counts instead: --rlperf-findings=counts=gate"
         case RemedyKind.QUIET:
             work = reason.other_work if isinstance(reason, reasons.PairsUndecided) else None
             if work is None or not work.process:
@@ -330,11 +331,12 @@ def finding_line(fact: Fact) -> str:
             allocated = f"; allocated at {', '.join(places)}" if places else ""
             return f"each call leaves {_grown(more)} more than on base{allocated}"
         case facts.Garbage(parts):
-            left = (f"{_amount(name, head)} ({units.quantity(base)} on base)" for name, base, head in parts)
+            left = (f"{_amount(name, head)} ({_figure(name, base)} on base)" for name, base, head in parts)
             return f"each call leaves to the garbage collector: {', '.join(left)}"
-        case facts.Compiles(base, head):
+        case facts.Compiles(base, head, last):
             most = units.counted(1, "program") if round(head, 2) == 1 else f"{units.number(head)} programs"
-            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base"
+            named = "".join(f"; {_compiled(each)}" for each in last)
+            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base{named}"
         case facts.OtherOutput(path, how):
             return f"returns other numbers from the first call on: {path} {finding_line(how)}"
         case facts.OnOneSide():
@@ -365,10 +367,25 @@ def _grown(more: Mapping[str, float]) -> str:
     return ", ".join(_amount(name, amount) for name, amount in more.items())
 
 
+def _compiled(program: Compiled) -> str:
+    """Write which function was compiled, and for what that it was not compiled for before."""
+    if program.why:
+        return f"{shown(program.function)}: {shown(' '.join(program.why.split()))}"
+    if not program.inputs or program.before is None:
+        return shown(program.function)
+    pairs = zip_longest(program.before, program.inputs, fillvalue="none")
+    changed = [f"{shown(now)} after {shown(was)}" for was, now in pairs if was != now]
+    return f"{shown(program.function)}: {', '.join(changed) or 'made anew for the same types'}"
+
+
 def _amount(name: str, amount: float) -> str:
     if name in _BYTES:
-        return f"{units.quantity(amount)}B {_BYTES[name]}"
-    return f"{units.number(amount)} {_NUMBERS[name][round(amount, 2) != 1]}"
+        return f"{_figure(name, amount)}B {_BYTES[name]}"
+    return f"{_figure(name, amount)} {_NUMBERS[name][round(amount, 2) != 1]}"
+
+
+def _figure(name: str, amount: float) -> str:
+    return units.quantity(amount) if name in _BYTES else units.number(amount)
 
 
 def _law(law: facts.Law) -> str:
@@ -397,19 +414,19 @@ def _beside_times(reason: Reason) -> str | None:
                 return f"it is slower by its time, and {commit} accepts its counts alone"
             return f"{units.change(ratio)} is more than the {bound(most)} that {commit} accepts"
         case reasons.NotSettledLive(why, error):
-            return f"not settled live: {_NO_CODE.get(why, error)}"
+            return f"no live comparison: {_NO_CODE.get(why, error)}"
     return None
 
 
 def _same_code(reason: reasons.SameCode | reasons.Unreached) -> str:
     if isinstance(reason, reasons.Unreached):
         if not reason.functions:
-            return f"unchanged: what differs from {reason.base_label} is nothing that this test runs or reads"
+            return f"unchanged: this test neither runs nor reads anything that differs from {reason.base_label}"
         functions = "the one function" if reason.functions == 1 else f"0 of the {reason.functions} functions"
         runs = "does not run" if reason.functions == 1 else "runs"
         return f"unchanged: {runs} {functions} that this change touches"
     if reason.files is not None and not reason.code_files:
-        return "this test reads no file of the tree but tests, so no change of the tree's code can make it slower"
+        return "this test loads only test files and none of your code, so no change of your code can make it slower"
     if reason.files is not None:
         files = "the one file" if reason.files == 1 else f"none of the {reason.files} files"
         differs = "does not differ" if reason.files == 1 else "differs"
@@ -545,17 +562,18 @@ def _at_a_time(lanes: int) -> str:
 
 
 def _untested_text(note: notes.Untested) -> str:
-    """Name what has changed and no test runs, and how to write a test."""
-    functions = [part.name.rpartition(".")[2] for part in note.parts if part.kind is Kind.FUNCTION]
-    names = _first_few([_untested_name(part) for part in note.parts])
-    call = f"{functions[0]}(…)" if functions else "…"
+    """Name what has changed and no test runs, and how to write a test where that is little."""
+    functions = [part.name for part in note.parts if part.kind is Kind.FUNCTION]
+    is_little = len(note.parts) <= _NAMED_MOST
+    names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
+    call = functions[0].replace(".", "(...).") + "(...)" if functions else "..."
+    example = f"a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
     unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
     verb = "was" if len(note.parts) == 1 else "were"
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     return (
         f"{len(note.parts)} of {units.counted(note.changed, kind)} {verb} seen to run in no test here"
-        f"{unless}: {names}; a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
-        f"{see('writing-tests.md')}"
+        f"{unless}: {names}; {example if is_little else 'the JSON of the run has all'}{see('writing-tests.md')}"
     )
 
 
@@ -616,7 +634,7 @@ def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Cont
     if not contributions:
         return "too few traced turns to find the phase that carries it: raise --rlperf-max-time"
     if not carriers:
-        return "no phase by itself carries it"
+        return "no single phase explains it"
     whole_s = math.fsum(part.change_s for part in contributions)
     *parts, whole = units.changes_s([*(part.change_s for part in carriers), whole_s])
     phases = ", ".join(f"{carrier.path} {part}" for carrier, part in zip(carriers, parts, strict=True))
@@ -634,7 +652,7 @@ def phases_note(result: Result) -> str:
     if abs(traced_s - result.mean_call_s) <= _TRACED_APART * median_s:
         return ""
     traced, median = units.seconds(traced_s), units.seconds(median_s)
-    return f"phases are means of traced calls of {traced}, as clocked; the median is {median}"
+    return f"phase times come from traced calls ({traced} each); an untraced call takes {median}"
 
 
 # ----------------------------------------------------------------------- the figures behind a test
@@ -682,16 +700,6 @@ def not_drawn_text(statuses: Iterable[Status]) -> str:
     return f"Not drawn, as their times were not compared: {each}." if counts else ""
 
 
-def creep_text(outcome: Outcome) -> str:
-    """Write the change since the first commit of a test, or the anchor; empty where no live pairs ran with it."""
-    creep = outcome.creep
-    if creep is None:
-        return ""
-    commit = "" if creep.commit is None else f", commit {creep.commit[:12]}"
-    interval = units.interval(creep.ratio, creep.low, creep.high)
-    return f"{units.change(creep.ratio)} {interval} since {creep.created.partition('T')[0]}{commit}"
-
-
 def origin_text(name: str, provenance: Provenance | None) -> str:
     """Name the baseline that was compared with, its day and its commit."""
     if provenance is None:
@@ -737,10 +745,11 @@ def tests_text(tests: int, shard: Shard | None) -> str:
 def plan_text(plan: notes.Plan) -> str:
     """Write what a run is about to do: how many tests it has, what it does with each, and how long that takes."""
     tests, work = [tests_text(plan.tests, plan.shard)], []
-    if plan.touched is not None:
-        tests.append(f"{plan.touched or 'none'} touched by the change")
-    if plan.measured != (plan.tests if plan.touched is None else plan.touched):
-        tests.append(f"{plan.measured} measured")
+    if plan.touched is not None and plan.touched < plan.tests:
+        untouched = f"{plan.tests - plan.touched} not" if plan.touched else "none"
+        tests.append(f"{untouched} touched by the change")
+    if 0 < plan.measured < plan.tests:
+        tests.append(f"{plan.measured} to measure")
     if plan.paired:
         least, most = plan.pairs
         pairs = units.counted(most, "pair") if least == most else f"{least} to {most} pairs"
@@ -820,9 +829,6 @@ def _note(note: notes.Note) -> str:
             return f"removed {_amount(resource, count)} that the tests left{where}"
         case notes.SkippedBaseline(error):
             return f"skipped a baseline that is not this machine's: {error}"
-        case notes.ComparedWithAnchor(baseline, anchor, last):
-            stored = "has no commit" if last is None else f"was last stored at {last[:12]}"
-            return f"the anchor of baseline {baseline!r} is {anchor_text(anchor)}; the baseline {stored}"
         case notes.Untested():
             return _untested_text(note)
         case notes.UntouchedMoved(tests, ratio):
@@ -861,18 +867,13 @@ def _short_of_time(short: Sequence[notes.ShortOfTime]) -> str:
     least_s = min(note.limit_s for note in short)
     return (
         f"{units.counted(len(short), 'test')} not settled in the run's time, {units.seconds(least_s)} or more each: "
-        f"{names}; a larger --rlperf-budget gives more, --rlperf-shard=K/N divides the tests among machines"
+        f"{names}; a longer --rlperf-total-time gives more, --rlperf-shard=K/N divides the tests among machines"
     )
 
 
 def shard_failures(keys: Sequence[str]) -> str:
     """Name the tests that failed in a shard, or did not run there, and have no failing verdict."""
     return f"{units.counted(len(keys), 'test')} failed or did not run ({_named(keys)}): see the shards' logs"
-
-
-def anchor_text(anchor: Anchor) -> str:
-    """Name an anchor: its commit, its day and the reason for it."""
-    return f"{anchor.commit[:12]} of {anchor.created.partition('T')[0]} ({anchor.reason})"
 
 
 def collision_text() -> str:

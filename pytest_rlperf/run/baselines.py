@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
 from pytest_rlperf.baseline.machine import differences, this_machine
 from pytest_rlperf.baseline.provenance import changed_versions
-from pytest_rlperf.baseline.store import OtherBaselines, Store, read_anchor
+from pytest_rlperf.baseline.store import OtherBaselines, Store
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.reasons import VersionChange
-from pytest_rlperf.model.stored import Anchor, Baseline, Provenance, StoredResult
+from pytest_rlperf.model.stored import Baseline, Provenance, StoredResult
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import origin_text
 from pytest_rlperf.run.stored_counts import StoredCounts
@@ -29,7 +28,7 @@ class Baselines:
 
     def __init__(self, settings: Config, root: Path) -> None:
         self.machine = this_machine()
-        self.store = Store(settings.baseline_dir, settings.baseline, self.machine)
+        self.store = Store(settings.baseline.parent, settings.baseline.name, self.machine)
         self.own: Baseline | None = self.store.read()
         self._settings = settings
         self._others, self.faults = self.store.others() if self.own is None else OtherBaselines([], [])
@@ -38,17 +37,12 @@ class Baselines:
         if settings.save:
             self.store.check_writable()
 
-    @cached_property
-    def anchor(self) -> Anchor | None:
-        """The commit that saving does not move; BaselineError where its file cannot be read."""
-        return read_anchor(self.store.directory)
-
-    def last_commit(self) -> str | None:
-        """Return the commit of the latest session, on this machine class before others; None where none has one."""
-        baselines = [self.own] if self.own else self._others
-        sessions = [session for each in baselines for session in each.sessions.values()]
-        known = sorted((session for session in sessions if session.commit), key=lambda session: session.created)
-        return known[-1].commit if known else None
+    @property
+    def commits(self) -> list[str]:
+        """The commits whose code stored figures can be compared with live, the latest first."""
+        known = self._others if self.own is None else [self.own]
+        sessions = sorted((each for one in known for each in one.sessions.values()), key=lambda each: each.created)
+        return list(dict.fromkeys(each.clean_commit for each in reversed(sessions) if each.settleable))
 
     def stored(self, key: str) -> StoredResult | None:
         """Return the figures of a test on this machine class."""
@@ -57,6 +51,10 @@ class Baselines:
     def commit_of(self, key: str) -> str | None:
         """Return the commit that a test's figures are of, on this machine class before another."""
         return next((origin.commit for origin in self._origins(key) if origin.settleable), None)
+
+    def commit_before(self, key: str) -> str | None:
+        """Return the commit that a test's figures were measured at, or with changes on top of it."""
+        return next((origin.commit for origin in self._origins(key) if origin.commit is not None), None)
 
     def unsettled(self, key: str) -> reasons.NotSettledLive | None:
         """Return why no code can be run in the place of a test's figures; None where there may be, or no figures."""
@@ -92,7 +90,7 @@ class Baselines:
         session = None
         if self.own is not None and outcome.baseline is not None:
             session = self.own.sessions[outcome.baseline.session]
-        return origin_text(self._settings.baseline, session)
+        return origin_text(self.store.name, session)
 
     def origins(self, outcomes: Sequence[Outcome]) -> list[str]:
         """Name what outcomes were compared with, each thing once."""

@@ -70,7 +70,7 @@ def verdict_on(found: Collection[Outcome | str]) -> str:
 
 
 class BisectRun(MeasuredRun):
-    """The hooks of a run with --rlperf-bisect."""
+    """The hooks of `rlperf bisect`."""
 
     def __init__(self, config: pytest.Config, settings: Config, began: Beginning) -> None:
         super().__init__(config, settings, began)
@@ -107,7 +107,7 @@ class BisectRun(MeasuredRun):
             self._candidates = self._find_candidates(session, progress)
             last = len(self._candidates) - 1
             while (number := next_probe(last, self._verdicts)) is not None:
-                if number < last and time.monotonic() - started_s > (self._settings.budget_s or math.inf):
+                if number < last and time.monotonic() - started_s > (self._settings.total_time_s or math.inf):
                     return
                 self._compare(session, progress, 0, number)
                 verdict = verdict_on(self._found.values())
@@ -116,7 +116,7 @@ class BisectRun(MeasuredRun):
                     self._begin(session)
                 self._verdicts[number] = verdict
         except SideError as error:
-            raise usage_error(f"--rlperf-bisect={self._settings.bisect}: {error}") from None
+            raise usage_error(f"rlperf bisect {self._settings.bisect}: {error}") from None
         finally:
             progress.clear()
         if self._compared != (step := ends(last, self._verdicts)):
@@ -153,7 +153,7 @@ class BisectRun(MeasuredRun):
         if not self._found:
             raise SideError(
                 f"no test is SLOWER on {last.title} against {first.title}: name another range, or allow more "
-                "--rlperf-pairs where one is UNDECIDED"
+                "rlperf_pairs where one is UNDECIDED"
             )
         session.items[:] = [item for item in session.items if result_key(item) in self._found]
         self._tests = list(self._found)

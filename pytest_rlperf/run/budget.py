@@ -13,13 +13,15 @@ _LEAST_LEFT = 0.25  # of a test's usual time, where it takes longer already
 _BUDGET_S = 1800.0  # for all tests where none is given
 _LEAST_PAIR_S = 3.0  # of that for each of a test's fewest pairs
 _INSTANT_S = 1e-6
+_SLOWER = 2  # times the pace so far: what the tests to come surely need
 
 
 class Budget:
     """The time for all tests of a run, of which each gets an equal part of what is left when it begins.
 
-    So tests that are settled early leave their time to others. ``lanes`` tests are measured at once. Without
-    --rlperf-budget many tests get less than --rlperf-max-time each, but always enough for the fewest pairs.
+    So tests that are settled early leave their time to others, and to those that are UNDECIDED when theirs is up.
+    ``lanes`` tests are measured at once. Without --rlperf-total-time many tests get less than --rlperf-max-time each,
+    but always enough for the fewest pairs.
     """
 
     def __init__(
@@ -27,14 +29,14 @@ class Budget:
     ) -> None:
         self._clock = clock
         self._lanes = lanes
-        self._tests_left = tests
-        given_s = settings.budget_s
+        self._tests = self._tests_left = tests
+        given_s = settings.total_time_s
         # What imports and fixtures take is not counted, so that a pair's time is about that of a quiet machine.
         least_s = settings.pairs[0] * _LEAST_PAIR_S
         if given_s is None:
             given_s = math.inf if settings.selfcheck else max(_BUDGET_S, tests * least_s / lanes)
         self._total_s = given_s
-        self._least_s = least_s if settings.budget_s is None else _INSTANT_S
+        self._least_s = least_s if settings.total_time_s is None else _INSTANT_S
         self._end_s: float | None = None
 
     def next_s(self) -> float:
@@ -44,6 +46,14 @@ class Budget:
         self._end_s = now_s + self._total_s if self._end_s is None else self._end_s
         left_s = self._end_s - now_s
         return max(self._least_s, left_s * min(self._lanes, tests) / tests)
+
+    def spare_s(self) -> float:
+        """Return the time that the tests to come do not need, not even at half the pace so far; 0 without a limit."""
+        if self._end_s is None or math.isinf(self._end_s):
+            return 0.0
+        left_s = self._end_s - self._clock()
+        begun = max(1, self._tests - self._tests_left)
+        return max(0.0, left_s - _SLOWER * (self._total_s - left_s) / begun * self._tests_left)
 
 
 class TimeLeft:

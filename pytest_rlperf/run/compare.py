@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf import units, wire
-from pytest_rlperf.judge.findings import first_call, growth
+from pytest_rlperf.judge.findings import compiles, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
-from pytest_rlperf.judge.live import carriers
+from pytest_rlperf.judge.live import TRACED_LEAST, carriers
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.findings import OFF
-from pytest_rlperf.model.judged import Verdict
+from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import Live, StartUp
-from pytest_rlperf.model.measured import FunctionCounts, Result, work_text
+from pytest_rlperf.model.measured import Compiled, FunctionCounts, Result, work_text
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.reach.reads import check_loaded
@@ -27,13 +27,14 @@ from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError
 from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
-from pytest_rlperf.run.results import contributions_of, make_result, scaled_to_judged_time
+from pytest_rlperf.run.results import PairsMeasured, contributions_of, make_result, scaled_to_judged_time
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
 
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
 _PLACES_MOST = 3
+_PROGRAMS_MOST = 2
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
@@ -65,8 +66,10 @@ class LiveComparison:
         side has the other's code, RetryFreshError where new interpreters should measure.
         """
         taken = yield from take_pairs(self._test, self._open, history)
+        taken = yield from self._with_traces(taken)
         head, live = self._found(taken)
         live = yield from self._with_growth(live, taken.first)
+        live = yield from self._with_compiled(live, taken.first)
         live = yield from self._with_start_ups(live)
         self._drivers.trim()
         return Compared(head, live, taken.verdict, self._counting.functions())
@@ -129,6 +132,17 @@ class LiveComparison:
 
     # ------------------------------------------------------------------ what they show
 
+    def _with_traces(self, taken: PairsTaken) -> Steps[PairsTaken]:
+        """Return the pairs with more traced blocks of the first one, where calls are so long that there are too few."""
+        test, measured = self._test, taken.measured
+        missing = TRACED_LEAST - len(measured.traced)
+        if taken.verdict.status is not Status.SLOWER or missing <= 0:
+            return taken
+        test.show("looking where the time goes")
+        more = test.ask(taken.first, wire.TraceMore(missing), test.settings.max_time_s + test.patience_s)
+        traced = yield from test.in_lane(taken.first, more)
+        return taken._replace(measured=PairsMeasured.of(measured.pairs, [*measured.traced, *traced]))
+
     def _found(self, taken: PairsTaken) -> tuple[Result, Live]:
         """Return head's result and the comparison, from what all pairs have given."""
         test, sides, measured = self._test, self._drivers.sides, taken.measured
@@ -173,6 +187,14 @@ class LiveComparison:
         size = sum(found.figures.get(name, 0.0) for name in ("private_bytes", "waiting_bytes"))
         return replace(live, places=_places(*kept, max(_PLACE_LEAST, _PLACE_SHARE * size)))
 
+    def _with_compiled(self, live: Live, first: PairDriver) -> Steps[Live]:
+        """Return the comparison with the names of what head has compiled, where its calls may compile more."""
+        policy = self._test.policy
+        if policy.findings["compiles"] == OFF or not (compiles.hints(live) or compiles.find(live, policy)):
+            return live
+        found: list[Compiled] = yield from self._test.ask(first, wire.Relay(wire.FindCompiled()))
+        return replace(live, compiled=tuple(found[:_PROGRAMS_MOST]))
+
     def _allocations(
         self, driver: PairDriver, calls: int
     ) -> Steps[tuple[list[wire.Allocation], list[wire.Allocation]]]:
@@ -186,13 +208,14 @@ class LiveComparison:
 
         What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
         """
-        test = self._test
-        if self._drivers.fresh or test.policy.findings["first_call"] == OFF:
+        test, usual_s = self._test, first_call.usual_calls_s(live)
+        assert test.called is not None
+        if self._drivers.fresh or test.called.anew or test.policy.findings["first_call"] == OFF:
             return live
         hides = not test.order and _imports_more(*self._loaded)
         calls_s = (0.0, 0.0) if test.observed is None else test.observed.first_calls_s
         observed = StartUp(calls_s, (0.0, 0.0))
-        if not hides and not first_call.hints(live.pairs[0]) and not first_call.hints(observed):
+        if not hides and not any(first_call.hints(each, usual_s) for each in (live.pairs[0], observed)):
             return live
         test.show("starting new interpreters")
         held = yield from test.lane(whole=True)
@@ -200,7 +223,7 @@ class LiveComparison:
             while len(live.start_ups) < first_call.START_UPS:
                 found = yield from self._start_up()
                 live = replace(live, start_ups=(*live.start_ups, found))
-                if not first_call.hints(found, 1.0):
+                if not first_call.hints(found, usual_s, 1.0):
                     break
         return live
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.counters import uncounted
-from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.model.reach import Touched
-from pytest_rlperf.options import ANCHOR, Config
+from pytest_rlperf.options import Config
 from pytest_rlperf.report.summary import failure_text
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stored_counts import live_counts
@@ -35,8 +34,8 @@ class Measured:
 
 def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> tuple[Outcome, tuple[Note, ...]]:
     """Judge a test, and note what could not be compared."""
-    result, found, base = measured.result, measured.evidence, measured.base_commit
-    baselines = run.baselines
+    result, found, baselines = measured.result, measured.evidence, run.baselines
+    base = measured.base_commit or (None if run.settings.against else baselines.commit_before(found.head.nodeid))
     notes: list[Note] = []
     live, policy, key = found.live, run.policy(settings), found.head.nodeid
     evidence = replace(
@@ -55,9 +54,7 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
         notes += run.accepted.heed(base)
     # A side that the user named is what there is to compare with, also where nothing was measured.
     stored = evidence.stored if live is not None or run.settings.against is None else None
-    anchor = run.baselines.anchor if run.settings.against == ANCHOR else None
-    change = None if live is None else creep(verdict.estimate, base, anchor)
-    return Outcome(result, stored, live, verdict, seconds, change, touched=measured.touched), tuple(notes)
+    return Outcome(result, stored, live, verdict, seconds, touched=measured.touched), tuple(notes)
 
 
 def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:

@@ -19,7 +19,6 @@ from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.components import render_components
-from pytest_rlperf.report.exports import BENCHMARK_OPTION, benchmark_document
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
@@ -35,9 +34,8 @@ _HTML = "--rlperf-html"
 
 def check_outputs(settings: Config) -> None:
     """Raise OutputError where a file cannot be written, before any time is spent on measuring."""
-    for option, path in ((_JSON, settings.json), (BENCHMARK_OPTION, settings.benchmark_json)):
-        if path is not None:
-            check_file(option, path)
+    if settings.json is not None:
+        check_file(_JSON, settings.json)
     if settings.trace is not None:
         check_files_in(TRACE_OPTION, settings.trace)
     if settings.html is not None:
@@ -83,7 +81,6 @@ class EndOfRun:
         files: tuple[tuple[str, Path | None, Callable[[], str]], ...] = (
             (_JSON, settings.json, lambda: document),
             (_HTML, settings.html, self._page),
-            (BENCHMARK_OPTION, settings.benchmark_json, self._benchmarks),
         )
         errors = []
         for option, path, text in files:
@@ -145,13 +142,6 @@ class EndOfRun:
             command=self._command([], "--rlperf"),
             provenance=self.run.provenance(),
         )
-
-    def _benchmarks(self) -> str:
-        """Return pytest-benchmark's JSON."""
-        run, items = self.run, self.items.values()
-        params = {result_key(item): item.callspec.params for item in items if hasattr(item, "callspec")}
-        tests, machine = run.outcomes.tests, run.baselines.machine
-        return written(benchmark_document(tests, machine, run.provenance(), params=params))
 
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
         """Show the table, the phases, and commands to type next; ``failed`` is as in :meth:`write`."""

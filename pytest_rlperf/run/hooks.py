@@ -31,14 +31,14 @@ from pytest_rlperf.report.summary import compares_nothing
 from pytest_rlperf.report.table import shortened
 from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen
-from pytest_rlperf.report.wording import note_lines, seen_from_here, tests_text
+from pytest_rlperf.report.wording import seen_from_here, tests_text
 from pytest_rlperf.run.conclusion import error_line, error_of, failure_of
 from pytest_rlperf.run.end_of_run import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import make_lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.sides.git import tree_top
+from pytest_rlperf.sides.git import short, tree_top
 from pytest_rlperf.spawn.surroundings import check_surroundings
 from pytest_rlperf.spawn.untouched import standard_and_own
 from pytest_rlperf.writing import OutputError
@@ -76,7 +76,7 @@ class MeasuredRun:
         self._asking: dict[str, str] = {}  # names of tests that are not measured, each with its fixture
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
-            notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
+            notes.append(TextNote("pytest-xdist's distribution is off: rlperf_lanes sets how many tests run at once"))
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
         coverage = config.pluginmanager.get_plugin("_cov")
         if coverage is not None and getattr(coverage.options, "cov_fail_under", None):
@@ -92,11 +92,11 @@ class MeasuredRun:
         self._untouched = standard_and_own()
         self._began = began._replace(readers=ImportWatch(tree_top(config.rootpath)).packages)
         _interrupt_once(config)
-        names = self._run.baselines.store.names()
-        if not settings.save and settings.baseline not in {"default", *names}:
+        store = self._run.baselines.store
+        if not settings.save and store.name not in {"default", *store.names()}:
             raise usage_error(
-                f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
-                f"{', '.join(names) or 'none yet'}. --rlperf-save-baseline makes one"
+                f"rlperf_baseline: no baseline {store.name!r} in {settings.baseline.parent}; there is: "
+                f"{', '.join(store.names()) or 'none yet'}. --rlperf-save-baseline makes one"
             )
 
     @pytest.hookimpl(tryfirst=True)
@@ -107,18 +107,21 @@ class MeasuredRun:
             self._screen = Screen(reporter._tw)
 
     def pytest_report_header(self) -> list[str]:
-        """Show the code or the baseline that the run compares with, and the options of the user that it changed."""
+        """Show the code that the run compares with, or the baseline."""
         settings, baselines = self._settings, self._run.baselines
         found = "" if baselines.own is not None else ", none yet for this machine class"
         stored = "; figures are stored there" if settings.save else ""
-        compared = f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline_dir)}{found}{stored}"
+        commit = f", of commit {short(baselines.commits[0])}" if baselines.commits else ""
+        compared = (
+            f"baseline {baselines.store.name!r} in {seen_from_here(settings.baseline.parent)}{found}{commit}{stored}"
+        )
         if settings.bisect is not None:
             compared = f"the first slower one in {settings.bisect}"
         elif settings.selfcheck:
             compared = "today's code against itself"
         elif settings.against is not None:
             compared = f"live pairs against {settings.against}"
-        return [for_log(line) for line in (f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False))]
+        return [for_log(f"rlperf: {compared}")]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -145,7 +148,7 @@ class MeasuredRun:
             self._config.hook.pytest_deselected(items=others)
 
     def _gated(self, items: Sequence[pytest.Item]) -> int:
-        return sum(self._settings.for_test(item).gate for item in items)
+        return sum(self._settings.for_test(item).fail for item in items)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember which measured tests there are beside those of this run."""

@@ -17,7 +17,6 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import (
-    ComparedWithAnchor,
     LeftoversRemoved,
     MeasuredFresh,
     NotForked,
@@ -27,7 +26,7 @@ from pytest_rlperf.model.notes import (
     TextNote,
 )
 from pytest_rlperf.model.sides import Project, Sides
-from pytest_rlperf.options import ANCHOR, Config, usage_error
+from pytest_rlperf.options import Config, renamed, usage_error
 from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.run.base_sides import BaseSides
@@ -111,7 +110,8 @@ class TestLoop:
             self.run_state.note_reach()
         except (SideError, BaselineError, StoppedError) as error:
             spec = self.run_state.settings.against  # without one there is no place for temporary files
-            raise usage_error(error if spec is None else f"--rlperf-against={spec}: {error}") from None
+            option = f"--rlperf-against={spec}"
+            raise usage_error(error if spec is None else f"{renamed(option) or option}: {error}") from None
         except KeyboardInterrupt:
             limit_s = INTERRUPTED_LIMIT_S
             raise
@@ -141,27 +141,15 @@ class TestLoop:
         if spec is None:
             return None
         self.progress.begin(spec)
-        return self._anchored(preparation) if spec == ANCHOR else preparation.against(spec)
+        return preparation.against(spec)
 
     def _commits(self, items: Sequence[pytest.Item]) -> list[str]:
         """Return the commits that the tests' stored figures are of."""
         if self.run_state.settings.selfcheck:
             return []
-        self.progress.begin(f"baseline {self.run_state.settings.baseline}")
+        self.progress.begin(f"baseline {self.run_state.baselines.store.name}")
         found = (self.run_state.baselines.commit_of(result_key(item)) for item in items)
         return [commit for commit in found if commit is not None]
-
-    def _anchored(self, preparation: Preparation) -> Sides:
-        """Return the sides of a comparison with the baseline's anchor; SideError where its code cannot be had."""
-        baselines, name = self.run_state.baselines, self.run_state.settings.baseline
-        anchor = baselines.anchor
-        if anchor is None:
-            raise SideError(
-                f"the baseline {name!r} has no anchor: rlperf anchor REF --reason TEXT sets one, and so does the first "
-                "--rlperf-save-baseline of committed code"
-            )
-        self.run_state.note(ComparedWithAnchor(name, anchor, baselines.last_commit()))
-        return preparation.commit(anchor.commit, "anchor")
 
     # ------------------------------------------------------------------ all tests
 
@@ -255,6 +243,7 @@ class TestLoop:
         if test.is_over:
             return
         self._left.begin(test.key)
+        test.budget = budget
         try:
             yield from self._watched(test, measurement.measure(test, budget.next_s()))
         finally:
@@ -355,7 +344,7 @@ class TestLoop:
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self.config.option.capture in ("no", "tee-sys"),
-            start_limit_s=settings.setup_time_s,
+            start_limit_s=settings.setup_timeout_s,
         )
 
 
@@ -374,6 +363,6 @@ def make_project(session: pytest.Session, began: Beginning, settings: Config) ->
         conftests=tuple(sorted(Path(name) for name in conftests if name is not None)),
         test_patterns=tuple(config.getini("python_files")),
         also=settings.also,
-        baseline_dir=settings.baseline_dir,
+        baseline_dir=settings.baseline.parent,
         variables=began.variables,
     )

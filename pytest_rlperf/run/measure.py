@@ -185,7 +185,7 @@ class Measurement:
             if not drivers.is_same_code and drivers.sides.changed is not None:
                 coverage.add(test.key, (*drivers.change.functions, *drivers.change.bodies), found.reached)
                 coverage.untouched |= {test.key} if found.untouched else set()
-                if found.doubt is not None and test.settings.spares:
+                if found.doubt is not None and test.settings.reach:
                     self.run.note(MeasuredInDoubt(test.key, found.doubt))
             if found.unwatched:
                 self.run.note(NotWatched(found.unwatched))

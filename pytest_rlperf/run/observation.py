@@ -108,7 +108,7 @@ class _Looks:
         Where nothing of the change is known to run, objects may show that something does, or a later call: this takes
         longer, and matters where such a test is spared, or has read nothing that differs.
         """
-        spares = self._test.settings.spares or not self._read.differing
+        spares = self._test.settings.reach or not self._read.differing
         if not self._reached.nothing or not spares:
             return wire.ObserveAll(_BRIEF_S)
         change = self._drivers.change
@@ -156,7 +156,7 @@ class _Looks:
             return None
         if not read.differing:
             return reasons.SameCode(sides.base.label, len(read.files), len(read.files - sides.tests))
-        spares = self._test.settings.spares and not self.is_uneven
+        spares = self._test.settings.reach and not self.is_uneven
         return reasons.Unreached(sides.base.label, len(self._drivers.change.functions)) if spares else None
 
 

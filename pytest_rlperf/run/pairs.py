@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import OF_READINGS
-from pytest_rlperf.judge.live import UNPLACED_LEAST, judge_records, slower_least
+from pytest_rlperf.judge.live import UNPLACED_LEAST, is_nearly_decided, judge_records, slower_least
 from pytest_rlperf.judge.mean_call import MeanCalls
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Status, Verdict
@@ -24,6 +24,7 @@ from pytest_rlperf.model.live import PairRecord, RareCalls, log_ratios
 from pytest_rlperf.model.measured import Rounds, Shape
 from pytest_rlperf.model.phases import Block
 from pytest_rlperf.model.stored import PairSpread
+from pytest_rlperf.options import MAX_TIME_S
 from pytest_rlperf.run.endpoints import DriverLostError, PairDriver
 from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.run.schedule import AnyOf, Held, Job, Spawn, Steps, if_broken_off
@@ -168,8 +169,16 @@ class _Pairs:
         policy, counted = self._test.policy, self._has_counts
         verdict = judge_records(records, policy, final=False, history=self._history, counted=counted)
         if verdict is None and is_last and self._times.is_up:
+            if self._times.usual_s < self._spare_s() or is_nearly_decided(records, policy, self._history):
+                self._times.extend()
+                return None
             verdict = judge_records(records, policy, final=True, history=self._history, counted=counted)
         return verdict
+
+    def _spare_s(self) -> float:
+        """Return the time that the run can spare for an UNDECIDED test; none where its user wants it to be brief."""
+        budget, is_brief = self._test.budget, self._test.settings.max_time_s < MAX_TIME_S
+        return 0.0 if budget is None or is_brief else budget.spare_s()
 
     # ------------------------------------------------------------------ one pair
 
@@ -273,15 +282,21 @@ class PairTimes:
     @property
     def is_up(self) -> bool:
         """Whether there is no time for half of another pair as long as those so far."""
-        return self._left_s <= self._usual_s() / 2
+        return self._left_s <= self.usual_s / 2
+
+    def extend(self) -> None:
+        """Have the time of one more pair, as long as those so far."""
+        self._left_s = self.usual_s
 
     def begin(self, most: int) -> int:
         """Return how many pairs to begin at once, ``most`` or as many as there is time for; they share that time."""
-        usual_s = self._usual_s()
+        usual_s = self.usual_s
         self._beginning = max(1, min(most, int(self._left_s / usual_s))) if usual_s else most
         return self._beginning
 
-    def _usual_s(self) -> float:
+    @property
+    def usual_s(self) -> float:
+        """The seconds of a pair so far, 0 before any."""
         return statistics.fmean(taken.record.seconds for taken in self._taken.values()) if self._taken else 0.0
 
     def share_s(self) -> float:

@@ -225,11 +225,11 @@ class ClusterLoop:
 
     def _order(self, shard: Shard, nodes: int) -> tuple[str, list[str], dict[str, str]]:
         """Return the arguments of a task: a directory, the options and arguments of its pytest, and variables."""
-        budget_s = self.run_state.settings.budget_s
+        total_time_s = self.run_state.settings.total_time_s
         options = {
             **dict.fromkeys(("rlperf_ray", "rlperf_html", "xmlpath", "basetemp")),
             "rlperf_shard": f"{shard.number}/{shard.count}",
-            "rlperf_budget_s": None if budget_s is None else str(budget_s * nodes / shard.count),
+            "rlperf_total_time_s": None if total_time_s is None else str(total_time_s * nodes / shard.count),
         }
         parameters = self.config.invocation_params
         given = {name: value for name, value in os.environ.items() if name.startswith(("PYTHONPATH", "PYTEST_"))}

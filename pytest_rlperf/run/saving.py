@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from pytest_rlperf.baseline.history import session_name
-from pytest_rlperf.baseline.store import keep_first
 from pytest_rlperf.judge.history import link_of
 from pytest_rlperf.judge.stats import squared_deviations
 from pytest_rlperf.judge.validity import broken_rule
@@ -31,7 +30,6 @@ def save(run: RunState, failed: Collection[str]) -> notes.Saved:
     results = {key: _entry(run, outcome, session, now) for key, outcome in outcomes.items() if key not in kept_back}
     if results:
         store.write(session, now, results)
-        keep_first(store.directory, run.baselines.own, now, run.user())
     few = {
         key: len(outcomes[key].result.workers) for key, why in kept_back.items() if why is notes.KeptBack.FEW_WORKERS
     }
@@ -114,7 +112,7 @@ def _may_be_slower(outcome: Outcome) -> bool:
 
 def _acceptance(run: RunState, outcome: Outcome, created: str) -> Acceptance | None:
     verdict, allowance = outcome.verdict, outcome.verdict.allowance
-    if not verdict.accepted or outcome.baseline is None or verdict.status is not Status.SLOWER:
+    if allowance is None or outcome.baseline is None or verdict.status is not Status.SLOWER:
         return None
-    reason = run.settings.accept or ("" if allowance is None else f"{allowance.reason} ({allowance.commit})")
+    reason = f"{allowance.reason} ({allowance.commit})"
     return Acceptance(reason, created, outcome.baseline.result.call_s, run.user())

@@ -26,7 +26,7 @@ from pytest_rlperf.sides.git import git_user, read_allowances
 
 _UNKNOWN = TreeState(None, None, dirty=True)  # without git's answer any file may have changed
 # The settings that verdicts depend on.
-_JUDGING = ("against", "baseline", "tolerance", "pairs", "findings", "strict")
+_JUDGING = ("against", "tolerance", "pairs", "findings", "strict")
 
 
 @dataclass
@@ -145,8 +145,7 @@ class RunState:
             tolerance=settings.tolerance or LIVE_TOLERANCE,
             tests=max(1, self.gated),
             min_change_s=settings.min_change_s,
-            gated=settings.gate,
-            accept=settings.accept is not None,
+            gated=settings.fail,
             stores=self.settings.save,
             gates=settings.gating_counts,
             findings=settings.findings,
@@ -177,6 +176,7 @@ class RunState:
             "tests": f"{len(collected)}, digest {digest[:8]}",
             "gated tests": self.gated,
             "commit": self._tree.commit,
+            "baseline": self.baselines.store.name,
             **{name: getattr(self.settings, name) for name in _JUDGING},
         }
         return Shard(number, count, collected, {fact: str(value) for fact, value in common.items()})
@@ -188,5 +188,5 @@ class RunState:
     def _read_tree(self) -> TreeState:
         """Return the state of the tree, in which what the run itself writes does not count."""
         settings = self.settings
-        outputs = (settings.json, settings.html, settings.benchmark_json, settings.trace)
-        return read_tree(self._root, settings.baseline_dir, [path for path in outputs if path is not None])
+        outputs = (settings.json, settings.html, settings.trace)
+        return read_tree(self._root, settings.baseline.parent, [path for path in outputs if path is not None])

@@ -15,6 +15,7 @@ from pytest_rlperf.model.measured import Segment
 from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
+from pytest_rlperf.run.budget import Budget
 from pytest_rlperf.run.endpoints import DriverLostError, PairDriver, StoppedError, ask
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps, if_broken_off
 from pytest_rlperf.spawn.memory import free_bytes
@@ -86,14 +87,15 @@ class Failed(NamedTuple):
 class OpenTest:
     """One test of a run: its settings, the rules that judge it, its place, its processes, and what came of it.
 
-    The first driver that opens it has the worker that reports it, to ``reports``; ``measures`` has the first of head's
-    workers that has been checked. ``observed`` is what observers have shown, None before that.
-    It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew, with
-    that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where the run
-    has less time for it than the test may take. It ``needs_machine`` where its work is not that of one thread alone,
-    and None until that is known. ``leaves`` counts the proofs that calls leave shared memory to the machine, by how its
-    names begin, and ``segments`` are those of System V that workers had. ``title``, ``step`` and ``ratio``, which its
-    pairs show so far, are for who shows progress.
+    The first driver that opens it has the worker that reports it, to ``reports``; ``measures`` has the first of
+    head's workers that has been checked. ``observed`` is what observers have shown, None before that.
+    It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew,
+    with that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where
+    the run has less time for it than the test may take; its pairs may have more of the ``budget``, where that is to
+    spare. It ``needs_machine`` where its work is not that of one thread alone, and None until that is known.
+    ``leaves`` counts the proofs that calls leave shared memory to the machine, by how its names begin, and
+    ``segments`` are those of System V that workers had. ``title``, ``step`` and ``ratio``, which its pairs show so
+    far, are for who shows progress.
     """
 
     key: str
@@ -105,6 +107,7 @@ class OpenTest:
     order: int = 0
     next_key: str | None = None
     is_short: bool = False
+    budget: Budget | None = None
     step: str = ""
     ratio: float | None = None
     observed: Observation | None = None
@@ -227,11 +230,11 @@ class OpenTest:
             next_key=self.next_key,
             seeds=list(seeds),
             last_first=last_first,
-            setup_s=self.settings.setup_time_s,
+            setup_s=self.settings.setup_timeout_s,
             patience_s=self.patience_s,
             reports=is_first,
         )
-        called = yield from self.ask(driver, order, self.settings.setup_time_s)
+        called = yield from self.ask(driver, order, self.settings.setup_timeout_s)
         if self.lanes.pair_bytes is None:
             self.lanes.fit(driver.memory_bytes(), free_bytes())
         if is_first:
@@ -252,7 +255,7 @@ class OpenTest:
 
     def leave(self, driver: PairDriver) -> Steps[None]:
         """Let a driver's workers leave the test, in which they have done their part."""
-        yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_time_s)
+        yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_timeout_s)
         self._give_back(driver)
 
     def forget_reporter(self) -> None:
@@ -264,7 +267,7 @@ class OpenTest:
         """Let every worker leave the test, the reporter last and with its result."""
         self.abandon(but_reporter=True)
         assert self.reporter is not None
-        done = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_time_s)
+        done = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_timeout_s)
         self._give_back(self.reporter)
         return done
 

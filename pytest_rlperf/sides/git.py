@@ -17,7 +17,6 @@ from types import MappingProxyType
 
 from pytest_rlperf.errors import SideError, did_you_mean, see
 from pytest_rlperf.model.judged import TRAILER, Allowance
-from pytest_rlperf.model.stored import ANCHOR_FILE
 from pytest_rlperf.sides.programs import Completed, run
 
 _LIMIT_S = 120.0
@@ -171,8 +170,7 @@ class Repository:
         """
         specs = [":(top)", *(f":(top,exclude,glob)**/{name}/**" for name in ("__pycache__", "*.egg-info"))]
         if (place := baseline_dir.resolve()).is_relative_to(self.top):
-            kept = (place.relative_to(self.top) / "*" / name for name in ("*.json", ANCHOR_FILE))
-            specs += [f":(top,exclude,glob){path.as_posix()}" for path in kept]
+            specs.append(f":(top,exclude,glob){(place.relative_to(self.top) / '*' / '*.json').as_posix()}")
         for path in outputs:
             if (place := path.resolve()).is_relative_to(self.top):
                 specs.append(f":(top,exclude,literal){place.relative_to(self.top).as_posix()}")

@@ -1,4 +1,4 @@
-"""The sides of comparisons, from the values of ``--rlperf-against`` and ``--rlperf-bisect`` to the start of workers."""
+"""The sides of comparisons, from the values of ``--rlperf-against`` and ``rlperf bisect`` to the start of workers."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ class Preparation:
         return sides.head if is_here else sides.base, sides.packages
 
     def find_candidates(self, spec: str) -> list[Candidate]:
-        """Return the candidates of ``--rlperf-bisect``, the good one first; SideError where there are none."""
+        """Return the candidates of ``rlperf bisect``, the good one first; SideError where there are none."""
         if spec.startswith("pip:"):
             return releases(spec, self._on_step)
         repository = self._repository

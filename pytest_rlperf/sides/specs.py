@@ -1,4 +1,4 @@
-"""What the values of ``--rlperf-against`` and ``--rlperf-bisect`` name: a kind of base, commits, releases."""
+"""What the values of ``--rlperf-against`` and ``rlperf bisect`` name: a kind of base, commits, releases."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Candidate:
     about: str = ""
 
     def range_to(self, last: Candidate) -> str:
-        """Return the range from here to another one, as --rlperf-bisect takes it."""
+        """Return the range from here to another one, as `rlperf bisect` takes it."""
         return f"{self.spec}..{last.spec.rpartition('=')[2]}"
 
 

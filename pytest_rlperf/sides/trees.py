@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project
-from pytest_rlperf.model.stored import ANCHOR_FILE
 from pytest_rlperf.sides.git import Repository, find_repository
 
 _ATTEMPTS = 10  # to copy a tree that changes meanwhile
@@ -344,10 +343,9 @@ class TestFiles:
         return frozenset(name for name in files_in(tree) if self.cover(name))
 
     def is_baseline(self, name: str) -> bool:
-        """Whether a file is a stored baseline, or the anchor of one: this package's own, which no test reads."""
+        """Whether a file is a stored baseline: this package's own, which no test reads."""
         path = PurePosixPath(name)
-        is_ours = path.suffix == ".json" or path.name == ANCHOR_FILE
-        return is_ours and len(path.parents) > 1 and path.parents[1] == self.baselines
+        return path.suffix == ".json" and len(path.parents) > 1 and path.parents[1] == self.baselines
 
 
 def overlay_test_files(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:

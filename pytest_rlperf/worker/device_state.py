@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from pytest_rlperf.counters.compiled import Programs
 from pytest_rlperf.model.device import POWER_CAP, Conditions
 from pytest_rlperf.spawn.untouched import untouched
 
@@ -241,21 +242,13 @@ class Torch(DeviceLibrary):
         return nvml_reader(uuid)
 
 
-_COMPILED = "/jax/core/compile/backend_compile_duration"  # an event of JAX's, in its sources' dispatch.py
-
-
 class Jax(DeviceLibrary):
     """JAX, on any device; made where it is loaded."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._jax: Any = sys.modules["jax"]
         self._environment = environment
-        self._compiled = 0
-        # For the rest of the process, which measures few workloads: not all versions can unregister a listener.
-        self._jax.monitoring.register_event_duration_secs_listener(self._note)
-
-    def _note(self, event: str, duration_s: float, **labels: object) -> None:
-        self._compiled += event == _COMPILED
+        self._programs = Programs()
 
     def flags(self) -> dict[str, str]:
         """Return the precision of matrix products and of numbers, whether functions are compiled, and XLA's flags."""
@@ -266,7 +259,7 @@ class Jax(DeviceLibrary):
 
     def recompiles(self) -> int:
         """Return how many computations have been compiled so far."""
-        return self._compiled
+        return self._programs.count()
 
     def conditions(self, device: str) -> ConditionReader:
         """Return a reader of nothing, with a note where the device is not the host."""

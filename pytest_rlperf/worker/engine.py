@@ -127,7 +127,8 @@ class Engine:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
-        self.send(wire.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
+        anew = workload.children_ns is not None
+        self.send(wire.Called(workload.component, workload.unit, workload.items, self.shared_setup_s, anew))
         meter = Meter(workload, self._kernels)
         try:
             while True:
@@ -174,6 +175,8 @@ class Engine:
                 return meter.usage()
             case wire.FindAllocations():
                 return meter.allocations(order.calls, self._start.own.tree)
+            case wire.FindCompiled():
+                return meter.programs.last()
             case wire.Explain():
                 return wire.Explained(*meter.explain())
             case wire.Trace():

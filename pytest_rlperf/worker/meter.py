@@ -14,6 +14,7 @@ from os import _exit, getpid
 from typing import NamedTuple
 
 from pytest_rlperf.components.checks import output_parts
+from pytest_rlperf.counters.compiled import Programs
 from pytest_rlperf.counters.memory import quiet
 from pytest_rlperf.devices import live_arrays, new_arrays
 from pytest_rlperf.errors import MeasurementError
@@ -147,6 +148,8 @@ class Meter:
     ) -> None:
         self.workload = workload
         self.clocks = clocks or Clocks.host()
+        if workload.children_ns is not None:
+            self.clocks = replace(self.clocks, cpu_ns=workload.children_ns)
         self._make_kernels = kernels
         self._kernels: Mapping[SliceKind, Callable[[], object]] = {}
         self._cpu = cpu_reader()
@@ -161,6 +164,7 @@ class Meter:
         self._has_looked = False
         self.output: tuple[OutputPart, ...] = ()  # of the checked call
         self.device: Accelerator | None = None
+        self.programs = Programs()
         self._library: DeviceLibrary = library or Torch()
         quieten_ranges()
 
@@ -175,10 +179,12 @@ class Meter:
         gc.collect()
         gc.freeze()
         used_before, arrays_before = self._library.used(), live_arrays()
-        start_ns = self.clocks.wall_ns()
+        watch, start_ns = ActivityWatch(), self.clocks.wall_ns()
         with in_one_process():
             output = self.workload.check()
             checked_ns = self.clocks.wall_ns() - start_ns
+        if checked_ns >= 1e9 * WARM_UP_S:  # none may warm up that is as long
+            self._single = watch.seen().is_single
         self.device = find_accelerator(
             self.workload,
             self._library,
@@ -265,7 +271,7 @@ class Meter:
         if self._made > before:
             self._call_s = (clock() - start_ns) / (self._made - before) / 1e9
         seen = [watch.seen().is_single for watch in watches]
-        self._single = next((found for found in (True, False) if found in seen), None)
+        self._single = next((found for found in (True, False) if found in seen), self._single)
 
     def _call(self, workload: Timed, calls: int = 1) -> None:
         __tracebackhide__ = True
@@ -385,7 +391,7 @@ class Meter:
             items=0.0 if is_kernel else self.workload.processed(calls),
             wall_s=(sum(rounds_ns) if shape.long else wall_ns) / 1e9,
             cpu_s=(rounds_cpu_ns if shape.long else cpu_ns) / 1e9,
-            waits=waits() - waited,
+            waits=0 if self.workload.children_ns is not None else waits() - waited,  # it does, for its children
             collections=_collections() - collections,
             cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
@@ -397,7 +403,7 @@ class Meter:
 
     def usage(self) -> Usage:
         """Return the resources that this process holds, after the calls of all slices so far."""
-        return read_usage(self._calls)
+        return replace(read_usage(self._calls), compiled=self.programs.count())
 
     def allocations(self, calls: int, tree: str) -> list[Allocation]:
         """Return the lines, of code below ``tree``, that allocate what further calls keep, those of the most first."""

@@ -18,7 +18,7 @@ NAMES = re.compile(r"^# name: (.*)$", re.MULTILINE)
 TOPS = r"(?<![\w./~-])(?:tests|benchmarks|examples|docs|pytest_rlperf|\.ci|\.github)/"
 PLACES = re.compile(rf"{TOPS}(?:[\w./*-]|\{{[\w,]+\}})*[\w*]")
 BRACES = re.compile(r"\{([\w,]+)\}")  # of a shell: one word each
-OF_USERS = {"tests/perf", "tests/test_perf.py", "tests/test_it.py", "baselines/default/anchor"}
+OF_USERS = {"tests/perf", "tests/test_perf.py", "tests/test_it.py"}
 OF_OTHER_COMMITS = re.compile(r"git checkout \w+ && python \S+")
 MADE = ("docs/_build/",)
 

@@ -89,7 +89,7 @@ def project_on(device: str, folder: Path) -> Project:
 @pytest.fixture(scope="module")
 def selfcheck_run(reference_project: Project) -> Document:
     """Compare the reference components with themselves, slowed down by extra work."""
-    return reference_project.run("selfcheck", "--rlperf-selfcheck", "test_reference.py")
+    return reference_project.run("selfcheck", "--rlperf:check-machine", "test_reference.py")
 
 
 @pytest.fixture(scope="module")

@@ -147,8 +147,7 @@ class Example:
     def start(self, *arguments: str, plugins: tuple[str, ...] = ("rlperf",), **env: str) -> subprocess.Popen[str]:
         """Start pytest, with no plugin but these and no cache unless it is among them, in a session of its own."""
         self.json.unlink(missing_ok=True)
-        flags = "".join(argument for argument in arguments if argument.startswith("--rlperf"))
-        if "rlperf" in plugins and flags and "--rlperf-bisect" not in flags:  # a search writes no files
+        if "rlperf" in plugins and any(argument.startswith("--rlperf") for argument in arguments):
             arguments = (f"--rlperf-json={self.json}", *arguments)
         cache = () if "cacheprovider" in plugins else ("no:cacheprovider",)
         loaded = [word for plugin in (*plugins, *cache) for word in ("-p", plugin)]

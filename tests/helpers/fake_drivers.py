@@ -63,6 +63,8 @@ def usual(driver: FakeDriver, order: wire.Order[Any]) -> object:
             return wire.Taken(builders.pair(0.0), [], [None, None])
         case wire.EndIdle():
             return [0.0, 0.0]
+        case wire.TraceMore():
+            return []
         case wire.MoveAll():
             return None
         case wire.LeaveAll():
@@ -179,7 +181,7 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
 
 def open_test(lanes: Lanes | None = None, **settings: Any) -> OpenTest:
     """Return a test; ``settings`` are those that are not as usual."""
-    usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_time_s": 1.0, "gating_counts": (), "spares": True}
+    usual_ones = {"pairs": (3, 10), "max_time_s": 60.0, "setup_timeout_s": 1.0, "gating_counts": (), "reach": True}
     config: Any = SimpleNamespace(**{**usual_ones, "findings": Policy().findings, **settings})
     return OpenTest("test", config, Policy(), lanes or Lanes(1, ()))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import builders
 import pytest
 from builders import git, write
-from example import OK, Example, Run
+from example import OK, Example
 from hypothesis import given
 from hypothesis import strategies as st
 from wording import Wording
@@ -249,7 +249,7 @@ def test_x(rlperf):
 def test_same(rlperf):
     rlperf(mylib.scan)
 """
-QUICK = ("--rlperf-pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%")
+QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%")
 
 
 @pytest.fixture
@@ -269,10 +269,6 @@ def slowing(tmp_path: Path) -> Example:
     return example
 
 
-def bisect(example: Example, *arguments: str, code: int) -> Run:
-    return example.pytest(*arguments, code=code)
-
-
 def git_files(top: Path) -> dict[str, str]:
     files = [path for path in (top / ".git").rglob("*") if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -283,7 +279,8 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     one, two, three, four = shas(slowing.root, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
     slowing.write({"out.txt": ""})
     before = git_files(slowing.root)
-    run = bisect(slowing, "--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..12", "--rlperf-max-time=20", code=OK)
+    more = ("-o", "rlperf_pairs=2..12", "--rlperf-max-time=20", "-p", "rlperf", "-p", "no:cacheprovider")
+    run = slowing.rlperf("bisect", "HEAD~4", *QUICK, *more, code=OK)
     assert re.findall(r"(?m)^(bad|skip|good) commit (\w+): \S+::(\w+): (\w+)", run.out) == [
         ("bad", four, "test_x", "SLOWER"),
         ("bad", four, "test_same", "SAME"),
@@ -298,5 +295,5 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     assert [(line.split()[1], line.split()[-1]) for line in candidates] == [(two, "2"), (three, "3")]
     assert f"{three} against commit {one}: tests/test_x.py::test_x: SLOWER" in verdict
     assert look.endswith(f"git show {three}")
-    assert again.endswith(f"--rlperf-bisect={one}..{three} tests/test_x.py::test_x")
+    assert again.endswith(f"rlperf bisect {one}..{three} tests/test_x.py::test_x")
     assert git_files(slowing.root) == before

@@ -104,7 +104,7 @@ def repository(tmp_path: Path) -> Example:
 
 # One more function around the same work: nothing that a clock would tell.
 WRAPPED = LIBRARY.replace("        step()\n    with", "        (lambda: step())()\n    with")
-LIVE = ("--rlperf-pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%", "-k", "test_more")
+LIVE = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%", "-k", "test_more")
 
 
 def test_live_sides_are_counted_by_themselves(repository: Example) -> None:
@@ -143,7 +143,7 @@ def test_where_time_decides_nothing_the_count_is_the_first_line(tmp_path: Path) 
     example = Example(tmp_path, files, GITHUB_ACTIONS="true", **of_github)
     example.commit()
     example.write({"library.py": RESTLESS.replace("append(value)", "append(value.tolist())")})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=3", code=OK)
+    run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=3", code=OK)
     assert run.counts == "1 undecided", run.text
     count = "a call does more: native_calls:array 0 → 8"
     assert re.search(rf"test_rollout  UNDECIDED\n  {count}\n  changed: library.py:7 store", run.out), run.text

@@ -12,8 +12,8 @@ from example import OK, Example
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs processes that fork")
 CONFTEST = source("workers/conftest.py")
 QUICK = (
-    *("--rlperf-against=HEAD", "--rlperf-reach=off"),  # the sides differ in a comment
-    *("--rlperf-pairs=3..3", "--rlperf-max-time=2", "--rlperf-findings=counts=off"),
+    *("--rlperf-against=HEAD", "-o", "rlperf_reach=off"),  # the sides differ in a comment
+    *("-o", "rlperf_pairs=3..3", "--rlperf-max-time=2", "--rlperf-findings=counts=off"),
 )
 
 

@@ -23,7 +23,8 @@ from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.model.measured import Start
 from pytest_rlperf.run.lanes import count_lanes
 
-QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
+PAGE = Path(__file__).parents[2] / "docs" / "writing-tests.md"
+QUICK = ("-o", "rlperf_pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
 STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide, or nothing can be compared
 DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
 
@@ -150,7 +151,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     repository.library("head", times=5, more=TODAY)
     repository.commit()
     base = f"HEAD~1 ({repository.git('rev-parse', '--short=12', 'HEAD~1')})"
-    run = repository.against("HEAD~1", "--rlperf-pairs=2..8", "--junitxml=junit.xml", "-v", code=FAILED)
+    run = repository.against("HEAD~1", "-o", "rlperf_pairs=2..8", "--junitxml=junit.xml", "-v", code=FAILED)
     return Compared(repository, run, base)
 
 
@@ -247,7 +248,7 @@ def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) 
     repository.commit()
     repository.library("head")
     begun = repository.tmp / "begun"
-    run = repository.against("HEAD", "--rlperf-lanes=2", BEGUN=str(begun))
+    run = repository.against("HEAD", "-o", "rlperf_lanes=2", BEGUN=str(begun))
     assert run.counts in ("1 passed, 1 skipped", "1 skipped, 1 undecided")
     assert begun.read_text() == "xxxx"
 
@@ -312,7 +313,7 @@ def test_code_that_only_child_processes_ran_is_measured(repository: Repository) 
     repository.measure("spawn")
     repository.commit()
     repository.write({"mylib/elsewhere.py": "VALUE = 2\n"})
-    run = repository.against("HEAD", "-v", "--rlperf-pairs=2..2", "--rlperf-max-time=1")
+    run = repository.against("HEAD", "-v", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=1")
     assert run.tests["test_spawn"]["live"]["pairs"]
 
 
@@ -427,7 +428,7 @@ def test_a_port_or_file_that_the_other_side_has_is_an_error_with_its_way_out(rep
     """Whichever side comes second, the failure names the sides, the error and what processes do not share."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        args = ("--rlperf-against=HEAD~1", "--rlperf-lanes=1", "--junitxml=junit.xml", "-k", "taken or lock")
+        args = ("--rlperf-against=HEAD~1", "-o", "rlperf_lanes=1", "--junitxml=junit.xml", "-k", "taken or lock")
         collide(repository, *args, port=server.getsockname()[1])
     failures = {name: "".join(case.itertext()) for name, case in cases(repository.root / "junit.xml").items()}
     assert len(failures) == 5
@@ -505,6 +506,8 @@ def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, word
     assert run.codes == {"test_work": "environment"}
     assert without_figures(without_commits(run.reasons["test_work"])) == wording
     assert run.tests["test_work"]["live"] is None
+    commit = repository.git("rev-parse", "--short=12", "HEAD")
+    assert f"rlperf: baseline 'default' in baselines, of commit {commit}\n" in run.out
 
 
 @pytest.mark.slow
@@ -539,7 +542,8 @@ TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns
 def test_selfcheck_tells_what_the_machine_can(repository: Repository, wording: Wording) -> None:
     """Unchanged code is not called slower, nor slower code the same, and the machine is fit if all that was found."""
     repository.write({"larger.py": "from pytest_rlperf.run import selfcheck\nselfcheck.SLOWDOWNS = (2.0, 4.0)\n"})
-    run = repository.pytest("--rlperf-selfcheck", *QUICK, *DECISIVE, "-p", "larger", "-k", "work", code=OK)
+    told = (f"--rlperf-json={repository.json}", "-p", "rlperf", "-p", "no:cacheprovider", "-p", "larger")
+    run = repository.rlperf("check-machine", *told, *QUICK, *DECISIVE, "-k", "work", code=OK)
     assert run.document["kind"] == "selfcheck"
     trials = run.tests["test_work"]["trials"]
     found = [trial["verdict"]["status"] for trial in trials]
@@ -555,3 +559,29 @@ def test_selfcheck_tells_what_the_machine_can(repository: Repository, wording: W
     assert without_figures(alarms) == wording
     assert "+200 %" in run.words
     assert f"fit {'yes' if is_fit else 'no'}" in run.words
+
+
+LATE = """
+    class Maze:
+        def reset(self, seed):
+            self.t = 0
+
+        def step(self, action):
+            self.t += 1
+            return sum(range(400)) if self.t > 4_000 else 0
+
+    make_env = Maze
+    """
+
+
+def test_a_cost_that_begins_late_is_in_a_call_of_a_whole_episode(tmp_path: Path) -> None:
+    """The page's example finds it, by what a call does more."""
+    (test,) = re.findall(r"(?ms)^## Whole episodes$.*?^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
+    example = Example(tmp_path, {"my_library.py": LATE.replace("> 4_000", "> 5_000"), "test_it.py": test})
+    example.write({"pytest.ini": "[pytest]\npythonpath = .\n"})
+    example.commit()
+    example.write({"my_library.py": LATE})
+    brief = ("-orlperf_pairs=2..2", "--rlperf-max-time=1", "--rlperf-findings=counts=gate")
+    run = example.pytest("--rlperf-against=HEAD", *brief, code=FAILED)
+    assert run.statuses == {"test_episode": "SLOWER"}
+    assert re.search("sum 0 → 1,?000 a call", run.error("test_episode"))

@@ -102,6 +102,8 @@ def run_until_decided(example: Example, *args: str) -> Run:
 def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     """Store a baseline, pass unchanged, fail five times as slow, keep the file, accept with a reason, get faster."""
     example = Example(tmp_path, "main_job/story")
+    example.commit()
+    example.write({"notes.txt": "not committed, so that stored numbers decide"})
     saving = example.pytest("--rlperf-save-baseline", LONG_ENOUGH, code=OK)
     assert (saving.codes, saving.tests["test_gae"]["stored"]) == ({"test_gae": "new"}, True)
     assert saving.notes("git status") == wording
@@ -125,12 +127,13 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     assert "test_it.py:5: PerformanceRegression" in slower.failure("test_gae")
     error = slower.error("test_gae")
     assert error.startswith("pytest_rlperf.PerformanceRegression: SLOWER")
-    for value in ("99 %", "'default'", '--rlperf-save-baseline --rlperf-accept="why"'):
+    for value in ("99 %", "'default'", "Rlperf-Accept: test_it.py::test_gae <= +"):
         assert value in error
     table = slower.section("rlperf")
     assert re.match(r"\ntest +median +items/s +baseline +change +99 % CI +verdict\n", table)
     assert re.search(r"^test_gae .*s .*s .* \[.*, .*\] +SLOWER$", table, re.MULTILINE)
-    assert len(slower.notes('--rlperf-save-baseline --rlperf-accept="why"')) == 1
+    assert len(slower.notes("Rlperf-Accept: test_it.py::test_gae <= +")) == 1
+    assert len(slower.notes("--rlperf-save-baseline")) == 1
     assert re.search(r"^FAILED test_it.py::test_gae - .*PerformanceRegression: SLOWER", slower.out, re.MULTILINE)
     suite = junit(example)
     assert verdicts(suite) == {"test_gae": "SLOWER"}
@@ -141,13 +144,15 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     assert path.read_bytes() == before
 
     before = scale(path, 0.2)
-    accepted = example.pytest("--rlperf-save-baseline", "--rlperf-accept=bigger net", SHORT, code=OK)
+    sha = example.commit("Larger\n\nRlperf-Accept: test_gae <= +9999% bigger net")[:12]
+    example.write({"notes.txt": "not committed either"})
+    accepted = example.pytest("--rlperf-save-baseline", SHORT, code=OK)
     assert accepted.statuses == {"test_gae": "SLOWER"}
     assert accepted.tests["test_gae"]["stored"]
     assert "SLOWER (accepted)" in accepted.out
     was = json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]
     entry = json.loads(path.read_bytes())["results"]["test_it.py::test_gae"]
-    assert entry["accepted"]["reason"] == "bigger net"
+    assert entry["accepted"]["reason"] == f"bigger net ({sha})"
     assert entry["accepted"]["previous_call_s"] == sorted(worker["wall"]["call_s"] for worker in was)[WORKERS // 2]
     assert entry["accepted"]["created"] == next(iter(json.loads(path.read_bytes())["sessions"].values()))["created"]
 
@@ -210,7 +215,7 @@ def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
     # What wavers from a fifth to five times the figures may be slower, or not.
     assert kept - {"test_scattered"} == {"test_slower", "test_min_change", "test_ungated", "test_fails_before"}
     assert {name for name, entry in run.tests.items() if entry["stored"]}.isdisjoint(kept)
-    assert '--rlperf-accept="why"' in "".join(run.notes("test_slower"))
+    assert "Rlperf-Accept: TEST <= +N% REASON" in "".join(run.notes("test_slower"))
     assert after["sessions"].keys() - before["sessions"].keys() == {new["session"]}
 
 
@@ -219,7 +224,7 @@ def test_undecided_is_an_outcome_of_its_own(tmp_path: Path, measured: Path) -> N
 
     Figures that waver from a twentieth to twenty times decide nothing. A test that gates nothing is as ever.
     """
-    tests = f"{NEW}\n@pytest.mark.rlperf(gate=False)\ndef test_shown(rlperf):\n    rlperf(work)\n"
+    tests = f"{NEW}\n@pytest.mark.rlperf(fail=False)\ndef test_shown(rlperf):\n    rlperf(work)\n"
     example = Example(tmp_path, {**WORK, "test_it.py": f"import pytest\n{tests}"})
     write_baseline(example, measured, {name: [0.05, 1.0, 20.0] for name in ("test_new", "test_shown")})
     run = example.pytest("--rlperf", "--rlperf-max-time=0.3", "-q", "--color=yes", "--junitxml=junit.xml", code=OK)
@@ -233,7 +238,7 @@ def test_undecided_is_an_outcome_of_its_own(tmp_path: Path, measured: Path) -> N
 
 def test_strict(tmp_path: Path, wording: Wording) -> None:
     """--rlperf-strict fails what is NEW, unless the test is not gated."""
-    ungated = "import pytest\nfrom work import work\n\n@pytest.mark.rlperf(gate=False)\ndef test_ungated(rlperf):\n    "
+    ungated = "import pytest\nfrom work import work\n\n@pytest.mark.rlperf(fail=False)\ndef test_ungated(rlperf):\n    "
     example = Example(tmp_path, {**WORK, "test_it.py": NEW, "test_ungated.py": f"{ungated}rlperf(work)\n"})
     run = example.pytest(*ONE_CALL, "--rlperf-strict", code=FAILED)
     assert run.counts == "1 failed, 1 passed"
@@ -317,7 +322,7 @@ def test_a_baseline_that_cannot_be_read(tmp_path: Path, wording: Wording) -> Non
     path = Store(example.root / "baselines", "default", this_machine()).path
     path.parent.mkdir(parents=True)
     path.write_text('{"nonsense', encoding="utf-8")
-    for args in (["--rlperf"], ["--rlperf-save-baseline", "--rlperf-accept=why"]):
+    for args in (["--rlperf"], ["--rlperf-save-baseline"]):
         error = example.pytest(*args, code=USAGE).err
         assert error.startswith(f"ERROR: {path}")
         assert error.replace(path.name, "MACHINE.json") == wording

@@ -147,7 +147,7 @@ MISTAKES = {
     "benchmark": Mistake(
         BOTH,
         builders.ONE_CALL,
-        ("test_it measures a second time", "parametrize it, or write two tests"),
+        ("test_it calls an rlperf fixture twice", "parametrize it, or write two tests"),
         "writing-tests.md#which-tests",
     ),
     "given": Mistake(
@@ -166,7 +166,7 @@ MISTAKES = {
     "setting": Mistake(
         LIBRARY,
         ("-o", "rlperf_tolerence=5%"),
-        ("there is no ini option rlperf_tolerence; did you mean rlperf_tolerance?",),
+        ("there is no ini setting rlperf_tolerence; did you mean rlperf_tolerance?",),
         "reference.md#options",
         USAGE,
     ),
@@ -294,7 +294,7 @@ def test_a_test_of_something_else_says_so(tmp_path: Path) -> None:
     example.write({"mylib/other.py": "CHANGED = True\n"})
     run = example.pytest("--rlperf-against=HEAD", "--rlperf-max-time=0.3", code=OK)
     assert run.statuses == {"test_else": "SAME", "test_work": "SAME"}
-    assert "reads no file of the tree but tests" in run.reasons["test_else"]
+    assert "loads only test files and none of your code" in run.reasons["test_else"]
 
 
 def test_pytest_lists_nothing_private(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_an_uneven_test_that_runs_what_differs_needs_no_second_round(observed: O
 @pytest.mark.parametrize("found", [SAME, Round(WITH_CODE)])
 def test_what_spares_a_test_is_known_where_reach_is_off(observed: Observed, found: Round) -> None:
     """All of it is measured then but for what reads nothing that differs; it shows what the machine does."""
-    observed.test = open_test(observed.lanes, spares=False)
+    observed.test = open_test(observed.lanes, reach=False)
     observed.test.fresh = True
     observed.rounds = [found]
     known = observed.decide()
@@ -394,7 +394,7 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
     example = Example(tmp_path, {"test_it.py": test, "size.py": "print(1000)"})
     example.commit()
     example.write({"size.py": "print(2000)"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
+    run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1")
     assert run.statuses
     assert run.codes["test_it"] != "code", run.reasons
 
@@ -429,7 +429,7 @@ def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
     example = Example(tmp_path, {"c.py": c, "lazy.py": lazy, "test_it.py": tests, "call.bin": "1", "import.bin": "1"})
     example.commit()
     example.write({f"{name}.bin": "2"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
+    run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1")
     assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [f"test_{name}"], run.reasons
 
 

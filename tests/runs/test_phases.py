@@ -12,7 +12,7 @@ from example import FAILED, OK, Example, Run
 from wording import Wording
 
 MEASURED = ("--rlperf", "--rlperf-max-time=6")  # a worker needs some of this time for phases
-QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8", "--rlperf-tolerance=50%")
+QUICK = ("-o", "rlperf_pairs=2..6", "--rlperf-max-time=8", "--rlperf-tolerance=50%")
 PARTS = ("sample", "target_q", "critic", "actor", "alpha", "polyak")
 
 

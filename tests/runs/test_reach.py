@@ -52,7 +52,7 @@ TESTS = """
         rlperf(Buffer().sample)
 """
 QUICK = (
-    *("--rlperf-against=HEAD", "--rlperf-pairs=2..8", "--rlperf-max-time=4"),
+    *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..8", "--rlperf-max-time=4"),
     *("--rlperf-tolerance=50%", "--rlperf-findings=growth=off"),
 )
 
@@ -170,7 +170,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     example.write({"pytest.ini": "[pytest]\npythonpath = .\n"})
     example.commit()
     example.write({"ppo.py": script.format(2), "run.py": main.format(2)})
-    run = example.pytest(*QUICK, "--rlperf-pairs=2..2", "--rlperf-max-time=0.3")
+    run = example.pytest(*QUICK, "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.3")
     untested = [(part["file"], part["name"]) for part in run.document["untested"]]
     assert sorted(untested) == [("ppo.py", ""), ("ppo.py", "train"), ("run.py", "__main__")]
     (note,) = run.notes("run in no test here")
@@ -186,14 +186,14 @@ def test_reach_off_measures_all(tmp_path: Path) -> None:
     example.commit()
     example.write({"lib.py": LIB.format(sample="1", save="1") + "# a comment\n"})
     example.write({"pytest.ini": "[pytest]\nrlperf_reach = off\n"})
-    run = example.pytest(*QUICK, "--rlperf-pairs=2..2", "--rlperf-max-time=0.3", code=OK)
+    run = example.pytest(*QUICK, "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.3", code=OK)
     assert all(test["live"] is not None for test in run.tests.values())
     assert run.tests["test_grow"]["touched"] == []
 
 
 def test_other_words_for_reach_are_refused(tmp_path: Path) -> None:
     """With those that there are."""
-    run = Example(tmp_path, {"test_it.py": TESTS}).pytest("--rlperf", "--rlperf-reach=none", code=4)
+    run = Example(tmp_path, {"test_it.py": TESTS}).pytest("--rlperf", "-o", "rlperf_reach=none", code=4)
     assert "on or off" in run.err
 
 

@@ -203,7 +203,7 @@ def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) ->
     """
     summaries = tmp_path / "summaries"
     example = Example(tmp_path, {"conftest.py": conftest, "test_it.py": tests}, SUMMARIES=str(summaries))
-    example.pytest(*FIRST_CALLS, "--rlperf-lanes=1", "-o", f"rlperf_workers={workers}", code=OK)
+    example.pytest(*FIRST_CALLS, "-o", "rlperf_lanes=1", "-o", f"rlperf_workers={workers}", code=OK)
     assert not list(example.tmp.iterdir())
     assert summaries.read_text() == "a summary\n", "the run's alone: nobody sees those of workers"
     ends = [{*json.loads(line)} for line in (example.root / "ends").read_text().splitlines()]
@@ -582,7 +582,7 @@ def test_a_process_that_waits_for_a_lock_is_shown_where_it_waits(tmp_path: Path,
         def test_it(rlperf):
             rlperf(lambda: sum(range(1000)))
     """
-    run = measure(tmp_path, tests, "--rlperf-setup-time=4", code=FAILED)
+    run = measure(tmp_path, tests, "-o", "rlperf_setup_timeout=4", code=FAILED)
     frames = re.findall(r'(?m)^E? *File "(.*)", line \d+ in <module>$', run.error("test_it"))
     assert frames[0] == str(tmp_path / "project" / "test_it.py")
 

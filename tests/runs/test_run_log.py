@@ -12,7 +12,7 @@ from example import FAILED, OK, Example
 
 from pytest_rlperf.run.lanes import count_lanes
 
-QUICK = ("--rlperf-pairs=2..3", "--rlperf-max-time=2", "--rlperf-tolerance=50%", "--rlperf-findings=growth=off")
+QUICK = ("-o", "rlperf_pairs=2..3", "--rlperf-max-time=2", "--rlperf-tolerance=50%", "--rlperf-findings=growth=off")
 LIBRARY = """
     def touched():
         return sum(range(2000))
@@ -133,11 +133,11 @@ def test_a_pipe_has_each_line_when_it_is_there(tmp_path: Path) -> None:
         if ("SAME", "test_of_another_name") in verdicts(lines) and UNDER_WAY.match(lines[-1]):
             seen.touch()
 
-    arguments = ("--rlperf-against=HEAD", *QUICK, "--rlperf-lanes=2")
+    arguments = ("--rlperf-against=HEAD", *QUICK, "-o", "rlperf_lanes=2")
     lines = read(example.start(*arguments, SEEN=str(seen)), OK, see)
     # A slow machine has more lines on what is under way, and earlier ones.
     plan, untouched, another, waits = (line for line in lines if line and not UNDER_WAY.match(line))
-    assert plan == "rlperf: 3 tests, 2 touched by the change; 2 to 3 pairs each"
+    assert plan == "rlperf: 3 tests, 1 not touched by the change, 2 to measure; 2 to 3 pairs each"
     assert verdicts([untouched, another, waits]) == [
         ("SAME", "test_untouched"),
         ("SAME", "test_of_another_name"),

@@ -13,7 +13,7 @@ from wording import Wording
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.model import reasons
-from pytest_rlperf.model.judged import Outcome, Status, Verdict
+from pytest_rlperf.model.judged import Allowance, Outcome, Status, Verdict
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.notes import KeptBack
 from pytest_rlperf.model.reasons import WrittenReason
@@ -106,7 +106,7 @@ UNSETTLED = replace(
 
 
 def test_a_figure_that_nothing_has_settled_is_not_stored_unasked(new_run: NewRun, wording: Wording) -> None:
-    """Stored numbers alone cannot exclude that it is slower: the old one stays, unless the user accepts the new one."""
+    """Stored numbers alone cannot exclude that it is slower: the old one stays, unless a commit accepts the new one."""
     first = new_run()
     enter(first, "test_old", NEW)
     save(first, failed=())
@@ -118,8 +118,8 @@ def test_a_figure_that_nothing_has_settled_is_not_stored_unasked(new_run: NewRun
     assert second.saved is not None
     assert second.saved.kept_back == {"test_it.py::test_old": KeptBack.UNDECIDED}
     assert saved_lines(second.saved)[-1] == wording
-    third = new_run("--rlperf-accept=measured twice")
-    enter(third, "test_old", replace(UNSETTLED, accepted=True), 2e-3)
+    third = new_run()
+    enter(third, "test_old", accepted(UNSETTLED, "measured twice"), 2e-3)
     save(third, failed=())
     assert stored_ms(third)["test_old"] == 2.0
 
@@ -183,16 +183,16 @@ def test_the_spread_of_live_pairs_is_stored(new_run: NewRun) -> None:
 def test_a_comparison_with_the_baselines_own_commit_is_a_link(new_run: NewRun) -> None:
     """From its commit to the one that is stored, with its error; equal code has none, uncommitted code no link."""
     shas = ["a" * 40, "b" * 40, "c" * 40, "d" * 40]
-    names = ("test_pairs", "test_code", "test_anchor", "test_stored")
+    names = ("test_pairs", "test_code", "test_other", "test_stored")
     for number, commit in enumerate(shas):
-        run = new_run("--rlperf-against=anchor") if number == 2 else new_run()
+        run = new_run("--rlperf-against=v1") if number == 2 else new_run()
         created = f"203{number}-01-01T00:00:00+00:00"
         run.provenance()
         run._provenance = replace(run.provenance(), commit=commit, tree=None, dirty=number == 3, created=created)
         for name in names:
             outcome = enter(run, name, NEW if not number else replace(SAME, estimate=builders.estimate(1.02, 0.01)))
-            if number and name in ("test_pairs", "test_anchor"):
-                base = shas[0] if name == "test_anchor" else shas[number - 1]
+            if number and name in ("test_pairs", "test_other"):
+                base = shas[0] if name == "test_other" else shas[number - 1]
                 live = Live("base", "HEAD", outcome.result, (builders.pair(0.02),) * 3, (), base_commit=base)
                 run.outcomes.add(replace(outcome, live=live))
         enter(run, "test_code", replace(SAME, reason=reasons.SameCode("main", files=3), estimate=None))
@@ -205,8 +205,12 @@ def test_a_comparison_with_the_baselines_own_commit_is_a_link(new_run: NewRun) -
     half = math.log(1.03 / 1.01) / 2
     assert (found.log_ratio, 2.5758 * found.error) == pytest.approx((math.log(1.02), half), rel=1e-4)
     assert links["test_code"] == (Link(shas[0], shas[1], 0.0, 0.0), Link(shas[1], shas[2], 0.0, 0.0))
-    assert [(link.base, link.head) for link in links["test_anchor"]] == [(shas[0], shas[1])]
+    assert [(link.base, link.head) for link in links["test_other"]] == [(shas[0], shas[1])]
     assert links["test_stored"] == ()
+
+
+def accepted(verdict: Verdict, reason: str) -> Verdict:
+    return replace(verdict, accepted=True, allowance=Allowance("test_*", 9.0, reason, "1a2b3c4d5e6f"))
 
 
 def store_accepted(new_run: NewRun, reason: str) -> Acceptance:
@@ -214,34 +218,33 @@ def store_accepted(new_run: NewRun, reason: str) -> Acceptance:
     first = new_run()
     enter(first, "test_a", NEW)
     save(first, failed=())
-    second = new_run(f"--rlperf-accept={reason}")
-    enter(second, "test_a", replace(SLOWER, accepted=True), 2e-3)
+    second = new_run()
+    enter(second, "test_a", accepted(SLOWER, reason), 2e-3)
     save(second, failed=())
     baseline = second.baselines.store.read()
     assert baseline is not None
-    accepted = baseline.results["test_it.py::test_a"].accepted
-    assert accepted is not None
-    return accepted
+    acceptance = baseline.results["test_it.py::test_a"].accepted
+    assert acceptance is not None
+    return acceptance
 
 
 def test_what_is_accepted_is_stored_with_its_reason(new_run: NewRun) -> None:
-    """With --rlperf-accept slower figures take the place of faster ones, which are remembered."""
-    accepted = store_accepted(new_run, "bigger net")
-    assert (accepted.reason, accepted.previous_call_s) == ("bigger net", 1e-3)
+    """Slower figures that a commit accepts take the place of faster ones, which are remembered."""
+    found = store_accepted(new_run, "bigger net")
+    assert (found.reason, found.previous_call_s) == ("bigger net (1a2b3c4d5e6f)", 1e-3)
 
 
-@pytest.mark.parametrize("accept", [(), ("--rlperf-accept=logged",)])
-def test_a_time_that_broke_the_rules_is_not_stored_whatever_counts_say(
-    new_run: NewRun, accept: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_a_time_that_broke_the_rules_is_not_stored_whatever_counts_say(new_run: NewRun, *, is_accepted: bool) -> None:
     """A verdict that rests on counts stands, accepted or not; the figure beside it is no figure."""
     first = new_run()
     enter(first, "test_a", NEW)
     save(first, failed=())
-    second = new_run(*accept)
+    second = new_run()
     for status in (Status.SLOWER, Status.FASTER):
-        by_counts = replace(SAME, status=status, reason=WrittenReason("counters", "ops 4 → 5"), accepted=bool(accept))
-        enter(second, "test_a", by_counts, 2e-3, idle=0.25)
+        by_counts = replace(SAME, status=status, reason=WrittenReason("counters", "ops 4 → 5"))
+        verdict = accepted(by_counts, "logged") if is_accepted else by_counts
+        enter(second, "test_a", verdict, 2e-3, idle=0.25)
         save(second, failed=())
         assert second.saved is not None
         assert second.saved.kept_back == {"test_it.py::test_a": KeptBack.INVALID_TIME}
@@ -266,5 +269,4 @@ def test_who_accepts_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
         monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
     monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
-    accepted = store_accepted(new_run, "why")
-    assert accepted.by == "Bo <bo@example.org>"
+    assert store_accepted(new_run, "why").by == "Bo <bo@example.org>"

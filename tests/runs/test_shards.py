@@ -194,7 +194,7 @@ def test_some(rlperf, n):
     rlperf(lambda: n)
 
 
-@pytest.mark.rlperf(gate=False)
+@pytest.mark.rlperf(fail=False)
 def test_shown(rlperf):
     rlperf(lambda: None)
 

@@ -17,7 +17,7 @@ import pytest
 from builders import source, write
 from example import FAILED, OK, USAGE, Example, Run
 
-QUICK = ("--rlperf-pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=50%")
+QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=50%")
 LEAST = 1.5  # times, of what is three times the work
 
 WORK = """
@@ -194,7 +194,7 @@ def ignoring(tmp_path_factory: pytest.TempPathFactory) -> Ignoring:
     project.write({".env": "3000", "mylib.py": f"{IGNORES}# a comment\n"})
     project.write({".gitignore": ".env\nlarge/\n", **{f"large/{number}": "" for number in range(2001)}})
     plugins, path = ("pytest_benchmark.plugin", "rlperf"), f"{tools}:{os.environ['PATH']}"
-    run = project.against("HEAD", "--rlperf-reach=off", plugins=plugins, PATH=path)
+    run = project.against("HEAD", "-o", "rlperf_reach=off", plugins=plugins, PATH=path)
     return Ignoring(run, asked.read_text("utf-8").splitlines())
 
 
@@ -237,7 +237,7 @@ def test_no_figure_is_of_two_versions(tmp_path: Path) -> None:
     try:
         timer = threading.Timer(2.5, thread.start)  # once the sides are copied
         timer.start()
-        run = project.against("HEAD~1", "--rlperf-pairs=4..4", "--rlperf-max-time=8")
+        run = project.against("HEAD~1", "-o", "rlperf_pairs=4..4", "--rlperf-max-time=8")
     finally:
         stopped.set()
         if thread.ident is not None:

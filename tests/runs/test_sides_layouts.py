@@ -379,7 +379,13 @@ def compare(python: str, rootdir: Path, spec: str, scratch: Path, **changes: str
     """Run the gate as a user does; return the entry of its test, and what each process has written down."""
     scratch.mkdir()
     document, seen = scratch / "run.json", scratch / "seen"
-    options = [f"--rlperf-against={spec}", f"--rlperf-json={document}", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1"]
+    options = [
+        f"--rlperf-against={spec}",
+        f"--rlperf-json={document}",
+        "-o",
+        "rlperf_pairs=2..2",
+        "--rlperf-max-time=0.1",
+    ]
     plugins = [word for name in ("rlperf", "no:cacheprovider") for word in ("-p", name)]
     done = subprocess.run(
         [python, "-m", "pytest", "-q", *plugins, *options, "tests/test_speed.py"],

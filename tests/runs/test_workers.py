@@ -150,7 +150,9 @@ def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: 
     example.write({"mylib.py": "def work(): return sum(range(1000))\n"})
     example.commit()
     example.write({"mylib.py": "def work():\n    return sum(range(1000))\n"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-reach=off", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
+    run = example.pytest(
+        "--rlperf-against=HEAD", "-o", "rlperf_reach=off", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1"
+    )
     (note,) = run.notes("new interpreters")
     assert [name in note for name in ("test_threads[1]", "test_threads[2]", "OMP_PROC_BIND")] == [True] * 3
     assert "harmless" not in note
@@ -214,7 +216,7 @@ def test_death_at_the_start(tmp_path: Path, workers: str, statuses: dict[str, st
         def test_one(rlperf): rlperf(work)
         def test_two(rlperf): rlperf(work)
     """
-    options = ("--rlperf-lanes=1", "-o", f"rlperf_workers={workers}")  # or two tests would begin at once
+    options = ("-o", "rlperf_lanes=1", "-o", f"rlperf_workers={workers}")  # or two tests would begin at once
     run = project(tmp_path, tests, conftest).pytest(*ONE_CALL, *options)
     assert run.statuses == statuses, run.text
     assert errors(run.failure("test_one")) == wording

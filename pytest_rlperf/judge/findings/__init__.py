@@ -1,7 +1,7 @@
 """The kinds of findings beside time and counts: each is a module with one pure function, its thresholds, its line.
 
 A kind looks at the pairs of a live comparison and returns a finding, or None where it finds nothing. ``scale`` looks
-at all tests that differ in a number alone, and ``garbage`` at exact counts.
+at all tests that differ in a number alone, and ``garbage`` at exact counts, as ``compiles`` does, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS: Mapping[str, Callable[[Live, Policy], Finding | None]] = {
     "phases": phases.find,
     "outputs": outputs.find,
 }
-OF_READINGS = ("growth", "threads", "drift")  # the kinds that need what processes hold between slices
+OF_READINGS = ("growth", "threads", "drift", "compiles")  # the kinds that need what processes hold between slices
 
 
 def find_all(live: Live, policy: Policy) -> tuple[Finding, ...]:

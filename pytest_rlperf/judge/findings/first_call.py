@@ -5,6 +5,8 @@ Copies of a preload server have what it has imported, so that only new interpret
 
 from __future__ import annotations
 
+import statistics
+
 from pytest_rlperf.judge.policy import finding
 from pytest_rlperf.model.facts import Both, SlowStart
 from pytest_rlperf.model.judged import Finding, Policy
@@ -21,9 +23,11 @@ _PARTS = ("first_call_s", "import_s")
 def find(live: Live, policy: Policy) -> Finding | None:
     """Return what takes longer by half and by half a second, in every pair of new interpreters."""
     taken = live.start_ups or [pair for pair in live.pairs if pair.loader is None]
-    parts = []
+    if len(taken) < _PAIRS_LEAST:
+        return None
+    usual_s, parts = usual_calls_s(live), []
     for name in _PARTS:
-        if len(taken) >= _PAIRS_LEAST and all(_is_slow(each, name) for each in taken):
+        if all(_is_slow(each, name, usual_s) for each in taken):
             base_s, head_s = min((getattr(each, name) for each in taken), key=lambda both: both[1] - both[0])
             parts.append(Both(name, base_s, head_s))
     if not parts:
@@ -32,11 +36,22 @@ def find(live: Live, policy: Policy) -> Finding | None:
     return finding(policy, "first_call", SlowStart(tuple(parts)), figures)
 
 
-def hints(pair: PairRecord | StartUp, of_limits: float = _HINT) -> bool:
+def usual_calls_s(live: Live) -> tuple[float, float]:
+    """Return what a usual call takes on base and on head."""
+    base, head = ([getattr(pair, side).wall.call_s for pair in live.pairs] for side in ("base", "head"))
+    return statistics.median(base), statistics.median(head)
+
+
+def hints(pair: PairRecord | StartUp, usual_s: tuple[float, float], of_limits: float = _HINT) -> bool:
     """Whether either part takes longer by so much of what would be a finding."""
-    return any(_is_slow(pair, name, of_limits) for name in _PARTS)
+    return any(_is_slow(pair, name, usual_s, of_limits) for name in _PARTS)
 
 
-def _is_slow(pair: PairRecord | StartUp, name: str, of_limits: float = 1.0) -> bool:
-    base_s, head_s = getattr(pair, name)
-    return bool(head_s > max((1 + of_limits * (_TIMES - 1)) * base_s, base_s + of_limits * _MORE_S))
+def _is_slow(pair: PairRecord | StartUp, name: str, usual_s: tuple[float, float], of_limits: float = 1.0) -> bool:
+    """Whether a part takes longer by so much; a first call does so without what a usual call takes, too."""
+    (base_s, head_s), usual_s = getattr(pair, name), usual_s if name == "first_call_s" else (0.0, 0.0)
+    alone_s = base_s - usual_s[0], head_s - usual_s[1]
+    return all(
+        head > max((1 + of_limits * (_TIMES - 1)) * base, base + of_limits * _MORE_S)
+        for base, head in ((base_s, head_s), alone_s)
+    )

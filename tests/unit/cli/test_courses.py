@@ -124,7 +124,7 @@ def test_a_change_has_the_commits_between() -> None:
     (step,) = found.steps
     assert step.low < 1.1 < step.high
     assert [commit.subject for commit in step.commits] == ["c15", "c16", "c17"]
-    assert step_command(found, step) == f"pytest --rlperf-bisect={sha(14)[:12]}..{sha(17)[:12]} '{TEST}'"
+    assert step_command(found, step) == f"rlperf bisect {sha(14)[:12]}..{sha(17)[:12]} '{TEST}'"
 
 
 def test_a_change_has_no_commits_between_where_there_is_no_history() -> None:
@@ -195,7 +195,7 @@ def test_errors_add_in_squares_and_a_gap_begins_anew() -> None:
 
 
 def test_of_several_comparisons_the_nearest_and_most_exact_stays() -> None:
-    """The anchor is further away than the commit before."""
+    """A release is further away than the commit before."""
     order = {sha(number): number for number in range(5)}
     links = [link(0, 3, 1.2), link(2, 3, 1.1, 0.01), link(2, 3, 1.05, 0.001), link(0, 2)]
     assert chains(links, order, {}) == [[link(0, 2), link(2, 3, 1.05, 0.001)]]
@@ -296,7 +296,7 @@ def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     six, seven = git(here, "log", "--format=%h", "--abbrev=12", "--grep=Change [56]", "--reverse").split()
     assert re.search(rf"slower \+10\.0 % \[\+8\.9 %, \+11\.1 %\] .*\bpairs, from {six} to {seven}: 2 ", text)
-    assert f"pytest --rlperf-bisect={six}..{seven} '{TEST}'" in text
+    assert f"rlperf bisect {six}..{seven} '{TEST}'" in text
     assert text.count("12 sessions") == 2
     page = (here / "out/history.html").read_text(encoding="utf-8")
     assert page.count("<circle") == 2 * 12 + 2
@@ -352,8 +352,9 @@ def test_a_shallow_clone_says_where_history_begins(
     [
         (["gea"], ("gea", TEST)),
         (["nothing-like-it-at-all"], ("nothing-like-it-at-all", TEST)),
-        (["--baseline", "other"], ("baselines/other",)),
-        (["--baseline-dir=--output=x"], ("--output=x/default",)),
+        (["--baseline", "other"], ("--baseline=other",)),
+        (["--baseline", "baselines/other"], ("baselines/other",)),
+        (["--baseline=--output=x/default"], ("--output=x/default",)),
         (["--html", "code.py/x"], ("--html=code.py/x",)),
     ],
 )

@@ -113,7 +113,7 @@ def test_no_string_of_a_file_acts(
 def test_no_argument_of_a_command_acts(capsys: pytest.CaptureFixture[str], text: str) -> None:
     """A file, a test, a choice, an option and a command that are not there are named in errors that do nothing."""
     commands = [[text], ["show", text], ["show", f"{text}.json"], ["show", "--format", text], ["show", f"--{text}"]]
-    commands += [[name, text] for name in ("tree", "merge", "history", "anchor")]
+    commands += [[name, text] for name in ("tree", "merge", "history")]
     for command in commands:
         try:
             code = main(command)

@@ -314,7 +314,8 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
         "$(touch args)",
         "*",
         "--rlperf-against=$(touch against)",
-        "--rlperf-baseline=`touch baseline`",
+        "-o",
+        "rlperf_baseline=`touch baseline`",
         "--rlperf-tolerance=5%; touch tolerance",
     ]
     assert not [name for name in ("extras", "against", "baseline", "tolerance", "args") if (tmp_path / name).exists()]
@@ -326,7 +327,7 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
         ({}, ["--rlperf-against=main"]),
         ({"github.base_ref": "", "github.event.merge_group.base_sha": PULL_SHA}, [f"--rlperf-against={PULL_SHA}"]),
         ({"inputs.against": "v1"}, ["--rlperf-against=v1"]),
-        ({"inputs.baseline": "nightly"}, ["--rlperf-baseline=nightly"]),
+        ({"inputs.baseline": "perf/nightly"}, ["-o", "rlperf_baseline=perf/nightly"]),
     ],
 )
 def test_action_compares_a_pull_request_with_its_base(
@@ -380,8 +381,11 @@ def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "label"),
-    [(ROOT / ".github" / "workflows" / "anchor.yml", "performance-anchor"), (DEPENDENCIES, "performance-dependencies")],
-    ids=["anchor", "dependencies"],
+    [
+        (ROOT / ".github" / "workflows" / "since-release.yml", "performance-since-release"),
+        (DEPENDENCIES, "performance-dependencies"),
+    ],
+    ids=["since-release", "dependencies"],
 )
 def test_one_issue_follows_the_slowdown(tmp_path: Path, path: Path, label: str) -> None:
     """The issue is opened by the first slow run, updated by the next, and closed by one that is not slow."""
@@ -428,15 +432,12 @@ def test_each_dependency_is_compared_with_the_release_before(
     versions = f"[ $2 = absent ] && exit 1; echo 'Version: {installed}'"
     releases = "echo 'Available versions: 1.4.0, 1.3.0+cpu, 1.3.0, 1.2.0, 1.1.0, 1.0.0, 0.9.0+cpu, 0.9.0, 0.8.0'"
     script(tmp_path / "bin" / "pip", f"if [ $1 = show ]; then {versions}; else {releases}; fi")
-    script(tmp_path / "bin" / "rlperf", "echo the table; exit 1")
-    search = "echo '= rlperf bisect ='; echo ${4#--rlperf-}; exit 1"
-    script(
-        tmp_path / "bin" / "python",
-        f"case $4 in --rlperf-bisect=*) {search};; --rlperf-against=pip:{slower or '-'}*) exit 1;; esac; exit 0",
-    )
+    search = "echo '= rlperf bisect ='; echo $1 $2; exit 1"
+    script(tmp_path / "bin" / "rlperf", f"[ $1 = show ] || {{ {search}; }}; echo the table; exit 1")
+    script(tmp_path / "bin" / "python", f"case $4 in --rlperf-against=pip:{slower or '-'}*) exit 1;; esac; exit 0")
     result = runner.run([measure], {})
     assert result.code == 0, result.text
-    told = (tmp_path / "temp" / "slower.md").read_text(encoding="utf-8").replace("bisect=pip:", "bisect ").splitlines()
+    told = (tmp_path / "temp" / "slower.md").read_text(encoding="utf-8").replace("bisect pip:", "bisect ").splitlines()
     assert [line for line in told if line not in ("```", "```text", "## Since which release", "= rlperf bisect =")] == (
         expected
     )

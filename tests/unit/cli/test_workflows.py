@@ -16,7 +16,9 @@ from pytest_rlperf.cli.workflows import PYTHONS
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 TESTS = ROOT / ".github" / "workflows" / "tests.yml"
-GATE, COMMENT, BASELINE, ANCHOR = (TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline", "anchor"))
+GATE, COMMENT, BASELINE, RELEASE = (
+    TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline", "since-release")
+)
 ACTION = ROOT / "action.yml"
 CITATION = ROOT / "CITATION.cff"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -36,7 +38,7 @@ PERMISSIONS = {
     ("comment.yml", "render"): {**READ, "actions": "read"},
     ("comment.yml", "comment"): {"pull-requests": "write"},
     ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},
-    ("anchor.yml", "report"): {"issues": "write"},
+    ("since-release.yml", "report"): {"issues": "write"},
     ("dependencies.yml", "report"): {"issues": "write"},
     ("pages.yml", "deploy"): {"pages": "write", "id-token": "write"},
     ("release.yml", "publish"): {"id-token": "write"},
@@ -181,14 +183,20 @@ def elsewhere(path: Path, whole: str) -> str:
         f"{IF_CODE}        run: pip install -c constraints.txt -e '.[rl]'\n": install,
         "run: pip install -c constraints.txt -e '.[rl]'": "run: pip install -e .",
         "            constraints.txt\n": "",
-        f"{ours}          against: anchor\n          artifact: rlperf-anchor\n": f"""        run: |
+        """      - name: Find the last release
+        id: release
+        run: echo "tag=$(git describe --tags --abbrev=0)" >>"$GITHUB_OUTPUT" # before the first one, the baseline
+""": "",
+        f"""{ours}          against: ${{{{ steps.release.outputs.tag }}}}
+          artifact: rlperf-since-release
+""": f"""        run: |
           pip install {PINNED}
-          python -m pytest --rlperf-against=anchor
+          python -m pytest "--rlperf-against=$(git describe --tags --abbrev=0)"
 """,
         f"{IF_CODE}{ours}          against: ${{{{ env.AGAINST }}}}\n": measure,
-        """          python -m pytest "${arguments[@]}"
-""": f"""          pip install {PINNED}
-          python -m pytest "${{arguments[@]}}"
+        "        run: python -m pytest --rlperf-save-baseline\n": f"""        run: |
+          pip install {PINNED}
+          python -m pytest --rlperf-save-baseline
 """,
         """      # Of the default branch, as every workflow_run is.
 """: "",
@@ -201,7 +209,7 @@ def elsewhere(path: Path, whole: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE, ANCHOR], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE, RELEASE], ids=lambda path: path.name)
 def test_guide_has_the_workflows_as_they_are(path: Path, whole: str) -> None:
     """The workflow that users copy is the one that runs here, but for the origin of the package."""
     assert SHARDS.with_name(path.name).read_text(encoding="utf-8") == elsewhere(path, whole)

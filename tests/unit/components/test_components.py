@@ -5,6 +5,7 @@ import importlib
 import inspect
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -586,6 +587,16 @@ def test_an_import(package: Path) -> None:
     phases = harvested(workload, 2)
     assert phases["import/imported/imported.working"].count == 1
     assert phases["import"].total_s > phases["import/imported"].total_s > 0.002
+
+
+def test_an_import_that_waits_takes_that_long(package: Path) -> None:
+    """Its clock leaves out the time without a CPU, and no other."""
+    (package / "working.py").write_text("import time\ntime.sleep(0.2)\n", encoding="utf-8")
+    workload = imports_workload("imported")
+    assert workload.children_ns is not None
+    began_s = time.perf_counter()
+    workload.call()
+    assert 0.2 < workload.children_ns() / 1e9 < time.perf_counter() - began_s
 
 
 @pytest.mark.parametrize("module", [3, "", "my library", "os;print()"])

@@ -24,7 +24,7 @@ from pytest_rlperf import units
 from pytest_rlperf import wire as m
 from pytest_rlperf.cli.command import parse
 from pytest_rlperf.components.checks import output_parts
-from pytest_rlperf.judge.findings import find_all, first_call, garbage, growth, scale
+from pytest_rlperf.judge.findings import compiles, find_all, first_call, garbage, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
@@ -32,7 +32,7 @@ from pytest_rlperf.model.facts import InWords, OtherBits
 from pytest_rlperf.model.findings import FINDINGS
 from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs, PairRecord, PhaseRatio, Reading, StartUp
-from pytest_rlperf.model.measured import Counting, PhaseCounts, Usage
+from pytest_rlperf.model.measured import Compiled, Counting, PhaseCounts, Usage
 from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.run_json import RunFile, document_of, written
 from pytest_rlperf.report.wording import finding_line, left_behind_text
@@ -152,6 +152,7 @@ def counted(**values: tuple[int, int]) -> Counting:
     ("was", "now", "expected"),
     [
         ({"garbage_files": (0, 0)}, {"garbage_files": (4, 4)}, "4 open files (0 on base)"),
+        ({"garbage_files": (4, 4)}, {"garbage_files": (6, 6)}, "6 open files (4 on base)"),
         ({"garbage_files": (1, 1)}, {"garbage_files": (0, 0)}, ""),
         ({"garbage_files": (0, 2)}, {"garbage_files": (2, 4)}, ""),
         ({"garbage_bytes": (1000, 2000)}, {"garbage_bytes": (400_000, 500_000)}, "400kB of memory (2.00k on base)"),
@@ -172,6 +173,47 @@ def test_what_a_call_leaves_to_the_collector(
     found = garbage.find(counted(**was), counted(**now), Policy())
     line = "" if found is None else finding_line(found.line)
     assert line == (f"each call leaves to the garbage collector: {expected}" if expected else "")
+
+
+@pytest.mark.parametrize(
+    ("head", "base", "expected"),
+    [
+        pytest.param({"compiled": 1.0}, {}, ["compiles!: each call compiles 1 program, none on base"], id="each call"),
+        pytest.param({"compiled": 0.02}, {"compiled": 0.01}, [], id="two for the whole pair"),
+        pytest.param({"compiled": 1.0}, {"compiled": 1.0}, [], id="both sides"),
+        pytest.param(
+            {"compiled": 0.5}, {"compiled": 0.1}, ["compiles!: each call compiles 0.5 programs, 0.1 on base"], id="more"
+        ),
+    ],
+)
+def test_what_calls_compile(head: dict[str, float], base: dict[str, float], expected: list[str]) -> None:
+    """Programs of every pair, where the host's calls go on to compile."""
+    short = (0, 20, 40, 60, 90)
+    readings = [Reading(usage(calls, **base), usage(calls, **head)) for calls in short]
+    assert lines(live_of([readings] * 3)) == expected
+
+
+def test_what_each_counted_call_compiles_is_found() -> None:
+    """A compiler that gives up after a few calls compiles nothing in timed ones; the report names what it compiled."""
+    why = "0/4: tensor 'x' size mismatch at index 0. expected 5, actual 6"
+    named = (
+        Compiled("static", why=why),
+        Compiled("lib.total", ("float64", "int64"), ("float64",)),
+        Compiled("lib.inner", ("float64",), ("float64",)),
+        Compiled("lib.first", ("float64",)),
+    )
+    live = replace(growing({}), compiled=named)
+    found = compiles.of_counts(counted(recompiles=(0, 0)), counted(recompiles=(1, 2)), live, Policy())
+    assert found is not None
+    assert found.gates
+    assert finding_line(found.line) == (
+        f"each call compiles 1 program, none on base; static: {why}; lib.total: int64 after none; "
+        "lib.inner: made anew for the same types; lib.first"
+    )
+    assert compiles.of_counts(counted(recompiles=(1, 1)), counted(recompiles=(1, 1)), live, Policy()) is None
+    assert compiles.of_counts(counted(recompiles=(0, 0)), counted(recompiles=(0, 1)), live, Policy()) is None
+    off = Policy(findings={**FINDINGS, "compiles": "off"})
+    assert compiles.of_counts(counted(recompiles=(0, 0)), counted(recompiles=(1, 1)), live, off) is None
 
 
 def test_what_waits_for_the_collector_is_found() -> None:
@@ -404,9 +446,19 @@ def test_a_slow_start_is_found() -> None:
 def test_new_interpreters_decide_on_a_slow_start(start_ups: list[StartUp], is_found: bool) -> None:
     """Where pairs are copies of a loader, which may have imported what is slow, those of new interpreters count."""
     pair = replace(builders.pair(0.0), loader=0, first_call_s=(0.4, 1.6))
-    assert first_call.hints(pair)
     live = replace(live_of([]), pairs=(pair,) * 3, start_ups=tuple(start_ups))
+    assert first_call.hints(pair, first_call.usual_calls_s(live))
     assert bool(lines(live)) is is_found
+
+
+@pytest.mark.parametrize(("head_s", "is_found"), [(4.2, False), (8.0, True)])
+def test_a_slow_first_call_is_slower_than_usual_calls_are(head_s: float, is_found: bool) -> None:
+    """A first call that takes what each call takes is no finding of its own."""
+    pair = builders.pair(math.log(2), *(builders.worker(wall=builders.figures(call_s)) for call_s in (2.0, 4.0)))
+    pair = replace(pair, first_call_s=(2.1, head_s))
+    live = replace(live_of([]), pairs=(pair,) * 3)
+    assert first_call.hints(pair, first_call.usual_calls_s(live)) is is_found
+    assert (first_call.find(live, Policy()) is not None) is is_found
 
 
 VALUES = np.linspace(-1, 1, 200, dtype=np.float32)

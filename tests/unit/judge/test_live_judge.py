@@ -145,7 +145,7 @@ def test_slower_takes_more_pairs_in_larger_runs(tests: int, pairs: int) -> None:
 
 
 def test_too_few_pairs_allowed_are_named() -> None:
-    """Where ``--rlperf-pairs`` allows fewer than SLOWER takes, the message names how many to allow."""
+    """Where ``rlperf_pairs`` allows fewer than SLOWER takes, the message names how many to allow."""
     found = judge(20, 21, 20, 19, 20, rules=policy(tests=100), pairs=(3, 5))
     assert said(found) == ("UNDECIDED", "pairs")
     assert found is not None
@@ -445,10 +445,9 @@ def test_only_slower_fails() -> None:
     assert undecided is not None
     assert [verdict.fails(strict=False) for verdict in (slower, faster, undecided)] == [True, False, False]
     assert [verdict.fails(strict=True) for verdict in (slower, faster, undecided)] == [True, False, True]
-    for rules in (policy(gated=False), policy(accept=True)):
-        verdict = judge(5, 6, 5, 4, 5, rules=rules)
-        assert verdict is not None
-        assert not verdict.fails(strict=False)
+    verdict = judge(5, 6, 5, 4, 5, rules=policy(gated=False))
+    assert verdict is not None
+    assert not verdict.fails(strict=False)
 
 
 PROMISED = 0.01

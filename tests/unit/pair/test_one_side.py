@@ -217,7 +217,7 @@ def test_workers_without_much_time(
         worker.compiles_s = compiles_s
     found = measure(workers, clock, max_time_s)
     assert [worker.wall.call_s for worker in found.workers] == [pytest.approx(call_s)] * measured
-    assert found.notes == ((f"{note} (--rlperf-max-time, --rlperf-budget)",) if note else ())
+    assert found.notes == ((f"{note} (--rlperf-max-time, --rlperf-total-time)",) if note else ())
     if max_time_s < 1:
         assert all(worker.kinds.count(SliceKind.INTERPRETER) == 2 for worker in workers)
 

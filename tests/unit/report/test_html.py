@@ -83,7 +83,7 @@ def test_a_slower_test_says_how_to_find_its_commit(
     baseline = builders.stored(test.live.base) if stored else None
     page = render(replace(test, live=replace(test.live, base_commit=base_commit), baseline=baseline))
     assert re.findall(r"<h4>(.*?)</h4>", page) == effects
-    search = f"pytest --rlperf-bisect={BASE[:12]}..{HEAD[:12]} t.py::test_a"
+    search = f"rlperf bisect {BASE[:12]}..{HEAD[:12]} t.py::test_a"
     assert (f"<code>{search}</code>" in whole(page)) == (effects[1:2] == ["Find the commit that made it slower"])
 
 

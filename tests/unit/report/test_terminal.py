@@ -33,7 +33,7 @@ SUMMARY = Summary(
     machines=["Some CPU, 2 cores, Linux x86_64, CPython 3.11"],
     origins=["baseline 'default' of 2026-11-21, commit 0123456789ab"],
     notes=["stored 1 result in\nbaselines/default/linux.json"],
-    steps=[NextStep("if it was meant to get slower", ('pytest --rlperf-save-baseline --rlperf-accept="why"',))],
+    steps=[NextStep("if it was meant to get slower", ("Rlperf-Accept: tests/test_perf.py::test_sac <= +51% why",))],
 )
 
 
@@ -45,7 +45,7 @@ def test_every_line_fits_the_terminal(width: int) -> None:
         [builders.compared(name, Status.SLOWER, 1.5)], SUMMARY, width=width, color=False, verbose=False
     )
     said, _, command = text.partition("next ")
-    assert "--rlperf-accept" in command  # which is copied whole
+    assert "Rlperf-Accept: tests/test_perf.py::test_sac <= +51% why" in command  # which is copied whole
     assert all(len(line) <= width for line in said.splitlines() if line != f"{name}  SLOWER")
     table = text.partition("\n\n")[0]
     folded = "".join(re.split(r"\s{2,}", line)[0].strip() for line in table.splitlines()[2:])
@@ -105,7 +105,9 @@ def test_what_to_type_next_follows_from_the_verdicts() -> None:
         steps = next_steps(tests, command, saved=saved, against=False, verbose=verbose)
         return [line for step in steps for line in step.lines]
 
-    assert ["--rlperf-accept" in line for line in lines(new, slower, slower)] == [False, True]
+    storing, accepting, again = lines(new, slower)
+    assert storing == again == "pytest --rlperf-save-baseline"
+    assert accepting.startswith("Rlperf-Accept: ")
     assert lines(same, command="pytest -v", verbose=True) == lines() == []
     assert lines(new, command="pytest -k a", saved=True) == ["pytest -k a --rlperf -v"]
 
@@ -441,9 +443,10 @@ def test_what_is_to_be_copied_is_never_wrapped() -> None:
     outcome = builders.compared(f"tests/test_it.py::{name}", Status.SLOWER, 1.5)
     note = f"{'many words ' * 6}`git fetch --unshallow origin` and https://example.org/{'a' * 90} more"
     trailer = f"Rlperf-Accept: tests/test_it.py::{name} <= +60% why"
-    summary = replace(SUMMARY, notes=[note], steps=[NextStep("accept it", (trailer, "pytest --x"))])
+    accepting = NextStep("accept it", (trailer, "Rlperf-Accept: test_b <= +9% why"))
+    summary = replace(SUMMARY, notes=[note], steps=[accepting, NextStep("store it", ("pytest --x",))])
     lines = render_summary([outcome], summary, width=80, color=False, verbose=False).splitlines()
-    assert trailer in lines
+    assert lines[lines.index(trailer) + 1] == "Rlperf-Accept: test_b <= +9% why"  # lines of one step begin alike
     assert f"{'':<12}pytest --x" in lines
     assert f"{name}  SLOWER" in lines
     assert [line for line in lines if "git" in line and line.strip().startswith("`git fetch --unshallow origin`")]

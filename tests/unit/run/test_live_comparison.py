@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import builders
 import msgspec
@@ -32,8 +33,10 @@ from pytest_rlperf.judge.findings import first_call, growth
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Policy, Remedy, RemedyKind, Status, Verdict
 from pytest_rlperf.model.live import Live, OtherWork
-from pytest_rlperf.model.measured import Count, Result, Tally
+from pytest_rlperf.model.measured import Count, Phase, Result, SliceKind, SliceRecord, Tally
+from pytest_rlperf.model.phases import Block
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.run.budget import Budget
 from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.drivers import PAIR_NAMES
 from pytest_rlperf.run.endpoints import DriverLostError, RetryFreshError, StoppedError
@@ -295,6 +298,50 @@ def test_a_pair_that_waits_is_broken_off(compared: Compared) -> None:
     compared.end()
 
 
+@pytest.mark.parametrize(
+    ("ratios", "status", "pairs"),
+    [
+        ([0.5] * 4, Status.SLOWER, 4),
+        ([0.5, 0.5, 0.5, 0.0, 0.5], Status.UNDECIDED, 4),
+        ([0.5, -0.1, 0.9], Status.UNDECIDED, 2),
+    ],
+)
+def test_pairs_that_agree_beyond_doubt_are_not_cut_short(
+    compared: Compared, ratios: list[float], status: Status, pairs: int
+) -> None:
+    """Where the time is up after two of them, there are as many more as any verdict takes."""
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        if not isinstance(order, wire.TakePair):
+            return None
+        return wire.Taken(builders.pair(next(found), seconds=30.0, other_work=OTHER_WORK), [], [None, None])
+
+    found, compared.answer = iter(ratios), answer
+    _, live, verdict = compared.compare()
+    assert (verdict.status, len(live.pairs)) == (status, pairs)
+    assert verdict.was_cut_short is (status is Status.UNDECIDED)
+    compared.end()
+
+
+@pytest.mark.parametrize(("spare_s", "pairs"), [(0.0, 2), (29.0, 2), (31.0, 10)])
+def test_what_is_undecided_goes_on_while_the_run_has_time_to_spare(
+    compared: Compared, spare_s: float, pairs: int
+) -> None:
+    """It has as many pairs as without any limit of its own."""
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        if not isinstance(order, wire.TakePair):
+            return None
+        return wire.Taken(builders.pair(next(found), seconds=30.0, other_work=OTHER_WORK), [], [None, None])
+
+    found, compared.answer = iter([0.06, 0.0] * 5), answer
+    compared.test.budget = cast("Budget", SimpleNamespace(spare_s=lambda: spare_s))
+    _, live, verdict = compared.compare()
+    assert (verdict.status, len(live.pairs)) == (Status.UNDECIDED, pairs)
+    assert verdict.was_cut_short is (spare_s < 30.0)
+    compared.end()
+
+
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_a_verdict_needs_no_more_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int) -> None:
     """Those that are on their way leave the test, whatever they are at, and give their lanes back."""
@@ -343,7 +390,7 @@ def test_what_follows_the_pairs_runs_in_its_own_lane(
     """Its workers go to that lane's CPU: on the one that they were measured on, another pair measures by now."""
     compared = Compared(tmp_path, monkeypatch, Lanes(2, (4, 7)))
     monkeypatch.setattr(growth, "hints", lambda live: True)
-    monkeypatch.setattr(growth, "find", lambda live, policy: SimpleNamespace(figures={}))
+    monkeypatch.setattr(growth, "find", lambda live, policy: SimpleNamespace(figures={"private_bytes": 1.0}))
     warm = replace(WARM, single=not needs_machine)
     free: list[int] = []
 
@@ -400,6 +447,44 @@ def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, 
     fresh = [driver for driver in compared.drivers if not driver.forks]
     assert len(fresh) == pairs
     assert all(driver.is_ended for driver in fresh)
+    compared.end()
+
+
+def test_no_first_call_is_looked_at_where_each_call_is_one(compared: Compared) -> None:
+    """An import in a new interpreter is measured as a first call already."""
+    slow = checked(first_call_s=5.0)
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        if isinstance(order, wire.Open):
+            return [msgspec.structs.replace(CALLED, anew=True)] * 2
+        if isinstance(order, wire.TakePair):
+            return wire.Taken(builders.pair(0.0, first_call_s=(0.1, 5.0)), [], [None, None])
+        return [checked(), slow] if isinstance(order, wire.CheckAll) else None
+
+    compared.answer = answer
+    assert compared.compare()[1].start_ups == ()
+    compared.end()
+
+
+def test_a_slowdown_has_phases_where_calls_are_so_long_that_pairs_have_few(compared: Compared) -> None:
+    """The first pair is traced again, for as many blocks as it takes to name a phase."""
+    base = SliceRecord(SliceKind.TRACED, 1.0, 1.0, 1, 1.0, 1.0, 1.0, 0, 0, 0, (Phase("import", 1.0, 1.0, 1.0),))
+    new = (Phase("import", 1.0, 1.5, 1.0), Phase("import/new", 1.0, 0.5, 0.5))
+    block = Block(base, replace(base, call_s=1.5, rounds_s=1.5, phases=new))
+    asked: list[int] = []
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        if isinstance(order, wire.TakePair):
+            return wire.Taken(builders.pair(math.log(1.5)), [], [None, None])
+        if isinstance(order, wire.TraceMore):
+            asked.append(order.blocks)
+            return [block] * order.blocks
+        return None
+
+    compared.answer = answer
+    _, live, _ = compared.compare()
+    assert asked == [3]
+    assert [part.path for part in live.carriers] == ["import/new"]
     compared.end()
 
 

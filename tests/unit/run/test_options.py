@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,19 @@ from wording import Wording
 
 from pytest_rlperf.options import (
     MARKER,
+    OPTIONS,
+    RENAMED,
     Config,
+    parse_baseline,
     parse_duration,
     parse_flag,
     parse_globs,
-    parse_name,
     parse_pairs,
     parse_path,
-    parse_reason,
     parse_spec,
     parse_tolerance,
     read_config,
+    renamed,
 )
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -37,8 +40,7 @@ READ: list[tuple[Callable[[object], object], dict[object, object]]] = [
     ),
     (parse_flag, {"1": True, "true": True, "YES": True, " on ": True, True: True}),
     (parse_flag, {"0": False, "False": False, "no": False, "off": False, False: False}),
-    (parse_name, {name: name for name in ("default", "v1.2", "linux_ci", "2026-01", "a+b")}),
-    (parse_reason, {" bigger net ": "bigger net"}),
+    (parse_baseline, {name: Path(name) for name in ("baselines/default", "./v1.2", "/a b/linux_ci", "../c/2026-01+b")}),
     (parse_path, {"a/b": Path("a/b")}),
     (parse_spec, {"main": "main", " HEAD~1 ": "HEAD~1", "pip:a==1,b": "pip:a==1,b", "dir:../x y": "dir:../x y"}),
     (parse_pairs, {"3..10": (3, 10), " 2 .. 2 ": (2, 2), "5..5": (5, 5), "03..100": (3, 100)}),
@@ -65,11 +67,10 @@ def settings_of(
 
 
 INI = """
-rlperf_baseline = night
-rlperf_baseline_dir = elsewhere
+rlperf_baseline = elsewhere/night
 rlperf_tolerance = 4%
 rlperf_max_time = 2min
-rlperf_budget = 300
+rlperf_total_time = 300
 rlperf_strict = true
 """
 LIVE = "rlperf_pairs = 4..6\nrlperf_also = data/*.npz\n  two"
@@ -82,10 +83,9 @@ LIVE = "rlperf_pairs = 4..6\nrlperf_also = data/*.npz\n  two"
             *("", INI, ""),
             {
                 "active": False,
-                "baseline": "night",
                 "tolerance": 0.04,
                 "max_time_s": 120,
-                "budget_s": 300,
+                "total_time_s": 300,
                 "strict": True,
             },
             id="ini beats default",
@@ -97,8 +97,8 @@ LIVE = "rlperf_pairs = 4..6\nrlperf_also = data/*.npz\n  two"
         ),
         pytest.param(
             *("--rlperf-tolerance=5% --rlperf-max-time=7", INI),
-            "tolerance='6%', max_time='90s', min_change='50us', gate=False",
-            {"tolerance": 0.06, "max_time_s": 90, "min_change_s": pytest.approx(5e-5), "gate": False},
+            "tolerance='6%', max_time='90s', min_change='50us', fail=False",
+            {"tolerance": 0.06, "max_time_s": 90, "min_change_s": pytest.approx(5e-5), "fail": False},
             id="marker beats both",
         ),
         pytest.param("", LIVE, "", {"pairs": (4, 6), "also": ("data/*.npz", "two"), "active": False}, id="a project's"),
@@ -117,7 +117,7 @@ def test_where_a_setting_comes_from(
     """An ini option beats the default, a flag the ini file, a marker both."""
     found = settings_of(pytester, *args.split(), ini=ini, marker=marker)
     assert {name: getattr(found, name) for name in expected} == expected
-    assert found.baseline_dir == pytester.path / ("elsewhere" if "elsewhere" in ini else "baselines")
+    assert found.baseline == pytester.path / ("elsewhere/night" if "elsewhere" in ini else "baselines/default")
 
 
 @pytest.mark.parametrize(("marker", "tolerance"), [("max_time=1", 0.1), ("tolerance='6%'", 0.06)])
@@ -132,7 +132,7 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
     module = pytester.getmodulecol(
         """
         import pytest
-        pytestmark = pytest.mark.rlperf(tolerance=0.1, max_time=1, gate=False)
+        pytestmark = pytest.mark.rlperf(tolerance=0.1, max_time=1, fail=False)
 
         @pytest.mark.rlperf(tolerance=0.2, max_time=2)
         class TestIt:
@@ -142,7 +142,7 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
     )
     (item,) = pytester.genitems([module])
     found = read_config(pytester.parseconfig()).for_test(item)
-    assert (found.tolerance, found.max_time_s, found.gate) == (0.3, 2.0, False)
+    assert (found.tolerance, found.max_time_s, found.fail) == (0.3, 2.0, False)
 
 
 MEASURED = "def test_it(rlperf):\n    rlperf(int)\n"
@@ -165,32 +165,29 @@ def usage_error(example: Example, *args: str) -> str:
         ["--rlperf-tolerance=abc"],
         ["--rlperf-tolerance=3"],
         ["--rlperf-max-time=0"],
-        ["--rlperf-budget=much"],
-        ["--rlperf-baseline=a/b"],
-        ["--rlperf-baseline=.."],
-        ["--rlperf-baseline-dir="],
-        ["--rlperf-save-baseline", "--rlperf-accept="],
+        ["--rlperf-total-time=much"],
+        ["-o", "rlperf_baseline=night"],
+        ["-o", "rlperf_baseline=a/.."],
         ["--rlperf", "--rlperf-shard=0/4"],
         ["--rlperf", "--rlperf-shard=5/4"],
         ["--rlperf", "--rlperf-shard=x"],
         ["--rlperf-shard=1/4"],
-        ["--rlperf-selfcheck", "--rlperf-shard=1/4"],
+        ["--rlperf:check-machine", "--rlperf-shard=1/4"],
         ["--rlperf-ray"],
         ["--rlperf", "--rlperf-ray=tests/test_it.py"],
         ["--rlperf", "--rlperf-ray", "--rlperf-shard=1/4"],
         ["--rlperf-save-baseline", "--rlperf-ray"],
-        ["--rlperf-bisect=v1", "--rlperf-json=x.json"],
-        ["--rlperf-bisect=v1", "--rlperf-against=v2"],
-        ["--rlperf", "--rlperf-accept=x"],
+        ["--rlperf:bisect=v1", "--rlperf-json=x.json"],
+        ["--rlperf:bisect=v1", "--rlperf-against=v2"],
         ["--rlperf-against="],
-        ["--rlperf-pairs=3"],
-        ["--rlperf-pairs=10..3"],
+        ["-o", "rlperf_pairs=3"],
+        ["-o", "rlperf_pairs=10..3"],
         ["--rlperf-json=x.json"],
         ["--rlperf-json="],
         ["--rlperf-strict"],
         ["--rlperf-findings=counts=gate"],
-        ["--rlperf-selfcheck", "--rlperf-save-baseline"],
-        ["--rlperf-selfcheck", "--rlperf-against=main"],
+        ["--rlperf:check-machine", "--rlperf-save-baseline"],
+        ["--rlperf:check-machine", "--rlperf-against=main"],
         ["--rlperf", "-o", "rlperf_also=data/*.npz /elsewhere/*.npz"],
     ],
     ids=" ".join,
@@ -211,7 +208,7 @@ def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], 
         "tolerance=float('nan')",
         "max_time=0",
         "min_change='-1us'",
-        "gate='perhaps'",
+        "fail='perhaps'",
     ],
 )
 def test_a_marker_that_makes_no_sense(pytester: pytest.Pytester, marker: str, wording: Wording) -> None:
@@ -232,7 +229,7 @@ def test_a_bad_marker_is_one_line_in_an_ordinary_run(pytester: pytest.Pytester, 
         def test_function(rlperf):
             rlperf(int)
 
-        @pytest.mark.rlperf(gate="perhaps")
+        @pytest.mark.rlperf(fail="perhaps")
         class TestClass:
             def test_method(self, rlperf):
                 rlperf(int)
@@ -255,9 +252,44 @@ def test_a_bad_marker_is_one_line_in_an_ordinary_run(pytester: pytest.Pytester, 
 def test_an_unknown_baseline(tmp_path: Path, wording: Wording) -> None:
     """A name nothing is stored under says which names there are."""
     example = Example(tmp_path, {"test_it.py": MEASURED})
-    assert usage_error(example, "--rlperf", "--rlperf-baseline=nigth") == wording
+    assert usage_error(example, "--rlperf", "-o", "rlperf_baseline=baselines/nigth") == wording
     example.write({f"kept/{name}/some-machine.json": "{}" for name in ("night", "day")})
-    error = usage_error(example, "--rlperf", "--rlperf-baseline=nigth", "--rlperf-baseline-dir=kept")
-    assert "--rlperf-baseline=nigth" in error
+    error = usage_error(example, "--rlperf", "-o", "rlperf_baseline=kept/nigth")
     assert "day, night" in error
     assert error == wording
+
+
+OLD = {
+    "--rlperf-accept=why": "Rlperf-Accept",
+    "--rlperf-baseline=night": "-o rlperf_baseline=DIR/NAME",
+    "--rlperf-budget=9": "--rlperf-total-time",
+    "--rlperf-bisect=v1": "rlperf bisect",
+    "--rlperf-selfcheck": "rlperf check-machine",
+    "-orlperf_budget=9": "rlperf_total_time",
+    "-orlperf_setup_time=9": "rlperf_setup_timeout",
+}
+
+
+@pytest.mark.parametrize("given", OLD)
+def test_a_name_of_an_earlier_version_says_the_new_one(tmp_path: Path, given: str) -> None:
+    """A flag or a setting of an ini file that was renamed, or went, is one usage error with what to write."""
+    error = usage_error(Example(tmp_path, {"test_it.py": MEASURED}), "--rlperf", given)
+    assert re.search(rf"ERROR: \S+ is gone: write .*{re.escape(OLD[given])}", error)
+
+
+@pytest.mark.parametrize(("marker", "now"), [("gate=False", "fail"), ("setup_time=9", "setup_timeout")])
+def test_a_keyword_of_an_earlier_version_says_the_new_one(pytester: pytest.Pytester, marker: str, now: str) -> None:
+    """With the place of the marker."""
+    with pytest.raises(pytest.UsageError, match=rf"\.py:2: test_it: .*: {marker.partition('=')[0]} is gone: .*{now}"):
+        settings_of(pytester, marker=marker)
+
+
+def test_what_to_write_now_is_there() -> None:
+    """Each new name of a flag or a setting is one, and no old one is."""
+    flags = {option.flag for option in OPTIONS if option.flag} | {
+        f"rlperf_{option.name.removesuffix('_s')}" for option in OPTIONS if option.ini
+    }
+    for old, new in RENAMED.items():
+        assert renamed(old) == f"{old} is gone: write {new}"
+        assert old not in flags
+        assert {*re.findall(r"--rlperf[a-z-]*|rlperf_[a-z_]+", new)} <= flags

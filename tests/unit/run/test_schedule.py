@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -439,8 +440,8 @@ def test_a_lane_is_given_back_once() -> None:
         pytest.param([], 10, 1, 180, id="few tests, each limited by --rlperf-max-time alone"),
         pytest.param([], 300, 2, 12, id="many tests share half an hour"),
         pytest.param([], 3000, 2, 9, id="so many that their fewest pairs take longer"),
-        pytest.param(["--rlperf-budget=600"], 300, 2, 4, id="the user's budget"),
-        pytest.param(["--rlperf-selfcheck"], 300, 1, math.inf, id="a self-check takes its time"),
+        pytest.param(["--rlperf-total-time=600"], 300, 2, 4, id="the user's budget"),
+        pytest.param(["--rlperf:check-machine"], 300, 1, math.inf, id="a self-check takes its time"),
     ],
 )
 def test_many_tests_share_a_time(
@@ -454,7 +455,7 @@ def test_many_tests_share_a_time(
 def test_tests_that_are_settled_early_leave_their_time(pytester: pytest.Pytester) -> None:
     """What is left is shared anew whenever a test begins, and one test gets no more than there is."""
     clock = builders.Seconds()
-    budget = Budget(read_config(pytester.parseconfigure("--rlperf-budget=100")), 5, 2, clock)
+    budget = Budget(read_config(pytester.parseconfigure("--rlperf-total-time=100")), 5, 2, clock)
     assert [budget.next_s(), budget.next_s()] == [40.0, 50.0]
     clock.now = 10.0
     assert budget.next_s() == 60.0
@@ -462,3 +463,21 @@ def test_tests_that_are_settled_early_leave_their_time(pytester: pytest.Pytester
     assert [budget.next_s(), budget.next_s()] == [30.0, 30.0]
     clock.now = 200.0
     assert 0 < budget.next_s() < 1e-3
+
+
+def test_time_to_spare_is_what_the_tests_to_come_do_not_need(pytester: pytest.Pytester) -> None:
+    """They may take twice as long as those so far; a self-check has no time to spare, as it has no limit."""
+    clock = builders.Seconds()
+    settings = read_config(pytester.parseconfigure("--rlperf-total-time=100"))
+    budget = Budget(settings, 4, 2, clock)
+    found = [budget.spare_s()]
+    for clock.now in (0.0, 10.0, 20.0, 40.0):
+        budget.next_s()
+        clock.now += 10.0
+        found.append(budget.spare_s())
+    assert found == [0.0, 30.0, 40.0, 50.0, 50.0]
+    clock.now = 110.0
+    assert budget.spare_s() == 0.0
+    selfcheck = Budget(replace(settings, selfcheck=True, total_time_s=None), 1, 1, clock)
+    assert selfcheck.next_s() == math.inf
+    assert selfcheck.spare_s() == 0.0

@@ -51,7 +51,7 @@ def hangs():
     time.sleep(1000)
 
 
-@pytest.mark.rlperf(setup_time=2)
+@pytest.mark.rlperf(setup_timeout=2)
 def test_hangs(rlperf, hangs):
     rlperf(work)
 

@@ -13,7 +13,7 @@ def test_min_change(rlperf):
     rlperf(work)
 
 
-@pytest.mark.rlperf(gate=False)
+@pytest.mark.rlperf(fail=False)
 def test_ungated(rlperf):
     rlperf(work)
 
