@@ -334,7 +334,7 @@ def finding_line(fact: Fact) -> str:
             left = (f"{_amount(name, head)} ({_figure(name, base)} on base)" for name, base, head in parts)
             return f"each call leaves to the garbage collector: {', '.join(left)}"
         case facts.Compiles(base, head, last):
-            most = units.counted(1, "program") if round(head, 2) == 1 else f"{units.number(head)} programs"
+            most = f"{units.number(head)} program{'s' * (units.number(head) != '1')}"
             named = "".join(f"; {_compiled(each)}" for each in last)
             return f"each call compiles {most}, {units.number(base) if base else 'none'} on base{named}"
         case facts.OtherOutput(path, how):
@@ -379,9 +379,8 @@ def _compiled(program: Compiled) -> str:
 
 
 def _amount(name: str, amount: float) -> str:
-    if name in _BYTES:
-        return f"{_figure(name, amount)}B {_BYTES[name]}"
-    return f"{_figure(name, amount)} {_NUMBERS[name][round(amount, 2) != 1]}"
+    figure = _figure(name, amount)
+    return f"{figure}B {_BYTES[name]}" if name in _BYTES else f"{figure} {_NUMBERS[name][figure != '1']}"
 
 
 def _figure(name: str, amount: float) -> str:

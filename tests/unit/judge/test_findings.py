@@ -112,6 +112,11 @@ def test_growth_without_a_base_is_a_note() -> None:
         pytest.param(
             growing({"shared_blocks": 1.0}, {"shared_blocks": 1.0}), [], id="both sides leave shared memory alike"
         ),
+        pytest.param(
+            growing({"shared_blocks": 1.006}),
+            ["growth!: each call leaves 1 block of shared memory more than on base"],
+            id="about one block",
+        ),
         pytest.param(growing({"shared_blocks": 0.002}), [], id="two blocks of shared memory in all"),
         pytest.param(
             growing({"temporary_files": 1.0, "temporary_bytes": 1e4, "segments": 2.0, "segment_bytes": 8192.0}),
