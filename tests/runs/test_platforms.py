@@ -57,11 +57,10 @@ def test_measuring_on_windows_is_one_sentence(tmp_path: Path, wording: Wording) 
 
 
 def test_measuring_on_macos_is_noted(tmp_path: Path, wording: Wording) -> None:
-    """A run without CPUs to place processes on measures, and its header has a note."""
+    """A run without CPUs to place processes on measures, and a note says so."""
     done = run(tmp_path, "darwin", *ONE_CALL, "-v")
     assert done.counts == "1 passed"
-    header = done.out.partition("rootdir: ")[0]
-    assert [line for line in header.splitlines() if "macOS" in line] == wording
+    assert done.notes("macOS") == wording
     assert _platform_notes("linux") == []
 
 
