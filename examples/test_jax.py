@@ -37,6 +37,32 @@ def test_step(rlperf_vecenv_step, vector_step):
     rlperf_vecenv_step(vector_step, num_envs=256)
 
 
+AGENTS = "tagger", "runner_0", "runner_1"
+
+
+def step_agents(key, places, actions):
+    """Step an env of many agents, as JaxMARL's are: states, actions and rewards are mappings from agents."""
+    places = {agent: places[agent] + 0.1 * actions[agent] for agent in AGENTS}
+    distances = {agent: jnp.linalg.norm(places[agent] - places["tagger"]) for agent in AGENTS[1:]}
+    done = jnp.min(jnp.stack([*distances.values()])) < 0.5
+    rewards = {"tagger": done.astype(float), **distances}
+    return jax.tree.map(lambda place: jnp.where(done, jax.random.uniform(key, (2,)), place), places), rewards, done
+
+
+def test_step_of_many_agents(rlperf_vecenv_step):
+    step_all = jax.jit(jax.vmap(step_agents))
+    keys = jax.random.split(jax.random.key(0), 64)
+    places = {agent: jax.random.uniform(jax.random.key(index), (64, 2)) for index, agent in enumerate(AGENTS)}
+    actions = {agent: jnp.ones((64, 2)) for agent in AGENTS}
+
+    def step_once():
+        nonlocal places
+        places, rewards, dones = step_all(keys, places, actions)
+        return rewards, dones
+
+    rlperf_vecenv_step(step_once, num_envs=64)
+
+
 @jax.jit
 def sample(key, buffer):
     rows = jax.random.randint(key, (256,), 0, len(buffer["reward"]))

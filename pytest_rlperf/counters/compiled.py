@@ -60,8 +60,9 @@ class Programs:
             if event == _JAX_EVENT:
                 self._note(str(labels.get("fun_name", "")), ())
 
-        # For the rest of the process: not all versions can unregister a listener.
-        jax.monitoring.register_event_duration_secs_listener(note)
+        if hasattr(jax, "monitoring"):  # not in what stands in for it
+            # For the rest of the process: not all versions can unregister a listener.
+            jax.monitoring.register_event_duration_secs_listener(note)
 
     def _note(self, function: str, inputs: tuple[str, ...]) -> None:
         before = next((each.inputs for each in reversed(self._last) if each.function == function), None)

@@ -122,6 +122,7 @@ class Recorder:
 
     def __init__(self, clock: Callable[[], int] = no_time, on_edge: Callable[[Node], None] | None = None) -> None:
         self._tree = _tree(clock, on_edge)
+        self._tree.is_timed = False
         self.stack: Stack | None = None
         self.probes: Sequence[object] = ()
 

@@ -35,7 +35,7 @@ from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 
-_OF_GARBAGE = ("garbage_bytes", "garbage_files", "garbage_threads", "garbage_processes")
+OF_GARBAGE = ("garbage_bytes", "garbage_files", "garbage_threads", "garbage_processes")
 _EDGES_MOST = 5000  # of a call; every one takes a tenth of a millisecond, and more where the call makes many objects
 
 
@@ -61,11 +61,11 @@ class HostMemory(Instrument):
     At every edge of a phase the collector runs and caches are cleared, so that only memory that is still held counts.
     """
 
-    names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes", *_OF_GARBAGE)
+    names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes", *OF_GARBAGE)
 
     def __init__(self) -> None:
         self.recorder = Recorder(on_edge=self._edge)
-        self._garbage = array("q", bytes(8 * len(_OF_GARBAGE)))
+        self._garbage = array("q", bytes(8 * len(OF_GARBAGE)))
         # Of each edge the innermost phase that was open, and the memory in use and at most since the last edge. There
         # is room for as many edges as the last call had: nothing is allocated to keep them.
         self._nodes: list[Node | None] = []
@@ -79,13 +79,13 @@ class HostMemory(Instrument):
         with self.recorder.recording():
             _clear_caches()  # it may hold what was before
             self._edge(None)
-            self._garbage = array("q", bytes(8 * len(_OF_GARBAGE)))
+            self._garbage = array("q", bytes(8 * len(OF_GARBAGE)))
             call()
             self._edge(None)
         if self._edges > _EDGES_MOST:
             raise CannotCountError(f"a call enters over {_EDGES_MOST // 2} phases, and looking at memory takes time")
         # Peaks are rounded: names that caches hold on to within a phase make less of a difference, but make one.
-        garbage = (Count(WHOLE, name, value) for name, value in zip(_OF_GARBAGE, self._garbage, strict=True))
+        garbage = (Count(WHOLE, name, value) for name, value in zip(OF_GARBAGE, self._garbage, strict=True))
         return tuple(
             replace(count, value=count.value // STEPS.get(count.name, 1) * STEPS.get(count.name, 1))
             for count in (*self._levels().counts(self.recorder.paths(), *self.names[:2]), *garbage)

@@ -37,7 +37,8 @@ class Tally:
     """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
 
     ``has_failed`` where a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
-    those of the code under test that the last of its calls entered. ``calls`` are all that counting made.
+    those of the code under test that the last of its calls entered. ``calls`` are all that counting made. Where there
+    was no time for more, only ``instruments`` have counted, by names of counts.
     """
 
     repetitions: tuple[tuple[Count, ...], ...]
@@ -45,6 +46,7 @@ class Tally:
     has_failed: bool = False
     functions: tuple[FunctionCounts, ...] = ()
     calls: int = 0
+    instruments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

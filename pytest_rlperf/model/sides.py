@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-PROTOCOL = 16  # of what a run and its workers send each other; another number wherever the messages change
+PROTOCOL = 17  # of what a run and its workers send each other; another number wherever the messages change
 
 OnStep: TypeAlias = Callable[[str], None]  # receives a line on each step of preparing sides
 

@@ -16,7 +16,7 @@ def count_in(workers: Sequence[Worker], order: CountAll) -> list[Tally | None]:
     """Let workers, which have checked their component, count; return each one's counts, None where it has none.
 
     The first one decides for all: where calls are too long for its limit, no other counts; where it counted a long call
-    once, so do the others. Where a call fails while it is counted, no other counts it.
+    once, or garbage alone, so do the others. Where a call fails while it is counted, no other counts it.
     """
     __tracebackhide__ = True
     first, *others = workers
@@ -28,4 +28,5 @@ def count_in(workers: Sequence[Worker], order: CountAll) -> list[Tally | None]:
         return [found, *[None] * len(others)]
     if not found.repetitions:
         return [found] * len(workers)
-    return [found, *ask_all(others, Count(len(found.repetitions), _LENIENCE * order.limit_s, order.instruments))]
+    following = Count(len(found.repetitions), _LENIENCE * order.limit_s, [*found.instruments])
+    return [found, *ask_all(others, following)]

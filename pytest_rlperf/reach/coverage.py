@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pytest_rlperf.model.reach import ChangedPart
+from pytest_rlperf.model.reach import ChangedPart, Kind
 from pytest_rlperf.reach.touch import Reached
 
 
@@ -35,5 +35,7 @@ class Coverage:
 
     @property
     def untested(self) -> list[ChangedPart]:
-        """Those that no test has executed, without their texts."""
-        return [replace(part, was="", now="") for part in self.changed if part not in self._executed]
+        """Those that no test has executed, without their texts; the body of a file that a test reads may have run."""
+        read = {part.file for part in self._executed if part.kind is Kind.FILE}
+        left = [part for part in self.changed if part not in self._executed]
+        return [replace(part, was="", now="") for part in left if not (part.kind is Kind.BODY and part.file in read)]

@@ -331,7 +331,7 @@ def finding_line(fact: Fact) -> str:
             allocated = f"; allocated at {', '.join(places)}" if places else ""
             return f"each call leaves {_grown(more)} more than on base{allocated}"
         case facts.Garbage(parts):
-            left = (f"{_amount(name, head)} ({units.quantity(base)} on base)" for name, base, head in parts)
+            left = (f"{_amount(name, head)} ({_figure(name, base)} on base)" for name, base, head in parts)
             return f"each call leaves to the garbage collector: {', '.join(left)}"
         case facts.Compiles(base, head, last):
             most = units.counted(1, "program") if round(head, 2) == 1 else f"{units.number(head)} programs"
@@ -380,8 +380,12 @@ def _compiled(program: Compiled) -> str:
 
 def _amount(name: str, amount: float) -> str:
     if name in _BYTES:
-        return f"{units.quantity(amount)}B {_BYTES[name]}"
-    return f"{units.number(amount)} {_NUMBERS[name][round(amount, 2) != 1]}"
+        return f"{_figure(name, amount)}B {_BYTES[name]}"
+    return f"{_figure(name, amount)} {_NUMBERS[name][round(amount, 2) != 1]}"
+
+
+def _figure(name: str, amount: float) -> str:
+    return units.quantity(amount) if name in _BYTES else units.number(amount)
 
 
 def _law(law: facts.Law) -> str:

@@ -35,6 +35,7 @@ _PARENT = "rlperf_parent.pth"
 _REDIRECT = "_rlperf_redirect.py"
 _RUN_REDIRECT = "import importlib.util as u; s = u.spec_from_file_location('_rlperf_redirect', {path!r}); s.loader.exec_module(u.module_from_spec(s))"  # noqa: E501 - one line of a .pth file
 _CACHES = ("NUMBA_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")  # of code that was compiled at run time
+_CACHES_IF_SET = {"JAX_COMPILATION_CACHE_DIR"}  # without the variable nothing is kept
 
 
 # ------------------------------------------------------------------ thin virtual environments
@@ -165,7 +166,7 @@ def make_side(
     directory.mkdir(parents=True, exist_ok=True)
     python = python_in(environment)
     variables = side_variables(project, place, environment)
-    for name in _CACHES:
+    for name in (*_CACHES, *_CACHES_IF_SET & os.environ.keys()):
         (caches / name).mkdir(parents=True, exist_ok=True)
         variables[name] = str(caches / name)
     return Side(

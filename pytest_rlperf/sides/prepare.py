@@ -207,11 +207,12 @@ class Preparation:
     def _compared(self, base: _Version, sha: str | None = None) -> Sides:
         """Return the comparison of a version with today's."""
         head, trees = self._head, (base.tree, self.today.tree)
-        changed = differing_files(*trees, self._tests)
+        # A new file that git does not know yet is the output of something, more often than a source: it comes last.
+        new = self._repository.new_files()
+        changed = tuple(sorted(differing_files(*trees, self._tests), key=lambda name: (name in new, name)))
         compiled = frozenset(name for name in self.today.laid if _is_compiled(self.today.tree / name))
-        # A new file that git does not know yet is the output of something, more often than a source.
-        known = set(changed).difference(self._repository.new_files() if compiled else ())
-        sources = tuple(_sources(self.today.tree, sorted(known), compiled)) if compiled else ()
+        known = [name for name in changed if name not in new]
+        sources = tuple(_sources(self.today.tree, known, compiled)) if compiled else ()
         # Equal trees are not measured, so they need no build.
         build = self._why_build(sorted(compiled), sources) if changed else None
         sides, built = self._both((base, head), trees, build)

@@ -205,12 +205,20 @@ def become_side(own: dict[str, Any]) -> None:
     os.chdir(own["directory"])
     os.environ.clear()
     os.environ.update(own["environment"])
+    _tell_jax()
     sys.executable = own["python"]
     sys.prefix, sys.exec_prefix = own["prefix"], own["prefix"]
     _run_site_lines(own["sites"])
     sys.path[:] = own["path"]
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
+
+
+def _tell_jax() -> None:
+    """Set the side's own cache of compiled programs, whose variable JAX has read while the server imported it."""
+    cache, jax = os.environ.get("JAX_COMPILATION_CACHE_DIR"), sys.modules.get("jax")
+    if cache and jax is not None:
+        jax.config.update("jax_compilation_cache_dir", cache)
 
 
 def _open_log(path: str) -> int:

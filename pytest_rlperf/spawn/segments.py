@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,15 +36,13 @@ def remove(left: Iterable[Segment]) -> None:
             library.shmctl(segment.number, _REMOVE, None)
 
 
-def _table(kind: str) -> Iterator[dict[str, int]]:
-    """Yield what a list of the kernel's has of this user."""
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = (_PLACE / kind).read_text(encoding="ascii").splitlines()
-    for line in lines[1:]:
-        found = dict(zip(lines[0].split(), map(int, line.split()), strict=True))
-        if found["uid"] == os.geteuid():
-            yield found
+def _table(kind: str) -> list[dict[str, int]]:
+    """Return what a list of the kernel's has of this user; nothing where a system writes it in another way."""
+    with suppress(OSError, ValueError):
+        names, *lines = (_PLACE / kind).read_text(encoding="ascii").splitlines()
+        found = [dict(zip(names.split(), map(int, line.split()), strict=True)) for line in lines]
+        return [each for each in found if each.get("uid") == os.geteuid()]
+    return []
 
 
 def _last_used(number: int) -> int:

@@ -55,6 +55,11 @@ class _ProcessSwitch:
         """Whether scopes record."""
         return _local is not None
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether scopes record time, and do not count."""
+        return self.is_on and self.tree is not None and self.tree.is_timed
+
     def clock(self) -> int:
         """Return the nanoseconds of the clock by which scopes record."""
         return _clock()

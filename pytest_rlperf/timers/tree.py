@@ -22,12 +22,14 @@ class Tree:
 
     The paths of the thread that makes it are at the top. Those of another thread are below its name, and threads of one
     name are added up once they end. ``clock`` returns integer nanoseconds. A tree may be used from any thread; a
-    :meth:`snapshot` may lack the scope that another thread ends at that moment.
+    :meth:`snapshot` may lack the scope that another thread ends at that moment. It ``is_timed`` unless its clock counts
+    something else.
     """
 
     def __init__(self, name: str = "root", clock: ClockNs = time.perf_counter_ns) -> None:
         self.name = name
         self.clock = clock
+        self.is_timed = True
         self._lock = threading.RLock()
         self._homes = threading.local()
         self._owner = self.new_stack("")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
-from pytest_rlperf.counters.memory import quiet
+from pytest_rlperf.counters.memory import OF_GARBAGE, quiet
 from pytest_rlperf.devices import JaxDevice, clock_for, devices_of, wait_for_all
 from pytest_rlperf.devices.clocks import Device, HostClock
 from pytest_rlperf.model.measured import Tally, Workload
@@ -21,6 +21,7 @@ from pytest_rlperf.worker.tracing import call_plainly, look_for_phases
 
 _ONCE = 4.0  # times the limit for a long call that is counted once: several workers show whether it is exact
 _COST_CALLS = 20  # plain calls that take as long as counting one call: every instrument has a pass, and slows it
+_GARBAGE_CALLS = 6  # likewise, to count garbage alone
 
 
 def count(
@@ -34,7 +35,7 @@ def count(
     """Count the workload's call ``repetitions`` times, in about ``limit_s``; a long one once, in up to four times that.
 
     A call before that shows how long it takes and where its phases come from. Where it takes too long it is timed once
-    more: it may have been held up. Nothing is counted, with a note, where there is no time for one call.
+    more: it may have been held up. Where there is no time for one call, garbage alone is counted, or nothing.
     """
     __tracebackhide__ = True
     quieten_ranges()
@@ -44,12 +45,11 @@ def count(
         except Exception as error:
             return _failed(workload, error)
         longest_s = limit_s / (repetitions * _COST_CALLS)
-        once_s = _ONCE * limit_s / _COST_CALLS
         if longest_s < call_s <= limit_s:
             calls, call_s = 2, min(call_s, look_for_phases(workload, clock_ns)[0])
-        if call_s > once_s:
-            found = _declined(call_s, limit_s)
-        else:
+        chosen, notes = _chosen(instruments, call_s, limit_s)
+        found = Tally((), notes)
+        if chosen is not None:
             found = tally(
                 traced.call,
                 setup=workload.setup,
@@ -57,9 +57,10 @@ def count(
                 repetitions=repetitions if call_s <= longest_s else 1,
                 devices=_devices(workload),
                 environments=_environments(),
-                names=instruments,
+                names=chosen,
                 watched=watched,
             )
+            found = replace(found, notes=(*notes, *found.notes), instruments=chosen)
             wait_for_all()()  # or the calls would go on while other workers measure
     workload.processed(0)  # items processed while counting belong to no slice
     return replace(found, calls=found.calls + calls)
@@ -71,12 +72,18 @@ def _failed(workload: Workload, error: Exception) -> Tally:
     return Tally((), (f"not counted: {failed}",), has_failed=True)
 
 
-def _declined(call_s: float, limit_s: float) -> Tally:
+def _chosen(
+    instruments: Collection[str], call_s: float, limit_s: float
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Return the instruments that there is time for, None where there are none, with a note where some are left out."""
+    if call_s <= _ONCE * limit_s / _COST_CALLS:
+        return tuple(instruments), ()
     reason = (
         f"a call takes {units.seconds(call_s)}, so counting would take about {units.seconds(_COST_CALLS * call_s)} a "
         f"worker, over the {units.seconds(_ONCE * limit_s)} that --rlperf-max-time leaves for it"
     )
-    return Tally((), (f"not counted: {reason}",))
+    has_time = not instruments and call_s <= _ONCE * limit_s / _GARBAGE_CALLS
+    return OF_GARBAGE if has_time else None, (f"not counted: {reason}",)
 
 
 def _environments() -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def test_of_torch() -> None:
     torch._dynamo.reset()
     programs = Programs()
     compiled = torch.compile(doubled_here, backend="eager", dynamic=False)
-    for size in (3, 4, 4):
+    for size in (3, 4):
         compiled(torch.ones(size))
     assert programs.count() == 2
     last = next(each for each in programs.last() if each.function == "doubled_here")

@@ -14,7 +14,7 @@ from library_checks import EXAMPLES, example
 from pytest_rlperf.cli.init import library_tests
 from pytest_rlperf.components.libraries import Library, libraries
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,12 @@ class Example:
 
 
 ALL = (
+    Example("any_agent", "numpy", 3),
     Example("cleanrl", "gymnasium", 7),
     Example("envpool", "envpool", 3),
     Example("gymnasium", "gymnasium", 4),
-    Example("jax", "jax", 6),
+    Example("jax", "jax", 7),
+    Example("multi_agent", "numpy", 2),
     Example("rlox", "rlox", 10, ("test_gae[one]", "test_collector", "test_vtrace")),
     Example("sample_factory", "sample_factory", 2),
     Example("skrl", "skrl", 6, ("test_acting",)),
@@ -59,7 +61,8 @@ def test_every_example_is_tried() -> None:
 def shown(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Example:
     """Copy a library's example; where the library is not installed, skip it."""
     shown: Example = request.param
-    for module in ("torch", "gymnasium", shown.module):
+    is_plain = shown.module in ("jax", "numpy")  # which work without PyTorch
+    for module in (shown.module,) if is_plain else ("torch", "gymnasium", shown.module):
         if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
             pytest.skip(f"needs {module}")
     name, _, value = shown.environment.partition("=")
@@ -68,7 +71,7 @@ def shown(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch
     pytester.makepyfile(test_example=example(shown.name))
     if shown.name == "cleanrl":
         copytree(EXAMPLES / "cleanrl", pytester.path / "cleanrl")
-    pytester.makeconftest("import torch; torch.set_num_threads(1)")
+    pytester.makeconftest("" if is_plain else "import torch; torch.set_num_threads(1)")
     return shown
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from example import Example
 from virtual_jax import DISPATCH_S, VirtualArray, VirtualJax, loaded
 from wording import Wording
 
@@ -244,6 +246,34 @@ def test_jax_is_measured(pytester: pytest.Pytester, alone: None) -> None:
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*device *jax cpu:0*", "*latency (judged) *", "*settings *model=cpu, jax_default*"])
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
+def test_a_side_has_a_compilation_cache_of_its_own(tmp_path: Path, alone: None) -> None:
+    """Also where JAX, which reads its variable when it is imported, was imported before the fork."""
+    test = """
+        import os, jax
+        from planner import plan
+
+        def test_plan(rlperf):
+            cache = jax.config.jax_compilation_cache_dir
+            assert cache == os.environ["JAX_COMPILATION_CACHE_DIR"] != os.environ["SHARED"]
+            with open(os.environ["SEEN"], "a") as file:
+                print(cache, file=file)
+            rlperf(lambda: plan(1.0))
+        """
+    shared = tmp_path / "shared"
+    example = Example(tmp_path, {"planner.py": "import jax\nplan = jax.jit(lambda x: x * 2)\n", "test_plan.py": test})
+    example.commit()
+    example.write({"planner.py": "import jax\nplan = jax.jit(lambda x: x + x)\n"})
+    example.env |= {"SEEN": str(tmp_path / "seen"), "SHARED": str(shared), "JAX_COMPILATION_CACHE_DIR": str(shared)}
+    run = example.pytest(
+        "--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=90%"
+    )
+    assert run.statuses.keys() == {"test_plan"}, run.text
+    assert "ERROR" not in run.statuses.values(), run.text
+    assert len(set((tmp_path / "seen").read_text(encoding="utf-8").splitlines())) == 2
+    assert not shared.exists()
 
 
 def test_arrays_and_compilations_of_jax() -> None:

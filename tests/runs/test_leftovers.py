@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,9 @@ from fake_worker import FakeWorker
 from pytest_rlperf.model.measured import SliceKind
 from pytest_rlperf.pair.leftovers import PLACE, SHARED, Held, Leftovers, TemporaryFiles
 from pytest_rlperf.run.shared_memory import SharedMemory
+from pytest_rlperf.spawn.guardian import VARIABLE, remove_temporary_files
 from pytest_rlperf.spawn.segments import segments
+from pytest_rlperf.spawn.temporary import mark_temporary_files
 from pytest_rlperf.wire import Order, Take
 
 SLICE_S = 0.015
@@ -268,6 +271,25 @@ def test_temporary_files_are_counted_with_their_bytes(tmp_path: Path) -> None:
     (tmp_path / "file").unlink()
     assert files.held() == Held(1, 10)
     assert TemporaryFiles(tmp_path / "none", "mark_").held() == Held(0, 0)
+
+
+def test_only_files_that_a_runs_processes_have_named_are_removed(tmp_path: Path, monkeypatch: Any) -> None:
+    """Those of sessions that have ended; what is used still, is another run's or nobody's stays."""
+    scratch = tmp_path / "pytest-rlperf-abcd_123"
+    scratch.mkdir()
+    monkeypatch.setenv(VARIABLE, str(scratch))
+    monkeypatch.setattr("tempfile._name_sequence", None)
+    mark_temporary_files()
+    Path(tempfile.mkdtemp(dir=tmp_path, prefix="logs-"), "events").touch()
+    file, name = tempfile.mkstemp(".json", dir=tmp_path)
+    os.close(file)
+    assert f"abcd_123_{os.getsid(0)}_" in name
+    others = ("tmpabcd_1234", "tmpefgh_123_1_x", "abcd_123_x_y")
+    for other in others:
+        (tmp_path / other).touch()
+    assert remove_temporary_files(str(scratch), lambda session: session == os.getsid(0)) == 0
+    assert remove_temporary_files(str(scratch), lambda _: False) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {scratch.name, *others}
 
 
 @contextmanager

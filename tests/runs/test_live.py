@@ -23,6 +23,7 @@ from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.model.measured import Start
 from pytest_rlperf.run.lanes import count_lanes
 
+PAGE = Path(__file__).parents[2] / "docs" / "writing-tests.md"
 QUICK = ("-o", "rlperf_pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
 STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide, or nothing can be compared
 DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
@@ -558,3 +559,29 @@ def test_selfcheck_tells_what_the_machine_can(repository: Repository, wording: W
     assert without_figures(alarms) == wording
     assert "+200 %" in run.words
     assert f"fit {'yes' if is_fit else 'no'}" in run.words
+
+
+LATE = """
+    class Maze:
+        def reset(self, seed):
+            self.t = 0
+
+        def step(self, action):
+            self.t += 1
+            return sum(range(400)) if self.t > 4_000 else 0
+
+    make_env = Maze
+    """
+
+
+def test_a_cost_that_begins_late_is_in_a_call_of_a_whole_episode(tmp_path: Path) -> None:
+    """The page's example finds it, by what a call does more."""
+    (test,) = re.findall(r"(?ms)^## Whole episodes$.*?^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
+    example = Example(tmp_path, {"my_library.py": LATE.replace("> 4_000", "> 5_000"), "test_it.py": test})
+    example.write({"pytest.ini": "[pytest]\npythonpath = .\n"})
+    example.commit()
+    example.write({"my_library.py": LATE})
+    brief = ("-orlperf_pairs=2..2", "--rlperf-max-time=1", "--rlperf-findings=counts=gate")
+    run = example.pytest("--rlperf-against=HEAD", *brief, code=FAILED)
+    assert run.statuses == {"test_episode": "SLOWER"}
+    assert re.search("sum 0 → 1,?000 a call", run.error("test_episode"))

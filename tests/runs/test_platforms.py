@@ -57,7 +57,7 @@ def test_measuring_on_windows_is_one_sentence(tmp_path: Path, wording: Wording) 
 
 
 def test_measuring_on_macos_is_noted(tmp_path: Path, wording: Wording) -> None:
-    """A run without CPUs to place processes on measures, and a note says so."""
+    """A run without CPUs to place processes on measures, and has a note."""
     done = run(tmp_path, "darwin", *ONE_CALL, "-v")
     assert done.counts == "1 passed"
     assert done.notes("macOS") == wording

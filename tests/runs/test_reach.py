@@ -179,6 +179,23 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     assert len(run.notes("something may run a changed function unseen")) == 1
 
 
+def test_a_script_that_a_test_runs_as_a_program_is_not_named(tmp_path: Path) -> None:
+    """No process tells that the body of a program has run, but only that a test has read its file."""
+    test = """
+        import runpy
+
+        def test_script(rlperf):
+            rlperf(lambda: runpy.run_path("script.py", run_name="__main__"))
+    """
+    script = "if __name__ == '__main__':\n    sum(range({}00))\n"
+    example = Example(tmp_path, {"script.py": script.format(1), "test_it.py": test})
+    example.commit()
+    example.write({"script.py": script.format(2)})
+    run = example.pytest(*QUICK, "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.3")
+    assert run.tests["test_script"]["live"] is not None
+    assert run.document["untested"] == []
+
+
 @pytest.mark.slow  # test_sides_cases: test_what_git_ignores_is_there_on_both_sides
 def test_reach_off_measures_all(tmp_path: Path) -> None:
     """By the command line or, as here, by the settings; a comment is a difference then."""

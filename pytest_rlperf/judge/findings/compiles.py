@@ -44,11 +44,12 @@ def _found(base: float, head: float, live: Live, policy: Policy) -> Finding | No
 
 
 def _programs(pair: PairRecord, side: str) -> float | None:
-    """Return how many programs a call of a side compiles, by its device or by what its process has read."""
+    """Return how many programs a call of a side compiles, by its slices on a device or by what its process has read."""
     device = getattr(pair, side).device
-    found = [] if device is None else [device.compiled]
-    if len(pair.readings) > 1:
-        first, last = (getattr(reading, side) for reading in (pair.readings[0], pair.readings[-1]))
-        calls, programs = last.calls - first.calls, last.compiled - first.compiled
-        found.append(programs / max(1, calls) if programs >= min(_LEAST_IN_ALL, max(1, calls)) else 0.0)
-    return max(found, default=None)
+    if device is not None:  # where readings have what slices compiled that were thrown away
+        return float(device.compiled)
+    if len(pair.readings) < 2:
+        return None
+    first, last = (getattr(reading, side) for reading in (pair.readings[0], pair.readings[-1]))
+    calls, programs = max(1, last.calls - first.calls), last.compiled - first.compiled
+    return programs / calls if programs >= min(_LEAST_IN_ALL, calls) else 0.0

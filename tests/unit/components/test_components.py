@@ -24,6 +24,7 @@ from pytest_rlperf.components.ppo import ppo_update_workload, ppo_workload, trai
 from pytest_rlperf.components.reference.gae import compute_gae, gae_float64
 from pytest_rlperf.components.updates import replay_workload, sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.counters import tally
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import recording
@@ -587,6 +588,19 @@ def test_an_import(package: Path) -> None:
     phases = harvested(workload, 2)
     assert phases["import/imported/imported.working"].count == 1
     assert phases["import"].total_s > phases["import/imported"].total_s > 0.002
+
+
+def test_times_of_an_imports_modules_are_no_counts(package: Path) -> None:
+    """What a new interpreter takes is never equal; where calls are counted, modules have nothing."""
+    workload = imports_workload("imported")
+    assert workload.harvest is not None
+    found = tally(
+        workload.harvest.call, setup=None, probes=(), repetitions=2, names=["python_calls", "collections", "env_steps"]
+    )
+    one, other = ({(count.path, count.name): count.value for count in counts} for counts in found.repetitions)
+    assert {path for path, _ in one} <= {"", "import"}
+    assert one["", "collections"] == other["", "collections"] == 0
+    assert one["", "python_calls"] < 10_000
 
 
 def test_an_import_that_waits_takes_that_long(package: Path) -> None:

@@ -15,6 +15,7 @@ from wording import Wording
 
 from pytest_rlperf import wire
 from pytest_rlperf.counters import NAMES
+from pytest_rlperf.counters.memory import OF_GARBAGE
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, more_work, uncounted
 from pytest_rlperf.model.judged import Policy, Status, Verdict
@@ -160,7 +161,7 @@ SETTINGS = Config(**{option.name: option.default for option in OPTIONS})
 @pytest.mark.parametrize("repetitions", [1, REPETITIONS])
 def test_the_first_worker_decides_what_the_others_count(repetitions: int) -> None:
     """As many calls, in four times its limit: a stall in one worker must not make its counts miss."""
-    answer = replace(COUNTED, repetitions=COUNTED.repetitions[:repetitions])
+    answer = replace(COUNTED, repetitions=COUNTED.repetitions[:repetitions], instruments=("ops",))
     clerks = [Clerk(answer) for _ in range(3)]
     assert count_in(clerks, CountAll(1.5, 6.0, ["ops"])) == [answer] * 3
     assert clerks[0].asked == [(REPETITIONS, 1.5, ["ops"])]
@@ -317,7 +318,7 @@ def workload(calls: list[str], *seconds: float) -> tuple[Workload, list[int]]:
     )
 
 
-@pytest.mark.parametrize(("limit_s", "made"), [(1.8, 2), (0.4, 1)])
+@pytest.mark.parametrize(("limit_s", "made"), [(0.7, 2), (0.4, 1)])
 def test_calls_too_long_to_be_counted_run_once_or_twice(limit_s: float, made: int) -> None:
     """They tell how long counting would take, once where there is no doubt; what they processed is in no slice."""
     calls: list[str] = []
@@ -330,11 +331,20 @@ def test_calls_too_long_to_be_counted_run_once_or_twice(limit_s: float, made: in
     assert "--rlperf-max-time" in note
 
 
-@pytest.mark.parametrize(("call_s", "times"), [(0.02, 2), (0.06, 1), (0.19, 1), (0.21, 0)])
-def test_a_long_call_is_counted_once(call_s: float, times: int) -> None:
-    """A call for which there is no time to count it twice is counted once, in up to four times the limit."""
+@pytest.mark.parametrize(
+    ("call_s", "times", "only"),
+    [(0.02, 2, False), (0.06, 1, False), (0.19, 1, False), (0.21, 1, True), (0.66, 1, True), (0.68, 0, False)],
+)
+def test_a_long_call_is_counted_once(call_s: float, times: int, only: bool) -> None:
+    """A call for which there is no time to count it twice is counted once, and of a longer one what is garbage."""
     slow, now_ns = workload([], call_s, call_s)
-    assert len(count(slow, 2, 1.0, clock_ns=lambda: now_ns[0]).repetitions) == times
+    found = count(slow, 2, 1.0, clock_ns=lambda: now_ns[0])
+    assert len(found.repetitions) == times
+    assert found.instruments == (OF_GARBAGE if only else ())
+    names = {each.name for counts in found.repetitions for each in counts}
+    assert ("python_calls" in names) is (times > 0 and not only)
+    assert names.issuperset(OF_GARBAGE) is (times > 0)
+    assert bool(found.notes) is (only or not times)
 
 
 def test_a_workload_with_setup_and_count_is_counted() -> None:

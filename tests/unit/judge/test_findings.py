@@ -152,6 +152,7 @@ def counted(**values: tuple[int, int]) -> Counting:
     ("was", "now", "expected"),
     [
         ({"garbage_files": (0, 0)}, {"garbage_files": (4, 4)}, "4 open files (0 on base)"),
+        ({"garbage_files": (4, 4)}, {"garbage_files": (6, 6)}, "6 open files (4 on base)"),
         ({"garbage_files": (1, 1)}, {"garbage_files": (0, 0)}, ""),
         ({"garbage_files": (0, 2)}, {"garbage_files": (2, 4)}, ""),
         ({"garbage_bytes": (1000, 2000)}, {"garbage_bytes": (400_000, 500_000)}, "400kB of memory (2.00k on base)"),

@@ -490,6 +490,13 @@ def test_directory_of_tests_within_a_package_is_todays(tree: Tree, name: str) ->
     assert sides.changed == ("mylib/core.py",)
 
 
+def test_sources_come_before_what_a_build_has_left(tree: Tree) -> None:
+    """A file that was built is named by the first changed one that ends so: the source, which git knows."""
+    tree.commit(**{"src/mylib/core.py": "1"})
+    tree.write(**{"src/mylib/core.py": "2", "build/lib/mylib/core.py": "1"})
+    assert prepare("HEAD", builders.project(tree.top)).changed == ("src/mylib/core.py", "build/lib/mylib/core.py")
+
+
 def test_both_sides_have_what_git_ignores_and_links_stay_links(tree: Tree, tmp_path: Path) -> None:
     """Ignored files are alike on both sides, less bytecode and environments; no link leads a copy out of its tree."""
     outside = tmp_path / "outside"
@@ -680,6 +687,10 @@ def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/src' -k tests")
     monkeypatch.setenv("MYLIB_CONFIG", f"{tree.top}/config.yml")
     monkeypatch.setenv("MYLIB_FLAGS", f"mode=fast:at={tree.top}/src:{tree.top}/elsewhere")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    plain = prepare("HEAD", builders.project(tree.top, "tests/test_x.py"))
+    assert "JAX_COMPILATION_CACHE_DIR" not in plain.head.environment
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/shared")
     sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py"))
     for side in (sides.base, sides.head):
         own = tree_of(side)
@@ -688,8 +699,9 @@ def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: py
         assert side.environment["MYLIB_CONFIG"] == f"{own}/config.yml"
         assert Path(side.environment["TORCH_EXTENSIONS_DIR"] or "").is_dir()
         assert side.environment["MYLIB_FLAGS"] == f"mode=fast:at={own}/src:{tree.top}/elsewhere"
-    caches = [side.environment["NUMBA_CACHE_DIR"] for side in (sides.base, sides.head)]
-    assert len(set(caches)) == 2
+    names = "NUMBA_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR"
+    caches = {side.environment[name] for side in (sides.base, sides.head) for name in names}
+    assert len(caches - {"/shared"}) == 4
     args = (f"{tree.top}/tests/test_x.py::test_a[x=/tree]", "-o", f"x={tree.top}/src", "-k", "tests", "--", "tests")
     sides = prepare("HEAD", builders.project(tree.top, "tests/test_x.py", args=args))
     base = tree_of(sides.base)

@@ -155,6 +155,36 @@ def test_warming_up_ends_after_as_many_calls_as_another_process_made() -> None:
     assert sum(record.rounds_ns) == pytest.approx(1e9 * record.rounds_s)
 
 
+@pytest.mark.parametrize(("check_s", "single"), [(1.0, True), (0.001, None)])
+def test_a_call_too_long_to_warm_up_with_shows_whether_one_thread_works(check_s: float, single: bool | None) -> None:
+    """The checked call does, where no other is made before the slices."""
+    clock = FakeClock()
+
+    def check() -> None:
+        clock.advance(check_s)
+        time.sleep(0.1)
+
+    subject = meter(workload(lambda: None, check=check), clock)
+    subject.check()
+    assert subject.warm_up(WarmUp(0.0, kernels=False)).single is single
+
+
+def test_an_import_is_timed_by_its_own_clock() -> None:
+    """A component that does its work in child processes has a clock of these, and waits for them alone."""
+    clock, children = FakeClock(), FakeClock()
+
+    def call() -> None:
+        clock.advance(3.0)
+        children.advance(2.0)
+        time.sleep(0.001)
+
+    subject = meter(workload(call, children_ns=children), clock)
+    subject.check()
+    subject.warm_up(WarmUp(10.0, kernels=False))
+    record = subject.take(SliceKind.PLAIN)
+    assert (record.wall_s, record.cpu_s, record.waits) == (3.0, 2.0, 0)
+
+
 def test_calls_that_take_much_longer_than_in_the_other_process_end_warming_up_in_time() -> None:
     """A process makes no more calls than it has time for."""
     clock = FakeClock()
