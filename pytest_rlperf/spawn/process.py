@@ -72,6 +72,7 @@ class Process:
         self.master = master
         self._told_s = time.monotonic()  # when the master was told last that this process is waited for
         self._has_ended = False
+        self._others = {(each.kind, each.number) for each in segments()}  # made before, perhaps by an equal number
         if started is not None:
             self.is_known_as(started.pid)
 
@@ -207,8 +208,8 @@ class Process:
         return total
 
     def segments(self) -> list[Segment]:
-        """Return the segments of System V, and semaphores, that the process and its children have."""
-        found = segments()
+        """Return the segments of System V, and semaphores, that the process and its children have made."""
+        found = [each for each in segments() if (each.kind, each.number) not in self._others]
         pids = {self.pid, *(member.pid for member in self._members())} if found else ()
         return [segment for segment in found if segment.pid in pids]
 

@@ -53,8 +53,8 @@ BUS = """
     def once():
         unlink(send())
 
-    def always():
-        return send().size
+    def always():  # seldom enough for a test beside it to prove what it leaves in each call
+        return 0 if next(NUMBERS) % 10 else send().size
 
     LIBRARY, NEW = ctypes.CDLL(None), False
 
@@ -227,7 +227,8 @@ def test_blocks_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -
     run = example.pytest(*QUICK, "-k", "once or always", code=FAILED)
     found = {name: [each["line"] for each in test["verdict"]["findings"]] for name, test in run.tests.items()}
     (line,) = found["test_bus[once]"]
-    assert line.startswith("each call leaves 1 block of shared memory")
+    # What other programs leave in turns of base is taken off.
+    assert re.match(r"each call leaves (1 block|0\.\d+ blocks) of shared memory", line)
     assert found["test_bus[always]"] == []
     (note,) = (each for each in run.document["notes"] if "shared memory" in each)
     assert note.startswith("removed ")
