@@ -352,7 +352,7 @@ def refuse_misspelt(flags: Iterable[str]) -> None:
     """Raise UsageError for the first of the ``flags`` that nothing declares, where it was to be one of the table's."""
     for flag in (each.partition("=")[0] for each in flags):
         if flag.startswith("--rl"):
-            raise _unknown("option", flag, (option.flag for option in OPTIONS if option.flag))
+            raise _unknown("option", flag, (_as_typed(option.flag) for option in OPTIONS if option.flag))
 
 
 def usage_error(text: object) -> pytest.UsageError:

@@ -144,12 +144,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs PyTorch: the extra `rl` installs it")
 
 
-def pytest_pycollect_makemodule() -> None:
-    """Have no property test fail for the time that an example takes, or to find some: on a busy machine any may."""
+def pytest_pycollect_makemodule(parent: pytest.Collector) -> None:
+    """Let property tests take their time, and the same examples in every run but one with --hypothesis-seed.
+
+    On a busy machine any example may take long. A run that gates a change should fail for the change alone.
+    """
     from hypothesis import HealthCheck, settings
 
-    default = settings.get_profile("default")
-    settings.register_profile("unhurried", default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "unhurried",
+        settings.get_profile("default"),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=parent.config.getoption("--hypothesis-seed", None) is None,
+    )
     settings.load_profile("unhurried")
 
 

@@ -268,7 +268,7 @@ def test_a_side_has_a_compilation_cache_of_its_own(tmp_path: Path, alone: None) 
     example.write({"planner.py": "import jax\nplan = jax.jit(lambda x: x + x)\n"})
     example.env |= {"SEEN": str(tmp_path / "seen"), "SHARED": str(shared), "JAX_COMPILATION_CACHE_DIR": str(shared)}
     run = example.pytest(
-        "--rlperf-against=HEAD", "--rlperf-pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=90%"
+        "--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=90%"
     )
     assert run.statuses.keys() == {"test_plan"}, run.text
     assert "ERROR" not in run.statuses.values(), run.text

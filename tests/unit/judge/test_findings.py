@@ -6,6 +6,7 @@ import importlib
 import math
 import random
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -551,7 +552,8 @@ def test_the_mean_of_an_output_is_that_of_its_finite_numbers(values: list[float]
     finite = [float(number) for number in array if math.isfinite(number)]
     if values:
         mean = float(sum(map(Fraction, finite)) / max(1, len(finite)))
-        assert part.sample[0] == pytest.approx(mean, rel=1e-9, abs=1e-12 * max(map(abs, finite), default=0.0))
+        rounding = max(1e-12 * max(map(abs, finite), default=0.0), sys.float_info.min)
+        assert part.sample[0] == pytest.approx(mean, rel=1e-9, abs=rounding)
     if len(values) <= 64:
         assert [number for number in part.sample[1:] if abs(number) < LARGEST and number] == [n for n in finite if n]
 
