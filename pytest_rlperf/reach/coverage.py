@@ -35,7 +35,11 @@ class Coverage:
 
     @property
     def untested(self) -> list[ChangedPart]:
-        """Those that no test has executed, without their texts; the body of a file that a test reads may have run."""
+        """Those that no test has executed, without their texts.
+
+        The body of a file that a test reads may have run. A copy of what has run is what a build has left.
+        """
         read = {part.file for part in self._executed if part.kind is Kind.FILE}
-        left = [part for part in self.changed if part not in self._executed]
+        ran = {(part.name, part.now) for part in self._executed if part.kind is not Kind.FILE}
+        left = [part for part in self.changed if part not in self._executed and (part.name, part.now) not in ran]
         return [replace(part, was="", now="") for part in left if not (part.kind is Kind.BODY and part.file in read)]

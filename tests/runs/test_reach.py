@@ -311,6 +311,15 @@ def test_coverage_lists_what_no_test_executes() -> None:
     assert [part.name for part in coverage.untested] == ["h"]
 
 
+def test_what_a_build_has_left_of_code_that_runs_is_not_untested() -> None:
+    """It has the same name and the same text; a function that is another one has neither."""
+    built, other = replace(F, file="build/lib/a.py"), replace(F, file="lib/c.py", now="other")
+    coverage = Coverage()
+    coverage.add("test_1", (F, built, other), Reached((F,)))
+    assert coverage.untested == [replace(other, was="", now="")]
+    assert [part.file for part in coverage.untested] == ["lib/c.py"]
+
+
 # --------------------------------------------------------------------------- what untouched tests say
 
 
