@@ -114,9 +114,11 @@ class Change:
         for name in sorted(reads.differing):
             file = self._in_tree(name)
             for places in places_of(self._sides, name):
-                if name.endswith(".py") and name not in data:
+                is_data = name in data
+                has_run = any(places[side] in each.functions for side, each in enumerate((base, head)))
+                if name.endswith(".py") and (has_run or not is_data):  # runpy reads what it runs, as others read data
                     found |= self._reached_in(file, places, base, head)
-                elif not _is_version(*places):
+                if (is_data or not name.endswith(".py")) and not _is_version(*places):
                     found |= Reached((ChangedPart(Kind.FILE, file),))
         return found
 
@@ -150,7 +152,10 @@ class Change:
 
         Nothing is known of entries where nothing was counted.
         """
-        found = [self._counted(part, base, head) if base and head else Touched(part) for part in parts]
+        shown = [*parts]
+        named = {part.file for part in shown if part.kind is not Kind.FILE}
+        shown = [part for part in shown if part.kind is not Kind.FILE or part.file not in named]
+        found = [self._counted(part, base, head) if base and head else Touched(part) for part in shown]
         return tuple(sorted(found, key=lambda each: (each.part.kind is not Kind.FUNCTION, -each.more, -each.busiest)))
 
     def _counted(self, part: ChangedPart, base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]) -> Touched:

@@ -254,6 +254,19 @@ def test_parts_that_do_the_most_more_come_first(tmp_path: Path) -> None:
     assert {each.entries for each in change.touched(found.executes, (), ())} == {None}
 
 
+def test_functions_of_a_script_that_runpy_runs_are_named(tmp_path: Path) -> None:
+    """It opens the file as others open data, so the test is measured whatever of it runs."""
+    sides = both_sides(tmp_path, "def f(): return 1\n", "def f(): return 2\n")
+    change, files = Change(sides), [str(side.homes[0] / "lib.py") for side in (sides.base, sides.head)]
+    prints = [builders.footprint([file], {file: [1]}, data=[file]) for file in files]
+    found = change.reached(compare_reads(sides, *([file] for file in files)), *prints)
+    assert {(part.kind, part.name) for part in found.executes} == {(Kind.FUNCTION, "f"), (Kind.FILE, "")}
+    assert [each.part.name for each in change.touched(found.executes, (), ())] == ["f"]
+    prints = [builders.footprint([file], data=[file]) for file in files]
+    found = change.reached(compare_reads(sides, *([file] for file in files)), *prints)
+    assert [part.kind for part in found.executes] == [Kind.FILE]
+
+
 def test_functions_of_a_change_are_all_that_differ(tmp_path: Path) -> None:
     """New ones and those that are gone, too, and no body."""
     sides = both_sides(
