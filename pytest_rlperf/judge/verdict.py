@@ -155,18 +155,21 @@ def _environment(
 def allow(verdict: Verdict, key: str, allowances: Sequence[Allowance]) -> Verdict:
     """Return the verdict on the test of ``key``, accepted where one of ``allowances`` covers how much slower it is.
 
-    A percentage of time covers exact counts too, which have none themselves; no time at all covers counts alone. An
-    UNDECIDED that may be slower can be accepted too, so that its figures are stored.
+    A percentage of time covers exact counts too, which have none themselves, but not what calls leave or compile: that
+    needs a line of its own. No time at all covers all but time. An UNDECIDED that may be slower can be accepted too, so
+    that its figures are stored.
     """
     matching = [allowance for allowance in allowances if allowance.fits(key)]
     if verdict.status not in (Status.SLOWER, Status.UNDECIDED) or not matching:
         return verdict
-    covering = next((allowance for allowance in matching if _covers(allowance, verdict)), None)
+    covers_left = not verdict.left or any(not allowance.most for allowance in matching)
+    covering = next((allowance for allowance in matching if covers_left and _covers(allowance, verdict)), None)
     if covering is None and verdict.status is Status.UNDECIDED:
         return verdict
     if covering is None:
         widest = max(matching, key=lambda allowance: allowance.most)
-        beyond = reasons.BeyondAllowance(widest.commit, widest.most, _ratio(verdict))
+        kinds = () if covers_left else tuple(dict.fromkeys(each.kind for each in verdict.left))
+        beyond = reasons.BeyondAllowance(widest.commit, widest.most, _ratio(verdict), kinds)
         return replace(verdict, also=(*verdict.also, beyond))
     return replace(verdict, accepted=True, allowance=covering)
 

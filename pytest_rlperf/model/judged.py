@@ -97,6 +97,9 @@ class Finding:
     gates: bool
 
 
+_LEFT = ("growth", "garbage", "threads", "compiles")
+
+
 class RemedyKind(str, enum.Enum):
     """What a user can change so that a test is decided."""
 
@@ -148,6 +151,11 @@ class Verdict:
     def by_counts(self) -> bool:
         """Whether the verdict rests on exact counts or other findings, whatever the time shows."""
         return self.reason.code in (Code.COUNTERS, Code.FINDING)
+
+    @property
+    def left(self) -> tuple[Finding, ...]:
+        """The findings that fail the test by what calls leave or compile, of which its time says nothing."""
+        return tuple(each for each in self.findings if each.gates and each.kind in _LEFT)
 
     @property
     def is_open(self) -> bool:

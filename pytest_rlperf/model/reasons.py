@@ -408,11 +408,15 @@ class TimeAlone(Reason):
 
 @dataclass(frozen=True)
 class BeyondAllowance(Reason):
-    """The slowdown is more than the ``most`` that a commit accepts, which is 0 where it accepts counts alone."""
+    """The slowdown is more than the ``most`` that a commit accepts, which is 0 if the commit accepts only counts.
+
+    ``kinds`` are those of findings that need a line of their own.
+    """
 
     commit: str
     most: float
     ratio: float
+    kinds: tuple[str, ...] = ()
     code = Code.ALLOWANCE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import DOCS, for_log, shown
@@ -91,17 +92,18 @@ def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> l
     failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     has_commit = (outcome for outcome in slower if not against or (outcome.live and outcome.live.base_commit))
-    lines = tuple(map(_trailer, has_commit))
+    lines = tuple(chain.from_iterable(map(_trailers, has_commit)))
     accept = NextStep("if the slowdown is intended, accept it in a commit's message", lines)
     store = NextStep("then store the new figures", (f"{command} --rlperf-save-baseline",))
     return [accept, *([] if against else [store])] if lines else []
 
 
-def _trailer(outcome: Outcome) -> str:
-    """Return the line of a commit message that accepts how much slower a test is."""
+def _trailers(outcome: Outcome) -> list[str]:
+    """Return the lines of a commit message that accept how much slower a test is, and what else it does."""
     estimate = None if outcome.verdict.by_counts else outcome.verdict.estimate
-    bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
-    return f"{trailer(outcome.result.nodeid, *bounds)} why"
+    by_time = [] if estimate is None else [trailer(outcome.result.nodeid, estimate.ratio, estimate.high)]
+    others = [trailer(outcome.result.nodeid, None, None)] if estimate is None or outcome.verdict.left else []
+    return [f"{line} why" for line in (*by_time, *others)]
 
 
 def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
@@ -117,7 +119,9 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
     first = [f"{verdict.status.value} (more work): {lines.pop(0)}", takes] if verdict.by_counts else []
     compared = f"compared {'with ' if outcome.live is None else ''}{shown(origin)}"
     blame = blame_text(outcome)
-    steps = [f"{step.effect}:\n{step.lines[0]}" for step in acceptance([outcome], "pytest", against=against)[:1]]
+    steps = [
+        "\n".join([f"{step.effect}:", *step.lines]) for step in acceptance([outcome], "pytest", against=against)[:1]
+    ]
     texts = [
         *(first or _times(outcome, takes)),
         more_work_text(verdict),

@@ -40,6 +40,7 @@ _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to
 _COUNTS_MOST = 4  # of one phase
 PARTS_MOST = 3  # of a change
 _MACHINES_MOST = 3
+_HEADROOM, _HEADROOM_PERCENT = 1.15, 2  # of what a line accepts over what was measured
 _NAMED_MOST = 5  # tests that are kept back
 _THROTTLED = "let the device cool down, raise its power limit, or use it alone"
 _RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
@@ -408,6 +409,8 @@ def _beside_times(reason: Reason) -> str | None:
             return f"time alone: {status}, {'; '.join(reason_lines(time))}"
         case reasons.Found(lines, also):
             return "\n".join(f"{'also: ' if also else ''}{finding_line(line)}" for line in lines)
+        case reasons.BeyondAllowance(commit, _, _, kinds) if kinds:
+            return f"{commit} accepts more time, and not {' or '.join(kinds)}"
         case reasons.BeyondAllowance(commit, most, ratio):
             if not most:
                 return f"it is slower by its time, and {commit} accepts its counts alone"
@@ -459,9 +462,10 @@ def trailer(key: str, ratio: float | None, high: float | None) -> str:
     """
     if ratio is None:
         return f"{TRAILER}: {pattern_of(key)} counts"
-    # Measured again, it will not be just the same: the whole percentage that it surely stays under.
     known = [100 * (each - 1) for each in (ratio, high) if each is not None and math.isfinite(each)]
-    return f"{TRAILER}: {pattern_of(key)} <= +{max([1, *(math.ceil(round(each, 6)) for each in known)])}%"
+    most = max([0.0, *known])
+    # Measured again, or on another machine, it will be another figure.
+    return f"{TRAILER}: {pattern_of(key)} <= +{math.ceil(round(_HEADROOM * most, 6)) + _HEADROOM_PERCENT}%"
 
 
 def improved(count: int) -> str:

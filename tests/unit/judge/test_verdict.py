@@ -227,6 +227,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.Found((facts.Growth({"objects": 1.0}),)),
     reasons.Found((facts.Threads((facts.Both("thread", 1, 3),)), facts.InWords("returns other numbers")), also=True),
     reasons.BeyondAllowance("1a2b3c4d5e6f", 0.05, 1.08),
+    reasons.BeyondAllowance("1a2b3c4d5e6f", 0.5, 1.08, ("growth", "threads")),
     *(reasons.NotSettledLive(why, "git has no such commit") for why in reasons.NoCode),
 )
 
