@@ -99,7 +99,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "the one before, weekly",
     )
     parser.epilog = (
-        "It writes over no file. It imports the project's modules in a process of their own, and tries each test once."
+        "It never overwrites a file. It imports the project's modules in a process of their own, and tries each test once."
     )
 
 
@@ -135,7 +135,7 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool, we
         raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
     kept = output.exists() or output.is_symlink()
     if kept and not github:
-        raise UsageError(f"{output} exists, and rlperf init writes over no file: --output PATH names another")
+        raise UsageError(f"{output} already exists: --output PATH names another file")
     tested = used if own.known else []
     reason = "its tests would load none of your code: rlperf suite measures it"
     own.skipped += [(library.module, reason) for library in used if library not in tested]

@@ -38,6 +38,7 @@ _FILES_FOR_TESTS = ("requirements-test.txt", "requirements/test.txt")
 # What no test reads unless a source names it: documentation, below the project's directory or the repository's, and
 # GitHub's own files.
 _DOCUMENTATION = r"(docs?/.+|[^/]+)\.(md|rst)|docs?/.+\.(gif|jpe?g|png|svg)"
+_FIXTURE = re.compile(r"^\s*def test_\w*\([^)]*\brlperf", re.MULTILINE)
 _OF_GITHUB = r"\.github/((workflows|ISSUE_TEMPLATE)/)?[^/]+\.(md|ya?ml)"
 
 
@@ -59,7 +60,7 @@ def write_workflows(
             print_text(f"left out {path}: the project declares no dependency\n")
         else:
             write_whole(path, filled(Path(__file__).with_name(name).read_text(encoding="utf-8"), values).encode())
-            print_text(f"wrote {path}: {_EFFECTS[name]}\n")
+            print_text(f"wrote {path}: {_EFFECTS[name]}, by {values['tests']}; commit it\n")
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
@@ -84,9 +85,15 @@ def _values(root: Path, top: Path, output: Path, needed: list[str]) -> dict[str,
         "index": _CPU_BUILDS if "torch" in _installed_by(wanted) else "",
         "python": _python(project),
         "cached": "\n            ".join([*install.files, (_WORKFLOWS / _GATE).as_posix()]),
-        "tests": shlex.quote(Path(os.path.relpath(output.resolve(), top)).as_posix()),
+        "tests": shlex.join(Path(os.path.relpath(path.resolve(), top)).as_posix() for path in _measured(output)),
         "documentation": shlex.quote(f"^{place}({_DOCUMENTATION})$|^{_OF_GITHUB}$"),
     }
+
+
+def _measured(output: Path) -> list[Path]:
+    """Return the file of first tests, and those beside it whose tests have an rlperf fixture."""
+    others = {*output.parent.glob("test_*.py"), *output.parent.glob("*_test.py")} - {output}
+    return [output, *(path for path in sorted(others) if _FIXTURE.search(path.read_text("utf-8", errors="replace")))]
 
 
 # --------------------------------------------------------------------------- the project

@@ -572,12 +572,10 @@ def _untested_text(note: notes.Untested) -> str:
     call = functions[0].replace(".", "(...).") + "(...)" if functions else "..."
     example = f"a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
     unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
-    verb = "was" if len(note.parts) == 1 else "were"
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
-    return (
-        f"{len(note.parts)} of {units.counted(note.changed, kind)} {verb} seen to run in no test here"
-        f"{unless}: {names}; {example if is_little else 'the JSON of the run has all'}{see('writing-tests.md')}"
-    )
+    few = f"{len(note.parts)} of {units.counted(note.changed, kind)}{unless}"
+    end = example if is_little else "the JSON of the run has all"
+    return f"no test of this run runs {few}: {names}; {end}{see('writing-tests.md')}"
 
 
 def _untested_name(part: ChangedPart) -> str:
@@ -587,7 +585,7 @@ def _untested_name(part: ChangedPart) -> str:
 _DOUBTS = {
     notes.Doubt.CHILDREN: "what a child process runs is not seen",
     notes.Doubt.UNSEEN: "something may run a changed function unseen",
-    notes.Doubt.UNEVEN: "its processes on both sides did not do the same",
+    notes.Doubt.UNEVEN: "its two sides did not run the same functions in the same number of calls",
 }
 
 
@@ -595,7 +593,7 @@ def _in_doubt(doubt: notes.Doubt, keys: Sequence[str]) -> str:
     """Write why tests were measured that were not seen to run anything of the change."""
     was = "was" if len(keys) == 1 else "were"
     why = _DOUBTS[doubt] if len(keys) == 1 else _DOUBTS[doubt].replace("its ", "their ")
-    return f"{_named(keys)} {was} measured, though no changed function was seen to run: {why}"
+    return f"{_named(keys)} {was} measured, although not seen to run a changed function: {why}"
 
 
 # ----------------------------------------------------------------------- the phases that carry a change

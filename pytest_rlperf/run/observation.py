@@ -28,7 +28,7 @@ def observe(test: OpenTest, drivers: Drivers) -> Steps[Observation]:
         return Observation(reasons.SameCode(drivers.sides.base.label))
     if drivers.sides.changed is None:
         return Observation()
-    test.show("looking what it runs")
+    test.show("observing what it runs")
     found = yield from _observed_in(test, drivers, test.lane())
     if found.is_doubtful and test.lanes.count > 1:
         found = yield from _observed_in(test, drivers, test.lane(whole=True))

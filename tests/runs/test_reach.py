@@ -173,7 +173,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     run = example.pytest(*QUICK, "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.3")
     untested = [(part["file"], part["name"]) for part in run.document["untested"]]
     assert sorted(untested) == [("ppo.py", ""), ("ppo.py", "train"), ("run.py", "__main__")]
-    (note,) = run.notes("run in no test here")
+    (note,) = run.notes("no test of this run runs")
     assert "ppo.py:4 the body of the module" in note
     assert "run.py:4 the body of the module as a program" in note
     assert len(run.notes("something may run a changed function unseen")) == 1

@@ -398,6 +398,16 @@ def test_the_pythons_are_those_of_this_package() -> None:
     assert list(PYTHONS) == classifiers
 
 
+def test_the_gate_measures_all_tests_beside_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that have an rlperf fixture: a green gate that leaves one out would say nothing of it."""
+    own = "def test_own(rlperf):\n    rlperf(work)\n"
+    files = {"tests/test_own.py": own, "tests/test_other.py": "def test_other(): ...\n", "tests/rlperf_test.py": own}
+    gate, _ = write(tmp_path, files)
+    measured = "tests/test_perf.py tests/rlperf_test.py tests/test_own.py"
+    assert f"python -m pytest {measured} " in gate.read_text(encoding="utf-8")
+    assert f"by {measured}; commit it" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("files", "needed", "extra", "is_cpu"),
     [
