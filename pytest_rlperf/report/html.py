@@ -171,7 +171,7 @@ def _shared(notes: Sequence[Sequence[str]]) -> dict[str, list[int]]:
 
 
 def difference(part: ChangedPart) -> list[tuple[str, str, bool]]:
-    """Return the lines of a part on the base and on the head, side by side, and whether they differ; none without text."""
+    """Return the lines of a part on the base and the head, side by side, and whether they differ; none without text."""
     was, now = (text.splitlines()[:_LINES_MOST] for text in (part.was, part.now))
     rows: list[tuple[str, str, bool]] = []
     for tag, start, end, start_now, end_now in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():

@@ -248,7 +248,7 @@ def _live(reason: Reason) -> str | None:
 
 
 def _undecided(reason: reasons.PairsUndecided) -> str:
-    """Write the upper bound, the slowdown that the pairs would find, why they do not decide, and what disturbed them."""
+    """Write the upper bound, the slowdown that pairs would find, why they do not decide, and what disturbed them."""
     lines = [] if reason.at_most is None else [f"change at most {units.change(reason.at_most)}"]
     if reason.smallest_seen is not None:
         lines = ["; ".join([*lines, f"would detect {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
