@@ -40,7 +40,7 @@ class ShortOfMemory:
 
 @dataclass(frozen=True)
 class LeftoversRemoved:
-    """The run has removed what its tests left on the machine: ``count`` of a resource, in a ``place`` if named."""
+    """The run has removed what tests left on the machine: ``count`` of a resource, in a ``place`` if named."""
 
     resource: str
     count: int
