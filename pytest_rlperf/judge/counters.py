@@ -174,7 +174,7 @@ class _Sides:
         return max(risen, key=lambda change: change.now - change.was, default=total)
 
     def _change(self, path: str, name: str) -> CounterChange | None:
-        """Return the change of a count in one phase, even if it is zero; None if it is not known, as the count varies."""
+        """Return the change of a count in one phase, even if it is zero; None if unknown, as the count varies."""
         then, now = self._then.range_of(path, name), self._now.range_of(path, name)
         if then is None or now is None or then[0] < then[1] or (now[0] <= then[0] <= now[1] and now[0] < now[1]):
             return None
