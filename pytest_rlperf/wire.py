@@ -369,7 +369,7 @@ class Observe(Order[Footprint], frozen=True):
 
 
 class Slow(Order[int], frozen=True):
-    """Do extra work in every round from now on, and answer with its steps: a ``share`` of a round if ``steps`` is None."""
+    """Do extra work in every round from now on, and answer with its steps: a ``share`` of a round if these are None."""
 
     share: float
     steps: int | None

@@ -406,7 +406,7 @@ class Result:
     ``traced_call_s`` seconds each, the whole that they are parts of; 0.0 if nothing was traced. ``notes`` say what the
     measurement lacked. ``counting`` is the work of one call, ``shares`` are the parts of its time; None and empty if
     not asked for. ``start`` is how the workers began, on which a call's time depends. Baselines' files leave out
-    default values, here and in the records below: do not change a default.
+    default values, here and in the records below, so a default never changes.
     """
 
     nodeid: str
