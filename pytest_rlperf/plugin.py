@@ -77,7 +77,7 @@ def pytest_plugin_registered(plugin: object, plugin_name: str, manager: pytest.P
 
 
 def _benchmark(config: pytest.Config) -> ModuleType | None:
-    """Return pytest-benchmark's plugin, which projects may have only for this plugin, if pytest has loaded it."""
+    """Return pytest-benchmark's plugin, which projects have because of this one, if pytest has loaded it."""
     module = sys.modules.get("pytest_benchmark.plugin")
     return module if module is not None and config.pluginmanager.is_registered(module) else None
 

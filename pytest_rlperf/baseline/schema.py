@@ -136,7 +136,7 @@ class _Versioned(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """Reads the parts of a file, each of which is read by itself."""
+    """Reads the parts of a file, which are then decoded one by one."""
 
     schema: int
     machine: msgspec.Raw

@@ -59,7 +59,7 @@ class Garbage(Fact):
 
 @dataclass(frozen=True)
 class Compiles(Fact):
-    """How many programs a call compiles on each side, and the last ones of the head."""
+    """The number of programs that a call compiles on each side, and the last ones of the head."""
 
     base: float
     head: float

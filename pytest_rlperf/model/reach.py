@@ -13,15 +13,15 @@ from pytest_rlperf.model.measured import CounterChange
 class Footprint:
     """The code and files that a process has run and read since it began.
 
-    ``files`` are those that it has read, and ``data`` the modules among them that it has read without importing them.
-    ``functions`` are the first lines of the functions that it has executed, by their files. ``modules`` are those from
-    elsewhere that it has loaded for itself. The actions of its ``children`` are not known. It is ``whole`` unless
-    functions may have run unnoticed, for example in threads of native code. If its code is ``compiled`` from functions,
-    these run unnoticed. Functions are ``kept`` if an object refers to them and may run something else in their place,
-    and ``annotated`` if their annotations have been read. ``special`` are the files that no ordinary loader has loaded.
-    ``opened`` are changed files that a library in another language, or another process, has opened meanwhile.
-    ``unwatched`` says why these are not known. ``many`` if several threads, children or an accelerator worked while it
-    was called.
+    ``files`` are those that it has read, and ``data`` the modules among them that it has read in another way than by
+    importing them. ``functions`` are the first lines of the functions that it has executed, by their files. ``modules``
+    are those from elsewhere that it has loaded for itself. The actions of its ``children`` are not known. It is
+    ``whole`` unless functions may have run unnoticed, for example in threads of native code. If its code is
+    ``compiled`` from functions, these run unnoticed. Functions are ``kept`` if an object refers to them and may run
+    something else in their place, and ``annotated`` if their annotations have been read. ``special`` are the files that
+    no ordinary loader has loaded. ``opened`` are changed files that a library in another language, or another process,
+    has opened meanwhile. ``unwatched`` says why these are not known. ``many`` if several threads, children or an
+    accelerator worked while it was called.
     """
 
     files: list[str]

@@ -491,5 +491,5 @@ def _whole_ns(root: Timing) -> int:
 
 
 def _time(ns: float | None) -> str:
-    """Write nanoseconds; empty if negative, which is left over of a total that is not a sum, such as a last entry."""
+    """Write nanoseconds; empty if negative, as the rest of a total that is not a sum, such as a last entry, may be."""
     return "" if ns is None or ns < 0 else units.seconds(ns / 1e9)

@@ -261,7 +261,7 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
         print_facts(console, summary.facts())
         for step in summary.steps:
             console.print(Text(f"{'next':<10}{step.effect}:"), soft_wrap=True)
-            lines = [*map(shown, step.lines)]  # each of which is copied whole
+            lines = [*map(shown, step.lines)]  # users copy each line whole
             indent = max(0, min(12, width - max(map(cell_len, lines))))
             for line in lines:
                 console.print(Text(f"{'':<{indent}}{line}"), soft_wrap=True)
@@ -300,7 +300,7 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     verdict = outcome.verdict
     title = _line(f"{outcome.result.name}  ")
     title.append(verdict.status.value, STYLES[verdict.status.value])
-    console.print(title, soft_wrap=True)  # a name is copied whole
+    console.print(title, soft_wrap=True)  # users copy a name whole
     blame = blame_text(outcome)
     sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]
     _print_indented(console, message(outcome))

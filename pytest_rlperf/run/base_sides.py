@@ -21,7 +21,7 @@ class BaseSides:
                 self._known[sha] = error
 
     def of_commit(self, sha: str) -> Drivers:
-        """Return the drivers for ``sha``'s code and today's; SideError, every time, if it cannot be had."""
+        """Return the drivers for ``sha``'s code and today's; SideError, every time, if ``sha``'s cannot be had."""
         found = self._known[sha]
         if isinstance(found, SideError):
             raise found

@@ -15,7 +15,7 @@ _SHARE = 0.1  # of the time for measuring a test, for all of its workers togethe
 _GATING_SHARE = 0.5  # the same share if counts decide: a gate that is left out lets everything pass
 _FIRST_CALL_SHARE = 0.1  # of the same time: a first call that took longer leaves no time for another
 _WORKERS = 6  # that share that time
-_PAIRS_MOST = 3  # the most pairs that count what differs
+_PAIRS_MOST = 3  # that count, the later ones only what differs
 _LENIENCE = 4.0
 
 

@@ -1,4 +1,4 @@
-"""How many lanes this machine has."""
+"""The number of lanes of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CORES = Path("/sys/devices/system/cpu")
 
 
 class LaneCount(NamedTuple):
-    """How many lanes this machine has: its ``cpus``, one of each core, or fewer if a ``quota`` of CPUs is set."""
+    """The number of lanes of this machine: its ``cpus``, one of each core, or fewer if a ``quota`` of CPUs is set."""
 
     cpus: tuple[int, ...]
     quota: float | None

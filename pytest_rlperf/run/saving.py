@@ -66,8 +66,8 @@ def _pair_spread(live: Live | None) -> PairSpread | None:
 def _is_same_code(run: RunState, outcome: Outcome) -> bool:
     """Whether code and packages are as fast as the baseline's, as shown by something other than stored numbers.
 
-    The spread between sessions is learned from these sessions: stored numbers would have called only sessions SAME that
-    lie close together.
+    The spread between sessions is learned from these sessions. If stored numbers chose them by SAME, they would choose
+    those that lie close together.
     """
     verdict, estimate = outcome.verdict, outcome.verdict.estimate
     if run.settings.against is not None or run.baselines.versions_since(outcome.result.nodeid):

@@ -172,8 +172,8 @@ class Lanes:
 
     Earlier tests come first, and within a test the earlier pairs. ``cpus`` are those to choose from, none if the kernel
     places all work. If there are more CPUs than lanes, they take turns: one may be slower for a while. A test begins
-    ``pairs_most`` pairs at once. Memory has ``room`` for so many pairs, each of ``pair_bytes``; until that is known,
-    for the pairs of one test.
+    ``pairs_most`` pairs at once. Memory has ``room`` for a number of pairs, each of ``pair_bytes``; until that is
+    known, for the pairs of one test.
     """
 
     def __init__(self, count: int, cpus: Collection[int], pairs_most: int = PAIRS_MOST) -> None:

@@ -54,7 +54,7 @@ _WAITING_TIMES = 2.0  # the base's
 
 
 class Growth(NamedTuple):
-    """How much more a call leaves on the head than on the base, by pair."""
+    """The amount that a call leaves on the head beyond the base's, by pair."""
 
     resource: Resource
     more: tuple[float, ...]
