@@ -33,7 +33,7 @@ class Status(str, enum.Enum):
     NEW = "NEW"
     INCOMPARABLE = "INCOMPARABLE"
     INVALID = "INVALID"
-    ERROR = "ERROR"  # the test failed for another reason than its verdict: its component may be wrong
+    ERROR = "ERROR"  # the test failed for a reason other than its verdict: its component may be wrong
 
 
 @dataclass(frozen=True)

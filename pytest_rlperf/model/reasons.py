@@ -186,7 +186,7 @@ class Edited(Reason):
 
 @dataclass(frozen=True)
 class TestFailed(Reason):
-    """The test failed for another reason than its verdict: in its ``"setup"``, ``"call"`` or ``"teardown"``.
+    """The test failed for a reason other than its verdict: in its ``"setup"``, ``"call"`` or ``"teardown"``.
 
     ``error`` is the line of the failure that names the cause.
     """

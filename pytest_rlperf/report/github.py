@@ -76,7 +76,7 @@ class GitHubRun:
         return [key for key in sorted(self.failed) if key not in rows]
 
     def broken(self, outcomes: Sequence[Outcome]) -> int:
-        """Return how many tests or files failed for another reason than a comparison."""
+        """Return how many tests or files failed for a reason other than a comparison."""
         errors = sum(outcome.verdict.status is Status.ERROR for outcome in outcomes)
         return len(self.other_failures(outcomes)) + errors
 

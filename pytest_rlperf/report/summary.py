@@ -167,7 +167,7 @@ def is_plain(outcome: Outcome) -> bool:
 
 
 def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
-    """Return the run's result in one sentence; ``broken`` tests or files failed for another reason."""
+    """Return the run's result in one sentence; ``broken`` tests or files failed for other reasons."""
     gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
     failing = [outcome for outcome in gated if outcome.verdict.fails(strict)]
     failures = f"{units.counted(broken, 'test')} failed"

@@ -57,7 +57,7 @@ class Baselines:
         return next((origin.commit for origin in self._origins(key) if origin.commit is not None), None)
 
     def unsettled(self, key: str) -> reasons.NotSettledLive | None:
-        """Return why no code can be run in place of a test's figures; None if some may be, or if there are no figures."""
+        """Return why no code can be run in place of a test's figures; None if some may be, or without figures."""
         origins = self._origins(key)
         if not origins or any(origin.settleable for origin in origins):
             return None

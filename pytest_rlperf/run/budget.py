@@ -19,7 +19,7 @@ _SLOWER = 2  # times the pace so far: the tests to come need no more
 class Budget:
     """The time for all tests of a run: each test gets an equal part of the time left when it begins.
 
-    Tests that are settled early so leave their time to others, and to those that are UNDECIDED when their time is up.
+    So tests that are settled early leave their time to others, and to those that are UNDECIDED when their time is up.
     ``lanes`` tests are measured at once. Without --rlperf-total-time many tests get less than --rlperf-max-time each,
     but always enough for the fewest pairs.
     """

@@ -77,7 +77,7 @@ class _Looks:
     def round(self, number: int) -> Steps[Observation | None]:
         """Observe the test in new processes of both sides; return what is known then, or None if a process was lost.
 
-        Each side has both seeds in turn. One round so shows whether the code that a test runs depends on its seed. If
+        Each side has both seeds in turn. So one round shows whether the code that a test runs depends on its seed. If
         it does, in the second round each side has the seed that the other side had.
         """
         test, driver, sides = self._test, self._driver, self._drivers.sides
