@@ -97,7 +97,7 @@ def versions(distributions: Iterable[str]) -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            continue  # a half removed editable install has no version
+            continue  # a half-removed editable install has no version
     return found
 
 
