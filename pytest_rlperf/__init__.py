@@ -1,6 +1,6 @@
 """Performance regression tests for reinforcement-learning components, as ordinary pytest tests.
 
-PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
+PYTEST_DONT_REWRITE: a worker loads it before pytest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.model.measured import Measure, Result
     from pytest_rlperf.timers import hierarchical_timer, timed
 
-# Every pytest run imports this package; what only measuring or timing needs is loaded when it is asked for.
+# Every pytest run imports this package; modules only for measuring or timing are loaded on request.
 _HOMES = {
     "ComponentError": "errors",
     "Measure": "model.measured",
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module; the version is that of the installed distribution."""
+    """Load a public name from its module; the version is the installed distribution's."""
     if name == "__version__":
         return import_module("importlib.metadata").version("pytest-rlperf")
     if name not in _HOMES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# A CI's runner obeys lines of a log that begin like the first, blanks before it or not, or hold the second anywhere.
+# A CI runner obeys log lines that begin with the first, with or without blanks, or contain the second anywhere.
 _COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)")
 _MARKED_COMMAND = re.compile(r"##(\w*)\[")
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -18,14 +18,14 @@ def see(place: str) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the one of ``known`` names that a misspelt one is most like; empty where it is like none."""
-    from difflib import get_close_matches  # which only a mistake needs
+    """Return the one of the ``known`` names that is closest to a misspelt one; empty if none is close."""
+    from difflib import get_close_matches  # only a mistake needs it
 
     return next(iter(get_close_matches(name, list(known), 1)), "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the part of a message that names the closest of ``known``; empty where there is none."""
+    """Return the part of a message that names the closest of ``known``; empty if there is none."""
     near = closest(name, known)
     return f"; did you mean {near}?" if near else ""
 
@@ -33,7 +33,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 class ComponentError(Exception):
     """A component does not compute what its fixture promises; it must not be timed.
 
-    ``is_certain`` marks one by what a test gave its fixture: every process raises it.
+    ``is_certain`` marks an error due to what a test gave its fixture: every process raises it.
     """
 
     __module__ = "pytest_rlperf"
@@ -41,13 +41,13 @@ class ComponentError(Exception):
 
 
 class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the finding it is in a report
-    """A measured test is slower than its baseline by more than it may be."""
+    """A measured test is slower than its baseline by more than allowed."""
 
     __module__ = "pytest_rlperf"
 
 
 class MeasurementError(RuntimeError):
-    """A test could not be measured, whatever its speed is."""
+    """A test could not be measured, regardless of its speed."""
 
     __module__ = "pytest_rlperf"
 
@@ -70,12 +70,12 @@ class TimerFileError(ValueError):
 
 
 def for_log(text: str, *, styled: bool = False) -> str:
-    """Return a text as terminals and CI logs may have it: they show all of it, and obey none of it.
+    """Return a text in a form that is safe for terminals and CI logs: they show all of it, and obey none of it.
 
-    Everything that this package writes there goes through here, since any text may be from outside. Line feeds stay,
-    what else is not printable is escaped, and what a runner takes for a command is written another way, as wide as
-    before: ``::error`` becomes ``∶:error``, and ``##[error]`` becomes ``##(error]``. In a ``styled`` text colours stay:
-    its parts have been here before they were coloured.
+    Everything that this package writes there goes through here, since any text may come from outside. Line feeds stay,
+    other characters that are not printable are escaped, and text that a runner takes for a command is written another
+    way, equally wide: ``::error`` becomes ``∶:error``, and ``##[error]`` becomes ``##(error]``. In a ``styled`` text
+    colours stay: its parts went through here before they were coloured.
     """
     return "\n".join(_inert(line, styled=styled) for line in text.split("\n"))
 
@@ -87,7 +87,7 @@ def _inert(line: str, *, styled: bool) -> str:
     return _MARKED_COMMAND.sub(r"##\1(", _COMMAND.sub("\\1∶", line))
 
 
-# What stands for this package's own signs where an encoding lacks them.
+# Replacements of this package's own signs, for encodings that lack them.
 _SIGNS = {
     **{"µ": "u", "×": "x", "±": "+-", "→": "->", "∝": "~", "–": "-", "·": "-", "…": "...", "°": "", "∶": ".", "─": "-"},
     **{"✓": "y", "✗": "x", "▲": "^", "▼": "v", "≠": "!", "◆": "*", "●": "o", "∥": "|"},
@@ -97,7 +97,7 @@ _SIGNS = {
 
 
 def in_encoding(text: str, encoding: str | None) -> str:
-    """Return a text that an encoding has: signs of this package that it lacks are ASCII, other characters escaped."""
+    """Return a text in an encoding's characters: this package's signs become ASCII if missing, others are escaped."""
     encoding = encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -109,12 +109,12 @@ def in_encoding(text: str, encoding: str | None) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a name that can do a terminal no harm: what is not printable is escaped."""
+    """Return a name that cannot harm a terminal: characters that are not printable are escaped."""
     if name.isprintable():
         return name or "''"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def shown_lines(text: str) -> str:
-    """Return a text that can do a terminal no harm: its line feeds stay, what else is not printable is escaped."""
+    """Return a text that cannot harm a terminal: line feeds stay, other unprintable characters are escaped."""
     return "\n".join(shown(line) if line else "" for line in text.split("\n"))

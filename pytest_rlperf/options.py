@@ -28,13 +28,13 @@ _NUMBER = r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)"
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 
 MAX_TIME_S = 60.0
-TRAIN_TOLERANCE = 0.10  # of whole iterations, by many threads and processes, whose pairs differ by 4 to 18 %
+TRAIN_TOLERANCE = 0.10  # for whole iterations of many threads and processes: their pairs differ by 4 to 18 %
 _SIZES = "_bytes"
 _DOES = dict.fromkeys(FINDINGS, (OFF, SHOW, GATE)) | {"time": (SHOW, GATE), "outputs": (OFF, SHOW, GATE, "bits")}
 
 
 def _match(pattern: str, value: object, expected: str) -> re.Match[str]:
-    """Return the match of a whole value, blanks around it left out; ValueError without one."""
+    """Return the match of a whole value without blanks around it; ValueError without a match."""
     found = re.fullmatch(pattern, str(value).strip(), re.DOTALL)
     if found is None:
         raise ValueError(expected)
@@ -101,7 +101,7 @@ def parse_pairs(value: object) -> tuple[int, int]:
 
 
 def parse_lanes(value: object) -> int | None:
-    """Read how many pairs are measured at once, None for as many as the machine has room for."""
+    """Read how many pairs are measured at once; None for as many as the machine has room for."""
     text = _match("auto|[1-9][0-9]*", value, "expected how many pairs to measure at once, 1 or more, or auto")[0]
     return None if text == "auto" else int(text)
 
@@ -121,7 +121,7 @@ def parse_shard(value: object) -> tuple[int, int]:
 
 
 def parse_address(value: object) -> str:
-    """Read where a Ray cluster is: ``"auto"`` for the one that this machine is part of, or its host and port."""
+    """Read the address of a Ray cluster: ``"auto"`` for the one that this machine is part of, or its host and port."""
     return _match(
         r"auto|[^\s/:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}",
         value,
@@ -131,7 +131,7 @@ def parse_address(value: object) -> str:
 
 
 def parse_globs(value: object) -> tuple[str, ...]:
-    """Read patterns of relative paths, parted by blanks."""
+    """Read patterns of relative paths, separated by blanks."""
     patterns = tuple(str(value).split())
     if any(pattern.startswith("/") for pattern in patterns):
         raise ValueError("expected patterns of paths relative to the repository, such as: data/*.npz")
@@ -139,7 +139,7 @@ def parse_globs(value: object) -> tuple[str, ...]:
 
 
 def _is_counter(name: str) -> bool:
-    """Whether a name, a member of a family, or a pattern is of a counter that exists."""
+    """Whether a name, a member of a family, or a pattern fits an existing counter."""
     from pytest_rlperf.counters import NAMES
 
     families = [known for known in NAMES if known.endswith(":")]
@@ -168,7 +168,7 @@ def parse_findings(value: object) -> dict[str, Any]:
 
 
 def _counters(names: Iterable[object]) -> tuple[str, ...]:
-    """Return the names of counters that a marker lists; ValueError where one is of no counter."""
+    """Return the names of counters that a marker lists; ValueError if one fits no counter."""
     from pytest_rlperf.counters import NAMES
 
     for name in names:
@@ -183,9 +183,9 @@ MARKER = "rlperf"
 class Option(NamedTuple):
     """One row of the table: the spelling of a setting in each place, how it is read, and its ``name`` in ``Config``.
 
-    ``flag`` is None where the command line has none; ``--rlperf:NAME`` is how `rlperf NAME` starts pytest. ``ini`` and
-    ``marker``: an ini file, a test's marker may set it. ``bare`` is the value of a flag that stands without one, None
-    where it needs one.
+    ``flag`` is None if the command line has none; ``--rlperf:NAME`` is how `rlperf NAME` starts pytest. ``ini`` and
+    ``marker`` are whether an ini file and a test's marker may set it. ``bare`` is the value of a flag without a value,
+    None if it needs one.
     """
 
     flag: str | None
@@ -201,7 +201,7 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a run, or of one test of it, and with them the table of options."""
+    """The settings of a run, or of one of its tests, and with them the table of options."""
 
     # fmt: off
     active: Annotated[bool, Option("--rlperf", parse_flag, False,
@@ -268,7 +268,7 @@ class Config:
 
     @property
     def gating_counts(self) -> tuple[str, ...]:
-        """The names, families and patterns of counters that gate: all but sizes and families where none is listed."""
+        """The names, families and patterns of counters that gate: all but sizes and families if none is listed."""
         from pytest_rlperf.counters import NAMES
 
         if self.findings["counts"] != GATE:
@@ -286,7 +286,7 @@ class Config:
         if "rlperf_train" in getattr(item, "fixturenames", ()):
             overrides.setdefault("tolerance", TRAIN_TOLERANCE)
         if "findings" in overrides:
-            # Off is off in the run, so that a user can find out how a kind affects a test.
+            # A kind that is off is off in the whole run, so that a user can see how it affects a test.
             off = {kind: does for kind, does in self.findings.items() if does == OFF}
             overrides["findings"] = {**self.findings, **overrides["findings"], **off}
         return replace(self, **overrides) if overrides else self
@@ -297,7 +297,7 @@ OPTIONS: tuple[Option, ...] = tuple(
 )
 _MARKER_NAMES = {option.name.removesuffix("_s"): option for option in OPTIONS if option.marker}
 
-RENAMED = {  # flags, ini settings, keywords of markers and commands of earlier versions, and what stands for them now
+RENAMED = {  # flags, ini settings, marker keywords and commands of earlier versions, and their replacements
     "--rlperf-accept": "a line of a commit's message: Rlperf-Accept: TEST <= +N% REASON",
     "--rlperf-against=anchor": "--rlperf-against=REF, with a tag or a commit",
     "--rlperf-baseline": "-o rlperf_baseline=DIR/NAME",
@@ -343,25 +343,25 @@ def add_marker(config: pytest.Config) -> None:
 
 
 def check_markers(item: pytest.Item) -> None:
-    """Raise UsageError where one of the test's markers cannot be read."""
+    """Raise UsageError if one of the test's markers cannot be read."""
     for node, marker in item.iter_markers_with_node(MARKER):
         _marker_settings(marker, _place(node, item))
 
 
 def refuse_misspelt(flags: Iterable[str]) -> None:
-    """Raise UsageError for the first of the ``flags`` that nothing declares, where it was to be one of the table's."""
+    """Raise UsageError for the first undeclared one of ``flags`` that was meant to be one of the table's."""
     for flag in (each.partition("=")[0] for each in flags):
         if flag.startswith("--rl"):
             raise _unknown("option", flag, (_as_typed(option.flag) for option in OPTIONS if option.flag))
 
 
 def usage_error(text: object) -> pytest.UsageError:
-    """Return the error of a run that cannot be as it is asked for, made safe for logs: pytest prints it as it is."""
+    """Return the error of a run that cannot be done as asked, made safe for logs: pytest prints it unchanged."""
     return pytest.UsageError(in_encoding(for_log(str(text)), getattr(sys.__stderr__, "encoding", None)))
 
 
 def renamed(name: str) -> str | None:
-    """Return what to write for a name that an earlier version had, None for any other."""
+    """Return the replacement of an earlier version's name; None for any other name."""
     return f"{name} is gone: write {RENAMED[name]}" if name in RENAMED else None
 
 
@@ -371,10 +371,10 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> pytest.UsageError:
 
 
 def read_config(config: pytest.Config) -> Config:
-    """Return the run's settings; a value that cannot be read, or a combination without sense, is a UsageError."""
+    """Return the run's settings; UsageError for a value that cannot be read or a combination that makes no sense."""
     names = [_ini_name(option) for option in OPTIONS if option.ini]
     for name in vars(config).get("_inicfg") or vars(config).get("inicfg", {}):  # the second before pytest 9
-        if name.startswith("rlperf") and name not in names:  # pytest does no more than warn of it
+        if name.startswith("rlperf") and name not in names:  # pytest only warns of it
             raise _unknown("ini setting", name, names)
     values = {option.name: _read(option, config) for option in OPTIONS}
     values["findings"] = {**FINDINGS, **values["findings"]}
@@ -388,7 +388,7 @@ def read_config(config: pytest.Config) -> Config:
 _FOR_MEASURING = ("--rlperf-json", "--rlperf-html", "--rlperf-trace", "--rlperf-shard", "--rlperf-ray")
 _FOR_FAILING = ("--rlperf-strict", "--rlperf-findings")
 _FILES = ("--rlperf-html", "--rlperf-trace")
-_CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
+_CONFLICTS = (  # a flag, what it does, and the flags that it excludes
     ("--rlperf-shard", "measures a part of the tests", ("--rlperf:check-machine", "--rlperf:bisect")),
     (
         "--rlperf-ray",
@@ -411,7 +411,7 @@ _CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
 def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     """Raise UsageError for a combination of options that cannot work."""
     given = {option.flag for option in OPTIONS if getattr(settings, option.name) != option.default}
-    # The ini file and its addopts may have these, which make tests fail, for the runs that do measure.
+    # The ini file and its addopts may have these flags, which make tests fail, for other runs that measure.
     given -= {*_FOR_FAILING} - {str(arg).partition("=")[0] for arg in config.invocation_params.args}
     for flag in (*_FOR_MEASURING, *_FOR_FAILING):
         if flag in given and not settings.active:
@@ -423,7 +423,7 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
 
 
 def _as_typed(flag: str) -> str:
-    """Return a flag as users type it, which for a command's own is the command."""
+    """Return a flag as users type it; for a command's own flag, return the command."""
     return flag.replace("--rlperf:", "rlperf ")
 
 
@@ -447,7 +447,7 @@ def _read(option: Option, config: pytest.Config) -> Any:
 
 
 def _place(node: Node, item: pytest.Item) -> str:
-    """Return the place and the name of the test, class or module that bears a marker of ``item``."""
+    """Return the place and the name of the test, class or module that has a marker of ``item``."""
     _, line, _ = getattr(node, "reportinfo", item.reportinfo)()
     return f"{node.nodeid.partition('::')[0]}:{(line or 0) + 1}: {node.name}"
 

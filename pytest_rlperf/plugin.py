@@ -1,4 +1,4 @@
-"""The plugin's hooks; modules that only measuring needs are imported when measuring starts."""
+"""The plugin's hooks; modules that only measuring needs are imported when it starts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytest_plugins = ["pytest_rlperf.fixtures"]
 
 _UNMEASURED = pytest.StashKey[bool]()
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
-_VARIABLES = pytest.StashKey[dict[str, str]]()  # likewise
-_STORAGE = "file://./.benchmarks"  # pytest-benchmark's, where no option names another
+_VARIABLES = pytest.StashKey[dict[str, str]]()  # before conftests change them
+_STORAGE = "file://./.benchmarks"  # pytest-benchmark's, if no option names another
 _LACKS_STORAGE = pytest.StashKey[bool]()
 
 
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if any(getattr(config.option, name, False) for name in ("usepdb", "trace")):  # workers have no terminal
             config.stash[_UNMEASURED] = True
             return
-        if sys.platform == "win32":  # before anything that only POSIX has is imported
+        if sys.platform == "win32":  # before any import of modules that only POSIX has
             raise options.usage_error(
                 "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
                 "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_plugin_registered(plugin: object, plugin_name: str, manager: pytest.PytestPluginManager) -> None:
-    """Remove the directory that pytest-benchmark's session has just made, and makes again where it stores results."""
+    """Remove the directory that pytest-benchmark's session has just made; it makes it again if it stores results."""
     config = getattr(plugin, "config", None) if plugin_name == "pytest-benchmark" else None
     if isinstance(config, pytest.Config) and config.stash.get(_LACKS_STORAGE, False):
         with contextlib.suppress(OSError):
@@ -77,21 +77,21 @@ def pytest_plugin_registered(plugin: object, plugin_name: str, manager: pytest.P
 
 
 def _benchmark(config: pytest.Config) -> ModuleType | None:
-    """Return pytest-benchmark's plugin, which projects have for this one's sake, where pytest has loaded it."""
+    """Return pytest-benchmark's plugin, which projects have because of this one, if pytest has loaded it."""
     module = sys.modules.get("pytest_benchmark.plugin")
     return module if module is not None and config.pluginmanager.is_registered(module) else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_header(config: pytest.Config) -> Generator[None, list[object], list[object]]:
-    """Leave pytest-benchmark's line out until there is a test that it is for."""
+    """Leave out pytest-benchmark's line until a test uses that plugin."""
     lines = yield
     benchmark = _benchmark(config)
     return lines if benchmark is None else [each for each in lines if each != benchmark.pytest_report_header(config)]
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
-    """Show the line that the header lacks, and that a debugger keeps a run from measuring."""
+    """Show the line that the header lacks, and a line if a debugger keeps the run from measuring."""
     benchmark, lines = _benchmark(config), []
     uses = any("benchmark" in getattr(item, "fixturenames", ()) for item in items)
     if benchmark is not None and uses and config.get_verbosity() >= 0 and not config.option.no_header:

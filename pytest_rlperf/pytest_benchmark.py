@@ -1,6 +1,6 @@
 """Tests written for pytest-benchmark, measured by this plugin and still in pytest-benchmark's own reports.
 
-PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
+PYTEST_DONT_REWRITE: a worker loads it before pytest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TAKEN = pytest.StashKey[Any]()
 
 
 def uses_benchmark(item: pytest.Item) -> bool:
-    """Whether a test uses pytest-benchmark's fixture; another plugin's fixture of that name is left alone."""
+    """Whether a test uses pytest-benchmark's fixture; another plugin's fixture of that name does not count."""
     if _FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
         return False
     definitions = item._fixtureinfo.name2fixturedefs.get("benchmark", ())  # type: ignore[attr-defined]
@@ -32,9 +32,9 @@ def uses_benchmark(item: pytest.Item) -> bool:
 
 @contextlib.contextmanager
 def without_version_control() -> Iterator[None]:
-    """Keep pytest-benchmark from asking git about the tree while it declares its options: for a name of files.
+    """Keep pytest-benchmark from asking git about the tree, for a file name, while it declares its options.
 
-    A worker writes none. Git would write the index, and run what its settings name.
+    A worker writes no such file. Git would write the index, and run commands from its settings.
     """
     asked = subprocess.check_output
 
@@ -55,7 +55,7 @@ class TakenOver:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-        """Measure the fixture's calls here; all else that it does stays its own."""
+        """Measure the fixture's calls here; the fixture does all else as before."""
         value = yield
         if fixturedef.argname == "benchmark" and uses_benchmark(request.node):
             _take_over(value, request.node)
@@ -110,7 +110,7 @@ def _take_over(fixture: Any, item: pytest.Item) -> None:
 class _Rounds:
     """Pedantic rounds: set up before each call and torn down after it, both untimed.
 
-    ``given`` are the positional and keyword arguments of rounds whose setup makes none.
+    ``given`` are the positional and keyword arguments of rounds whose setup returns none.
     """
 
     target: Callable[..., Any]
@@ -120,7 +120,7 @@ class _Rounds:
     _open: tuple[Sequence[Any], Mapping[str, Any]] | None = None  # the arguments of the round that is set up
 
     def begin(self) -> None:
-        """End the round before, and set the next one up."""
+        """End the round before, and set up the next one."""
         self.end()
         self._open = (None if self.setup is None else self.setup()) or self.given
 
@@ -130,7 +130,7 @@ class _Rounds:
         return self.target(*args, **kwargs)
 
     def end(self) -> None:
-        """Tear down the round, if it has not been."""
+        """Tear down the round, if that is still to be done."""
         opened, self._open = self._open, None
         if opened is not None and self.teardown is not None:
             args, kwargs = opened
@@ -161,7 +161,7 @@ def _measure(
 
 
 def add_stats(item: pytest.Item, result: Result, benchmark: str) -> None:
-    """Enter a result into pytest-benchmark's session: each process is a round of its table and of its JSON."""
+    """Enter a result into pytest-benchmark's session: each process is a round in its table and its JSON."""
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from pytest_rlperf.report.exports import iterations, rounds_s

@@ -1,4 +1,4 @@
-"""Base units and the one place that turns numbers into words."""
+"""The formatting of numbers in base units, all in one place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _significant(value: float, digits: int) -> str:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], gap: str) -> str:
-    """Write ``value`` in the largest of ``steps`` that leaves a figure of at least one."""
+    """Write ``value`` in the largest of ``steps`` that gives a figure of at least one."""
     for step, name in steps:
         # The rounded figure decides: 999.6 µs is 1.00 ms, never 1000 µs.
         if float(_significant(abs(value) / step, 3)) >= 1:
@@ -34,7 +34,7 @@ def seconds(value: float) -> str:
 
 
 def changes_s(values: Sequence[float]) -> list[str]:
-    """Write changes in seconds in the unit of the last, their whole, that alone names it: ``+1.9``, ``+2.1 ms``."""
+    """Write changes in seconds in the unit of the last, their whole; only the last names it: ``+1.9``, ``+2.1 ms``."""
     whole = abs(values[-1])
     # Two digits, as changes are known no better; the rounded figure decides, as with durations.
     fitting = (unit for unit in _TIME_STEPS if float(_significant(whole / unit[0], 2)) >= 1)
@@ -45,14 +45,14 @@ def changes_s(values: Sequence[float]) -> list[str]:
 
 
 def duration(value: float) -> str:
-    """Write a time that people wait: ``45 s``, ``1 min 20 s``, ``5 min``."""
+    """Write a waiting time: ``45 s``, ``1 min 20 s``, ``5 min``."""
     minutes, rest = divmod(round(value), 60)
     parts = [f"{minutes} min"] if minutes else []
     return " ".join([*parts, f"{rest} s"] if rest or not minutes else parts)
 
 
 def roughly(value: float) -> str:
-    """Write an estimate of a time that people wait, in round figures: ``25 s``, ``1 min 20 s``, ``7 min``."""
+    """Write an estimated waiting time in round figures: ``25 s``, ``1 min 20 s``, ``7 min``."""
     step = 5 if value < 60 else 10 if value < 300 else 60
     return duration(max(5, step * round(value / step)))
 
@@ -68,7 +68,7 @@ def quantity(value: float) -> str:
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Write a count or a mean of counts: ``1,800``, ``0.01``; with an exponent where nobody would read the zeros."""
+    """Write a count or a mean of counts: ``1,800``, ``0.01``; with an exponent if there are too many zeros."""
     if not 1e-4 <= abs(value) < 1e9:
         return f"{value:.{digits}g}"
     rounded = round_significant(value, digits)
@@ -91,7 +91,7 @@ def percent(fraction: float, *, signed: bool = True) -> str:
 
 
 def change(ratio: float, estimate: float | None = None) -> str:
-    """Write a ratio head/base as a change: 1.042 is ``+4.2 %``; from a factor of two on it is ``×2.1``, ``×0.00049``.
+    """Write a ratio head/base as a change: 1.042 is ``+4.2 %``; from a factor of two on: ``×2.1``, ``×0.00049``.
 
     A bound has the form of its ``estimate``.
     """

@@ -1,6 +1,6 @@
 """Every message between processes: tagged records as JSON over one connection, never pickle.
 
-JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
+The standard library's JSON holds integers of any size and lone surrogates, which occur in paths that are not UTF-8.
 
 A *run* has *drivers*, and a driver has the *workers* of one test. An ``Order[T]`` is answered by a value of T:
 
@@ -15,7 +15,7 @@ A *run* has *drivers*, and a driver has the *workers* of one test. An ``Order[T]
 
 The messages of one test in a worker: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) →
 any number of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → ``Done``. At any point ``Done`` may
-come instead: the test skipped, failed or never called its fixture.
+come instead: the test was skipped, failed or never called its fixture.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class UnreadableError(Exception):
-    """The bytes received are no message of this protocol."""
+    """The bytes received are not a message of this protocol."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -64,11 +64,11 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class SharedSettings(msgspec.Struct, frozen=True):
-    """The settings that all templates of a driver have in common.
+    """The settings that all templates of a driver share.
 
     A worker lists the loaded files below ``watched`` and of ``packages``. Texts name a file by its place in ``top``,
-    the user's own tree. Workers are copies of a template that ``forks``, and those of one that ``observes`` note what
-    they run and read. ``markup`` is the terminal's.
+    the user's own tree. If a template ``forks``, its workers are copies of it; if it ``observes``, they note what they
+    run and read. ``markup`` is the terminal's.
     """
 
     markup: bool
@@ -82,11 +82,12 @@ class SharedSettings(msgspec.Struct, frozen=True):
 class TemplateSettings(msgspec.Struct, frozen=True):
     """The settings of one template.
 
-    ``name`` is that of its workers, and ``is_base`` whether it is of the base side of a comparison. One template of a
-    run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output goes to the file
-    ``output``. ``tree`` is the side's. ``environment`` has all variables, and ``sites`` are the directories that hold
-    the ``.pth`` files of the side's interpreter, ``prefix`` is its place. ``probe`` has the template find out whether a
-    copy of it can work. Of the ``changed`` files an observer notes whether anybody opens them.
+    ``name`` is that of its workers, and ``is_base`` is whether it belongs to the base side of a comparison. One
+    template of a run ``reports``: it has the worker that the user sees, and shares the terminal if ``share_terminal``.
+    Other output goes to the file ``output``. ``tree`` is the side's. ``environment`` has all variables. ``sites`` are
+    the directories that hold the ``.pth`` files of the side's interpreter, and ``prefix`` is its place. With ``probe``
+    the template finds out whether a copy of it can work. An observer notes whether any process opens the ``changed``
+    files.
     """
 
     number: int
@@ -110,7 +111,7 @@ class TemplateSettings(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a template reads before all messages, from its connection or from the preload server.
+    """The settings that a template reads before all messages, from its connection or from the preload server.
 
     A worker of another protocol must be able to read this, so fields are only added.
     """
@@ -122,9 +123,9 @@ class Start(msgspec.Struct, frozen=True):
 class DriverSettings(msgspec.Struct, frozen=True):
     """The settings of a driver: those of its ``templates``, in the order in which they are forked.
 
-    Each has its ``own_heap`` where they are workers of one side, which are the sample. ``scratch`` is the run's
-    directory and ``run`` its process; a template may take ``start_limit_s`` to import and collect. Where all is
-    ``alike``, no module of the preload server is a side's own.
+    Each template has its ``own_heap`` if the workers are of one side: they are the sample. ``scratch`` is the run's
+    directory and ``run`` its process. A template may take ``start_limit_s`` to import and collect. If all is ``alike``,
+    no module of the preload server is a side's own.
     """
 
     name: str
@@ -141,10 +142,10 @@ class DriverSettings(msgspec.Struct, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The template has collected tests with these keys; ``loaded`` is the code under test that this loaded.
+    """The template has collected tests with these keys; ``loaded`` is the code under test that it loaded for this.
 
     ``variables`` are those of native libraries as collecting has left them. ``fault`` is why its copies cannot work.
-    ``import_s`` went by from the start of its work to the end of collecting.
+    ``import_s`` is the time from the start of its work to the end of collecting.
     """
 
     protocol: int
@@ -161,9 +162,9 @@ class Started(Message, frozen=True):
 
 
 class Imported(Message, frozen=True):
-    """A preload server has imported modules; it is of no more use where ``dirty`` has those that it should not have.
+    """A preload server has imported modules; it is not usable if ``dirty`` has some that it should not have imported.
 
-    ``changes`` are those that imports have made to the variables, None for one that is gone.
+    ``changes`` are those that imports have made to the variables, None for a removed one.
     """
 
     dirty: list[str] = []
@@ -178,21 +179,21 @@ class Answer(Message, frozen=True):
 
 
 class Reported(Message, frozen=True):
-    """A setup, call or teardown report as pytest serialises it: each of its attributes by its name, pickled.
+    """A setup, call or teardown report as pytest serialises it: each attribute by its name, pickled.
 
-    Plugins put their own there, of any types.
+    Plugins add their own attributes, of any types.
     """
 
     report: dict[str, bytes]
 
     @classmethod
     def of(cls, data: Mapping[str, object]) -> Reported:
-        """Return the message of a report's attributes."""
+        """Return the message for a report's attributes."""
         return cls({str(name): _pickled(value) for name, value in data.items()})
 
 
 class Warned(Message, frozen=True):
-    """A warning pytest recorded while the test ran."""
+    """A warning that pytest recorded while the test ran."""
 
     text: str
     category: str
@@ -206,8 +207,8 @@ class Warned(Message, frozen=True):
 class Called(Message, frozen=True):
     """The test called an rlperf fixture; its component is made ready but has not run.
 
-    ``shared_setup_s`` is what fixtures took that other tests can share. ``anew`` where each call is a first one, of
-    processes of its own.
+    ``shared_setup_s`` is the time of fixtures that other tests can share. ``anew`` if each call is a first one, in its
+    own processes.
     """
 
     component: str
@@ -220,9 +221,9 @@ class Called(Message, frozen=True):
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
-    ``name_missing``: a name that tests ask for does not exist: a module, an attribute, or the test itself.
-    ``is_certain``: every process would end it in the same way.
-    ``is_taken``: it failed for a port or a file that another process has, which may be one that runs it, too.
+    ``name_missing``: a name that the test needs does not exist: a module, an attribute, or the test itself.
+    ``is_certain``: every process would end the test in the same way. ``is_taken``: it failed because another process,
+    perhaps one that also runs it, has a port or a file.
     """
 
     outcome: str
@@ -242,9 +243,9 @@ FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called 
 class Checked(msgspec.Struct, frozen=True):
     """The component ran once and is correct, in ``first_call_s`` with the check, and processed ``items``.
 
-    ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded.
-    ``imported`` are the modules that were imported since the process was copied. ``variables`` are those of native
-    libraries. ``output`` is what it returned.
+    ``loaded`` is the code under test that is loaded by now, except files that only child processes (``children``)
+    loaded. ``imported`` are the modules imported since the process was copied. ``variables`` are those of native
+    libraries. ``output`` is the component's.
     """
 
     first_call_s: float
@@ -257,7 +258,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """Where a call's time goes; ``notes`` give the reason where that is unknown."""
+    """The shares of a call's time; ``notes`` give the reason if they are unknown."""
 
     shares: tuple[Share, ...]
     notes: tuple[str, ...]
@@ -285,7 +286,7 @@ class Order(Message, Generic[T], frozen=True, kw_only=True):
 class Load(Message, frozen=True):
     """Import ``modules`` in a preload server; refuse any that would load ``packages``, or a file below ``top``.
 
-    Places below ``top`` that are no part of the tree, such as the environment, are ``outside_tree``.
+    Places below ``top`` that are not part of the tree, such as the environment, are ``outside_tree``.
     """
 
     modules: list[str]
@@ -301,7 +302,7 @@ class ForkDriver(Message, frozen=True):
 
 
 class Import(Message, frozen=True):
-    """A template imports what copies of it have imported for themselves, where that is there; → ``Imported``."""
+    """A template imports the modules that its copies have imported for themselves, if they exist; → ``Imported``."""
 
     modules: list[str]
 
@@ -328,7 +329,7 @@ class Check(Order[Checked], frozen=True):
 class Count(Order[Tally], frozen=True):
     """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``.
 
-    Only instruments count that have one of these names, all where there are none.
+    Only ``instruments`` of these names count; all if there are no names.
     """
 
     repetitions: int
@@ -337,14 +338,14 @@ class Count(Order[Tally], frozen=True):
 
 
 class WarmUp(Order[Warm], frozen=True):
-    """Warm up until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
+    """Warm up until calls stop getting faster, for at most ``limit_s``; size the slices unless ``shape`` is given.
 
-    ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves it
-    to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is run.
+    ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; if None, the
+    calls' length decides. Without any time the checked call stands for the workload's pace, and nothing more is run.
     Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one, slices are
-    TURN_S long, and warming up ends after PAIR_WARM_UP_S on the host. With ``calls``, which another process had made
-    since the test began when its slices began, this one's have the same ones, by number: it goes on until it has made
-    as many, or not ``exactly``, but a whole number of slices more or fewer.
+    TURN_S long, and warming up ends after PAIR_WARM_UP_S on the host. ``calls`` is how many calls another process had
+    made in the test when its slices began. This process's slices then begin at the same calls, by number: it warms up
+    until it has made as many, or if not ``exactly``, a whole number of slices more or fewer.
     """
 
     limit_s: float
@@ -356,10 +357,10 @@ class WarmUp(Order[Warm], frozen=True):
 
 
 class Observe(Order[Footprint], frozen=True):
-    """Call the component until that has run and read nothing new for a while, in about ``limit_s``.
+    """Call the component until it has run and read nothing new for a while, in about ``limit_s``.
 
-    It does so for longer where what has run calls something by one of ``names``. The process ``searches`` its objects
-    after that, or does not.
+    This goes on for longer if executed code calls one of ``names``. Afterwards the process ``searches`` its objects, or
+    not.
     """
 
     limit_s: float
@@ -368,7 +369,7 @@ class Observe(Order[Footprint], frozen=True):
 
 
 class Slow(Order[int], frozen=True):
-    """Do extra work in every round from now on, and answer with its steps: ``share`` of a round without ``steps``."""
+    """Do extra work in every round from now on, and answer with its steps: a ``share`` of a round if these are None."""
 
     share: float
     steps: int | None
@@ -391,13 +392,13 @@ class ReadUsage(Order[Usage], frozen=True):
 
 
 class PriceCollections(Order[float], frozen=True):
-    """Find what the full collections of a call take with all objects of the process, over up to ``calls`` calls."""
+    """Find the time of a call's full collections with all objects of the process, over up to ``calls`` calls."""
 
     calls: int
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """A line of a file, its code, and how many bytes of what it allocates stay, by call."""
+    """A line of a file, its code, and how many of the bytes that it allocates stay, per call."""
 
     file: str
     line: int
@@ -406,13 +407,13 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class FindAllocations(Order[list[Allocation]], frozen=True):
-    """Find the lines that allocate what so many calls keep, once all timed slices are taken."""
+    """Find the lines that allocate the memory that ``calls`` calls keep, once all timed slices are taken."""
 
     calls: int
 
 
 class FindCompiled(Order[list[Compiled]], frozen=True):
-    """Name the programs that the process has compiled last."""
+    """Name the last programs that the process has compiled."""
 
 
 class Explain(Order[Explained], frozen=True):
@@ -473,8 +474,8 @@ ToWorker: TypeAlias = Import | Fork | Run | Orders | Leave | Reap | Quit
 class Open(Order[list[Called]], frozen=True):
     """Open the test in every worker, in parallel; ``last_first`` reverses the order in which workers are forked.
 
-    Each may take ``setup_s`` to get there and to leave, and ``patience_s`` for any answer in between. Head's first
-    worker ``reports`` the test.
+    Each worker may take ``setup_s`` to get there and to leave, and ``patience_s`` for any answer in between. If
+    ``reports``, the head's first worker reports the test.
     """
 
     key: str
@@ -487,7 +488,7 @@ class Open(Order[list[Called]], frozen=True):
 
 
 class ImportAll(Order[list[str]], frozen=True):
-    """Templates import modules, each those of its place in the list; the answer is those that they should not have."""
+    """Each template imports the modules at its place in the list; the answer is those that they should not have."""
 
     modules: list[list[str]]
 
@@ -497,10 +498,10 @@ class CheckAll(Order[list[Checked]], frozen=True):
 
 
 class CountAll(Order[list[Tally | None]], frozen=True):
-    """Workers count, for about ``limit_s`` each; of workers of one side the first ``wanted``.
+    """Workers count, for about ``limit_s`` each; of one side's workers by themselves, the first ``wanted``.
 
-    None does where the first call took over ``longest_first_s``. Only ``instruments`` count that have one of these
-    names, all where there are none.
+    No worker counts if the first call took over ``longest_first_s``. Only ``instruments`` of these names count; all if
+    there are no names.
     """
 
     limit_s: float
@@ -510,14 +511,14 @@ class CountAll(Order[list[Tally | None]], frozen=True):
 
 
 class Slowdown(msgspec.Struct, frozen=True):
-    """Extra work of head's calls: a ``share`` of them, or so many ``steps``."""
+    """Extra work in the head's calls: a ``share`` of them, or a number of ``steps``."""
 
     share: float
     steps: int | None
 
 
 class Warmed(msgspec.Struct, frozen=True):
-    """Base and head are warm. Head does extra ``steps``."""
+    """The base and the head are warm; the head does extra ``steps``."""
 
     base: Warm
     head: Warm
@@ -527,8 +528,8 @@ class Warmed(msgspec.Struct, frozen=True):
 class WarmAll(Order[Warmed], frozen=True):
     """Warm up both workers in a part of ``share_s``; the last one sizes the slices unless ``shape`` is given.
 
-    ``call_s`` is about what a call takes, where that is known. Head is ``slowed``. ``calls`` are those that workers of
-    the first pair had made when their slices began: the slices of others have the same ones, by number.
+    ``call_s`` is about the time of a call, if known. The head is ``slowed``. ``calls`` is how many calls the workers of
+    the first pair had made when their slices began: the slices of other pairs begin at the same calls, by number.
     """
 
     share_s: float
@@ -539,10 +540,10 @@ class WarmAll(Order[Warmed], frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A pair's figures, its traced slices, and the rounds of base and of head, None on a device.
+    """A pair's figures, its traced slices, and the rounds of the base and of the head, None on a device.
 
-    With ``leaves``, how the names of the shared memory begin that calls leave to the machine, and the ``segments`` that
-    the workers have.
+    ``leaves`` are the beginnings of the names of shared memory that calls leave on the machine, and ``segments`` are
+    those that the workers have.
     """
 
     pair: PairRecord
@@ -553,9 +554,10 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class TakePair(Order[Taken], frozen=True):
-    """Take slices in turns, on one CPU where ``cpu`` is given, until the pair's error is under ``enough_error``.
+    """Take slices in turns, on one CPU if ``cpu`` is given, until the pair's error is below ``enough_error``.
 
-    It has what is left of ``share_s``, in which it has warmed up. It ``reads`` from time to time what processes hold.
+    The pair has the rest of ``share_s``, in which it has warmed up. If it ``reads``, it reads from time to time the
+    resources that processes hold.
     """
 
     cpu: int | None
@@ -565,29 +567,29 @@ class TakePair(Order[Taken], frozen=True):
 
 
 class GoOn(Order[list[Reading]], frozen=True):
-    """Take further slices for so long, and read what processes hold; watch whether they work while they wait."""
+    """Take further slices for ``seconds``, and read processes' resources; watch whether they work while they wait."""
 
     seconds: float
 
 
 class TraceMore(Order[list[Block]], frozen=True):
-    """Take so many further traced slices of both workers."""
+    """Take ``blocks`` further traced slices of both workers."""
 
     blocks: int
 
 
 class MoveAll(Order[None], frozen=True):
-    """Keep on another CPU from now on those workers that have been kept on one."""
+    """From now on keep the workers that were kept on one CPU on another one."""
 
     cpu: int
 
 
 class EndIdle(Order[list[float]], frozen=True):
-    """Return the CPU time that base and head have used since their pair was measured, over the time since then."""
+    """Return the CPU time of the base and the head since their pair was measured, over the time since then."""
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The figures of one side by itself, what its workers held from time to time, their counts, and their rounds."""
+    """The figures of one side by itself, its workers' resources over time, their counts, and their rounds."""
 
     workers: list[WorkerRecord]
     phases: list[Phase]
@@ -599,7 +601,7 @@ class Alone(msgspec.Struct, frozen=True):
 
 
 class MeasureAlone(Order[Alone], frozen=True):
-    """Measure one side by itself, in about ``max_time_s``; ``long`` as the baseline has it."""
+    """Measure one side by itself, in about ``max_time_s``; ``long`` is the baseline's."""
 
     max_time_s: float
     long: bool | None
@@ -607,7 +609,7 @@ class MeasureAlone(Order[Alone], frozen=True):
 
 
 class ObserveAll(Order[list[Footprint]], frozen=True):
-    """Every worker calls its component until that has run and read nothing new."""
+    """Every worker calls its component until it has run and read nothing new."""
 
     limit_s: float
     searches: bool = False
@@ -615,7 +617,7 @@ class ObserveAll(Order[list[Footprint]], frozen=True):
 
 
 class Relay(Order[Any], frozen=True):
-    """Give an order to head's first worker, or to base's, and return its answer."""
+    """Give an order to the head's first worker, or to the base's, and return its answer."""
 
     order: FindAllocations | FindCompiled | Explain | Trace
     to_base: bool = False
@@ -629,7 +631,7 @@ class Relay(Order[Any], frozen=True):
 class LeaveAll(Order[Done | None], frozen=True):
     """Let every worker leave the test, the one that reports it last, with its result or failure; return how it ended.
 
-    Where another worker is lost, the one that reports the test stays at its call.
+    If another worker is lost, the one that reports the test stays at its call.
     """
 
     leave: Leave = Leave()
@@ -664,13 +666,13 @@ ToDriver: TypeAlias = DriverOrders | End
 
 
 class Collected(Message, frozen=True):
-    """All templates have collected, base's before head's."""
+    """All templates have collected, the base's before the head's."""
 
     templates: list[Ready]
 
 
 class Step(Message, frozen=True):
-    """What is done just now."""
+    """The current step."""
 
     text: str
 
@@ -682,8 +684,8 @@ class Waiting(Message, frozen=True):
 class Stop(msgspec.Struct, frozen=True):
     """Why a process cannot go on with a test: it is lost, or the test has ended there, as ``done`` says.
 
-    New interpreters may do better where this is ``is_doubtful``. ``is_base`` where base's process stopped;
-    ``is_reporter`` where it was the one that reports the test.
+    If it ``is_doubtful``, new interpreters may do better. ``is_base`` if the base's process stopped; ``is_reporter`` if
+    the stopped process reports the test.
     """
 
     name: str
@@ -713,18 +715,18 @@ ToServer: TypeAlias = Load | ForkDriver
 
 
 def send(connection: Connection, message: Message) -> None:
-    """Send one message; OSError where the other side is gone or does not read it."""
+    """Send one message; OSError if the other side is gone or does not read it."""
     connection.send_bytes(dumps(as_json(message)).encode())
 
 
 def as_json(message: Message | Start | DriverSettings) -> dict[str, Any]:
-    """Return a message or settings as JSON has them."""
+    """Return a message or settings in a form for JSON."""
     fields: dict[str, Any] = msgspec.to_builtins(message, str_keys=True, enc_hook=str)
     return fields
 
 
 def _pickled(value: object) -> bytes:
-    """Return a value as another process can read it: as it is, or as its text where it cannot be pickled."""
+    """Return a value as another process can read it: pickled, or as its text if it cannot be pickled."""
     try:
         return pickle.dumps(value)
     except Exception:  # of any plugin's object
@@ -732,17 +734,17 @@ def _pickled(value: object) -> bytes:
 
 
 def reported_of(fields: object) -> Reported:
-    """Return a report from what :func:`as_json` made of it; ValueError for anything else."""
+    """Return a report from the output of :func:`as_json`; ValueError for anything else."""
     return msgspec.convert(fields, Reported)
 
 
 def start_of(settings: dict[str, Any]) -> Start:
-    """Return a template's settings from what :func:`as_json` made of them."""
+    """Return a template's settings from the output of :func:`as_json`."""
     return msgspec.convert(settings, Start)
 
 
 def driver_settings_of(settings: dict[str, Any]) -> DriverSettings:
-    """Return a driver's settings from what :func:`as_json` made of them."""
+    """Return a driver's settings from the output of :func:`as_json`."""
     return msgspec.convert(settings, DriverSettings)
 
 
@@ -752,13 +754,13 @@ def answer(order: int, value: object) -> Answer:
 
 
 def receive_from_worker(connection: Connection) -> FromWorker:
-    """Return a worker's next message; EOFError or OSError where it is gone, UnreadableError where it cannot be one."""
+    """Return a worker's next message; EOFError or OSError if it is gone, UnreadableError if it cannot be one."""
     message: FromWorker = _received(connection, FromWorker)
     return message
 
 
 def receive_from_driver(connection: Connection) -> FromDriver | Imported:
-    """Return the next message of a driver or a preload server; the errors are as with a worker's."""
+    """Return the next message of a driver or a preload server; the errors are those of :func:`receive_from_worker`."""
     message: FromDriver | Imported = _received(connection, FromDriver | Imported)
     return message
 
@@ -767,7 +769,7 @@ def _received(connection: Connection, kinds: Any) -> Any:
     try:
         data = connection.recv_bytes(FRAME_MOST)
     except OSError as error:
-        if error.errno is None:  # what it gives for a message that is too long
+        if error.errno is None:  # the message is too long
             raise UnreadableError(f"it has over {FRAME_MOST >> 20} MiB, or is none") from None
         raise
     try:
@@ -777,7 +779,7 @@ def _received(connection: Connection, kinds: Any) -> Any:
 
 
 def answer_to(order: Order[T], answer: Answer) -> T:
-    """Return the value of an answer, of the type that the order has; UnreadableError where it is of another."""
+    """Return the value of an answer in the order's type; UnreadableError if it has another type."""
     try:
         value: T = msgspec.convert(answer.value, order.answer, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -804,7 +806,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _impossible_figures(value: object) -> Iterator[str]:
-    """Yield the figures that no measurement can have given: later arithmetic divides by them and takes logarithms."""
+    """Yield figures that no measurement can give: later arithmetic divides by them and takes logarithms."""
     above: dict[str, float] = {}
     least: dict[str, float] = {}
     match value:

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all: the one way in which this package writes a file that a user keeps."""
+"""Writes files whole or not at all: the only way in which this package writes a file that a user keeps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 # ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH113, PTH116
 
 LATEST_RUN = "latest.json"
-CACHE = "rlperf"  # the directory of the files of runs in pytest's cache
+CACHE = "rlperf"  # the directory for files of runs in pytest's cache
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` beside ``path`` and move it there: a reader, or a crash, finds the old file or the new one.
 
-    Directories that lack are made. A symbolic link stays, and the file it leads to is replaced; an old file's mode
-    stays. A device or a pipe is written to as it is. OSError where that fails; then the old file is as it was.
+    Missing directories are made. A symbolic link stays, and the file that it leads to is replaced; an old file's mode
+    stays. A device or a pipe is written to directly. OSError if writing fails; then the old file is unchanged.
     """
     target, old = _target(path)
     if old is not None and not stat.S_ISREG(old.st_mode):
@@ -42,7 +42,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def check_whole(path: Path) -> None:
-    """Raise OSError where :func:`write_whole` would fail, before any time is spent; ``path`` itself is not touched."""
+    """Raise OSError if :func:`write_whole` would fail, before any time is spent; ``path`` itself is not touched."""
     target, old = _target(path)
     if old is not None and stat.S_ISDIR(old.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -51,14 +51,14 @@ def check_whole(path: Path) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """Make a directory where there is none, and raise OSError where no file can be made in it."""
+    """Make a directory if there is none, and raise OSError if no file can be made in it."""
     temporary, descriptor = _new_beside(directory / "any")
     os.close(descriptor)
     _remove(temporary)
 
 
 def _target(path: Path) -> tuple[Path, os.stat_result | None]:
-    """Return the file that a path leads to, whatever links it goes through, and its state, None where there is none."""
+    """Return the file that a path leads to through all links, and its state, None if there is none."""
     target = Path(os.path.realpath(path))
     try:
         return target, os.stat(target)
@@ -67,7 +67,7 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _new_beside(target: Path) -> tuple[Path, int]:
-    """Return a new file in the directory of ``target``, open, with the mode that any new file has there."""
+    """Return a new, open file in the directory of ``target``, with the usual mode of a new file there."""
     os.makedirs(target.parent, exist_ok=True)
     temporary = target.parent / f".rlperf-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -87,7 +87,7 @@ class OutputError(Exception):
 
 
 def check_file(option: str, path: Path) -> None:
-    """Raise OutputError where :func:`write_file` would fail, before any time is spent on measuring."""
+    """Raise OutputError if :func:`write_file` would fail, before any time is spent on measuring."""
     try:
         check_whole(path)
     except IsADirectoryError:
@@ -100,7 +100,7 @@ TRACE_OPTION = "--rlperf-trace"
 
 
 def check_files_in(option: str, directory: Path) -> None:
-    """Raise OutputError where files cannot be written into a directory, which is made where there is none."""
+    """Raise OutputError if files cannot be written into a directory, which is made if there is none."""
     try:
         check_directory(directory)
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def file_stem(nodeid: str) -> str:
 
 
 def write_file(option: str, path: Path, text: str) -> None:
-    """Write a file, and the directories it lies in; OutputError where that fails, and the old file stays."""
+    """Write a file, and make its directories; OutputError if that fails, and the old file stays."""
     try:
         write_whole(path, text.encode("utf-8", "backslashreplace"))
     except (OSError, ValueError) as error:
@@ -123,16 +123,16 @@ def write_file(option: str, path: Path, text: str) -> None:
 
 
 def latest_run(directory: Path) -> Path | None:
-    """Return the file that the latest run of a project left in pytest's cache, None where there is none.
+    """Return the file that the latest run of a project left in pytest's cache; None if there is none.
 
-    It is looked for in ``directory`` and in those that it lies in, at pytest's usual place.
+    The file is searched for in ``directory`` and its parents, at pytest's usual place.
     """
     places = (place / ".pytest_cache" / "d" / CACHE / LATEST_RUN for place in (directory, *directory.parents))
-    return next((place for place in places if os.path.isfile(place)), None)  # a closed directory is no error
+    return next((place for place in places if os.path.isfile(place)), None)  # a closed directory is not an error
 
 
 def _unwritable(option: str, path: Path, error: OSError | ValueError) -> OutputError:
-    # Making a directory where a file is in the way fails with "File exists", which would mislead.
+    # If a file is in the way, making a directory fails with "File exists", which would mislead.
     in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
     reason = "a file lies where a directory should" if in_the_way else getattr(error, "strerror", None) or error
     return OutputError(f"cannot write {option}={path}: {reason}; choose another place")

@@ -1,1 +1,1 @@
-"""The machine, and what is stored about it."""
+"""The machine, and its stored figures."""

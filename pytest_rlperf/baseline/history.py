@@ -1,4 +1,4 @@
-"""The sessions and live comparisons that the versions of a baseline hold, in git's history and in the working tree."""
+"""The sessions and live comparisons in the versions of a baseline, in git's history and in the working tree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sessions:
     skipped: list[str] = field(default_factory=list)
 
     def add_baseline(self, baseline: Baseline) -> None:
-        """Add all that one version of a file has; the version that a session has stored itself knows the most of it."""
+        """Add all that one version of a file has; the version that a session stored itself knows the most about it."""
         for test, stored in baseline.results.items():
             for figures in stored.history:
                 session = _session(baseline, stored, figures)
@@ -46,7 +46,7 @@ def session_name(origin: Provenance) -> str:
 
 
 def read_sessions(repository: Repository | None, directory: Path) -> Sessions:
-    """Return all sessions that a baseline's directory has had; SideError where git cannot list its versions."""
+    """Return all sessions that a baseline's directory has held; SideError if git cannot list its versions."""
     found = Sessions()
     for place, raw in _contents(repository, directory, found):
         try:
@@ -57,7 +57,7 @@ def read_sessions(repository: Repository | None, directory: Path) -> Sessions:
 
 
 def _contents(repository: Repository | None, directory: Path, found: Sessions) -> Iterator[tuple[str, bytes]]:
-    """Yield every version of the files once, oldest first, those of the working tree last, each with its place."""
+    """Yield every version of the files once, oldest first and the working tree's last, each with its place."""
     blobs: set[str] = set()
     for version in () if repository is None else repository.versions(directory):
         if not version.name.endswith(".json") or version.blob in blobs:

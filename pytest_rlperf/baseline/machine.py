@@ -20,10 +20,10 @@ _SLUG_MOST = 100  # characters before the digest; a file's name may have 255 byt
 
 
 def accelerators(nvml: Any = None) -> tuple[str, ...]:
-    """Return a line a GPU: model, driver, CUDA, power limit and whether it is partitioned (MIG); none without NVML.
+    """Return one line per GPU: model, driver, CUDA, power limit and whether it is partitioned (MIG); none without NVML.
 
-    ``nvml`` is the module pynvml. PyTorch is not used: it would have to be imported, and it takes memory of the device
-    to answer.
+    ``nvml`` is the module pynvml. PyTorch is not used: it would have to be imported, and it takes device memory to
+    answer.
     """
     try:
         nvml = import_module("pynvml") if nvml is None else nvml
@@ -47,7 +47,7 @@ def _settings(nvml: Any, handle: Any) -> str:
     def read(query: Callable[[Any], Any]) -> Any:
         try:
             return query(handle)
-        except nvml.NVMLError:  # not every GPU has such a setting, or shows it
+        except nvml.NVMLError:  # not every GPU has the setting, or shows it
             return None
 
     milliwatts, modes = read(nvml.nvmlDeviceGetPowerManagementLimit), read(nvml.nvmlDeviceGetMigMode)
@@ -56,7 +56,7 @@ def _settings(nvml: Any, handle: Any) -> str:
 
 
 def this_machine(find_accelerators: Callable[[], tuple[str, ...]] = accelerators) -> Machine:
-    """Return the class of the machine this process runs on."""
+    """Return the class of the machine that this process runs on."""
     return Machine(
         system=platform.system(),
         arch=platform.machine(),
@@ -70,7 +70,7 @@ def this_machine(find_accelerators: Callable[[], tuple[str, ...]] = accelerators
 
 def slug(machine: Machine) -> str:
     """Return a file name's stem for a machine class: readable, and different for different classes."""
-    # Without accelerators a machine's name is what it was before these were looked at.
+    # Without accelerators a machine keeps its name from before these were read.
     identity = {name: value for name, value in asdict(machine).items() if value != ()}
     digest = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:8]
     words = f"{machine.system}-{machine.arch}-{machine.cores}c-{machine.python}".lower()
@@ -90,14 +90,14 @@ def differences(one: Machine, other: Machine) -> list[MachineDifference]:
 
 
 def _cores() -> int:
-    """Return the cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _cpu() -> str:
-    """Return the processor's model name, as far as the system has it."""
+    """Return the processor's model name, as far as the system knows it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

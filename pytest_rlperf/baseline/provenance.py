@@ -16,8 +16,8 @@ from pytest_rlperf.sides.git import repository_around
 from pytest_rlperf.sides.installs import installs_from, normalized
 from pytest_rlperf.sides.programs import read_settings
 
-# Packages that run the tests and no measured code; its counts are the same under other versions of them. pytest-rlperf
-# itself is not among them: its counts may change between versions.
+# Packages that run the tests and no measured code: counts do not depend on their versions. pytest-rlperf itself is not
+# among them: its counts may change between versions.
 HARNESS = frozenset(
     {"pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
     | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}
@@ -37,7 +37,7 @@ class TreeState:
 def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> TreeState:
     """Return the state of the tree at ``root``.
 
-    Baselines below ``baseline_dir`` do not count, nor do the ``outputs`` of the run itself. SideError where git refuses
+    Baselines below ``baseline_dir`` do not count, nor do the ``outputs`` of the run itself. SideError if git refuses
     to read the repository.
     """
     repository = repository_around(root)
@@ -55,9 +55,9 @@ def make_provenance(
 ) -> Provenance:
     """Return the provenance of figures measured between the states ``before`` and ``after``.
 
-    Where they differ, the measured code is in no commit, so it counts as dirty. ``modules`` are the top-level modules
-    that the workers had loaded; their distributions' versions are kept. ``providers`` are the distributions by modules,
-    where these have been read already.
+    If they differ, the measured code is in no commit, so it counts as dirty. ``modules`` are the top-level modules that
+    the workers had loaded; their distributions' versions are kept. ``providers`` are the distributions by modules, if
+    already read.
     """
     return Provenance(
         commit=before.commit,
@@ -74,15 +74,16 @@ def providing(modules: Iterable[str], providers: Mapping[str, Sequence[str]]) ->
 
 
 def free_distributions(directory: Path, top: Path) -> frozenset[str]:
-    """Return the distributions whose versions do not matter, by normalized names: the test tools', and the tree's own.
+    """Return the distributions whose versions do not matter, by normalized names: test tools, and the tree's own.
 
-    The latter are installed from the tree at ``top``, or are the projects around ``directory`` in it, installed or not.
+    The tree's own are installed from the tree at ``top``, or are the projects around ``directory`` in it, installed or
+    not.
     """
     own = [install.name for install in installs_from(top)]
     directory, top = directory.resolve(), top.resolve()
     for place in (directory, *directory.parents):
         if place.is_relative_to(top):
-            with contextlib.suppress(SideError, OSError):  # one that cannot be read names nothing
+            with contextlib.suppress(SideError, OSError):  # a project that cannot be read has no name
                 project = read_settings(place).get("project")
                 name = project.get("name") if isinstance(project, dict) else None
                 own += [name] if isinstance(name, str) else []
@@ -90,17 +91,17 @@ def free_distributions(directory: Path, top: Path) -> frozenset[str]:
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those of ``distributions`` that are installed."""
+    """Return the versions of the installed ones among ``distributions``."""
     found = {}
     for name in sorted(distributions, key=str.lower):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            continue  # an editable install half removed, which has no version
+            continue  # a half-removed editable install has no version
     return found
 
 
 def changed_versions(then: Mapping[str, str]) -> list[VersionChange]:
-    """Return the distributions that are of another version now, or gone."""
+    """Return the distributions that have another version now, or are gone."""
     now = versions(then)
     return [VersionChange(name, then[name], now.get(name)) for name in then if then[name] != now.get(name)]

@@ -1,4 +1,4 @@
-"""The format of a baseline's file: JSON with a line a test, without the values that reading fills in."""
+"""The format of a baseline's file: JSON with one line per test, without the values that reading fills in."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pytest_rlperf.units import round_significant
 
 SCHEMA = 2  # the version that is written and read
 
-_PLAIN = frozenset({bool, float, int, str, NoneType})  # most values, at a glance
+_PLAIN = frozenset({bool, float, int, str, NoneType})  # most values, recognised quickly
 _T = TypeVar("_T")
 _FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class FormatError(Exception):
-    """A document is no baseline; the text names the first fault."""
+    """A document is not a baseline; the text names the first fault."""
 
 
 class NewerFormatError(FormatError):
@@ -44,15 +44,15 @@ class NewerFormatError(FormatError):
 
 
 def encode(baseline: Baseline) -> bytes:
-    """Return a baseline as a file holds it, figures to five digits. UnicodeEncodeError where a text is no UTF-8."""
-    results = _lines(baseline.results)  # as it is joined once: a large file has its text in memory twice
+    """Return a baseline as a file's content, figures to five digits. UnicodeEncodeError if a text is not UTF-8."""
+    results = _lines(baseline.results)  # joined once: a large file has its text in memory twice
     beginning = b'{\n "machine": ' + _line(baseline.machine) + b',\n "results": {\n'
     end = b'\n },\n "schema": %d,\n "sessions": {\n' % SCHEMA
     return b"".join([beginning, *results, end, *_lines(baseline.sessions), b"\n }\n}\n"])
 
 
 def _lines(parts: Mapping[str, object]) -> Iterator[bytes]:
-    """Yield a line a part, made one at a time: as plain data all of them take ten times their text."""
+    """Yield one line per part, made one at a time: as plain data all parts take ten times their text."""
     for number, key in enumerate(sorted(parts)):
         yield b"%s  %s: %s" % (b",\n" if number else b"", _line(key), _line(parts[key]))
 
@@ -62,7 +62,7 @@ def _line(value: object) -> bytes:
 
 
 def _lean(value: Any) -> Any:
-    """Return plain data without what is as by default, and with every figure at the precision that is stored."""
+    """Return plain data without default values, and with every figure at the stored precision."""
     kind = type(value)
     if kind is float:
         return round_significant(value)
@@ -80,7 +80,7 @@ def _lean(value: Any) -> Any:
 
 @functools.cache
 def _defaults(kind: type) -> dict[str, Any]:
-    """Return a record's members, each with what it is where a file leaves it out; MISSING where none does."""
+    """Return a record's members, each with its value if a file leaves it out; MISSING if a file must have it."""
     return {
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(kind)
@@ -91,7 +91,7 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 
 def decode(raw: bytes) -> Baseline:
-    """Return the baseline that a file holds; FormatError where it holds none."""
+    """Return the baseline in a file's content; FormatError if there is none."""
     try:
         _check_version(_part(raw, _Versioned, "$").schema)
         file = _part(raw, _File, "$")
@@ -111,7 +111,7 @@ def decode(raw: bytes) -> Baseline:
 
 
 def _part(data: bytes | msgspec.Raw, type_: type[_T], place: str) -> _T:
-    """Return the part of a file in its JSON as ``type_``; FormatError where it is none."""
+    """Return a part of a file's JSON as ``type_``; FormatError if it is not of that type."""
     try:
         return msgspec.json.decode(data, type=type_)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -120,7 +120,7 @@ def _part(data: bytes | msgspec.Raw, type_: type[_T], place: str) -> _T:
 
 
 def _check_version(version: int) -> None:
-    """Raise NewerFormatError or FormatError for a version that is not known here."""
+    """Raise NewerFormatError or FormatError for an unknown version."""
     if version < SCHEMA:
         raise FormatError(f"$.schema is {version}, and {SCHEMA} is the earliest that is read")
     if version > SCHEMA:
@@ -130,13 +130,13 @@ def _check_version(version: int) -> None:
 
 
 class _Versioned(msgspec.Struct):
-    """Reads the version alone, whatever the rest looks like."""
+    """Reads only the version, whatever the rest looks like."""
 
     schema: int
 
 
 class _File(msgspec.Struct):
-    """Reads the parts of a file, each of which is read by itself."""
+    """Reads the parts of a file, which are then decoded one by one."""
 
     schema: int
     machine: msgspec.Raw
@@ -148,7 +148,7 @@ class _File(msgspec.Struct):
 
 
 def is_sha(text: str | None) -> bool:
-    """Whether a text is None or a full SHA; anything else could be an option to git."""
+    """Whether a text is None or a full SHA; any other text could be an option to git."""
     return text is None or _FULL_SHA.fullmatch(text) is not None
 
 
@@ -184,7 +184,7 @@ _RULES: dict[type, dict[str, _Rule]] = {
 
 
 def senseless(baseline: Baseline) -> str | None:
-    """Return the first thing that no run can have stored, by its place."""
+    """Return the first fault that no run can have stored, with its place."""
     for key, stored in baseline.results.items():
         if stored.session not in baseline.sessions:
             return f"$.results[{key!r}].session is {stored.session!r}, which is not in $.sessions"
@@ -193,7 +193,7 @@ def senseless(baseline: Baseline) -> str | None:
 
 
 def _fault(value: Any) -> str | None:
-    """Return the first value that breaks its rule, by its place below ``value``."""
+    """Return the first value that breaks its rule, with its place below ``value``."""
     kind = type(value)
     parts: Iterable[tuple[Any, Any]]
     if kind is dict:

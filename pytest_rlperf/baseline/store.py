@@ -31,7 +31,7 @@ from pytest_rlperf.writing import check_directory, write_whole
 LARGEST_BYTES = 64 * 1024 * 1024  # 5,000 tests of ten sessions have 24 MB
 SESSIONS_MOST = 10  # of a test's earlier figures
 LINKS_MOST = 20  # of a test's live comparisons with the commit before; git has the older ones
-FREEDOM_MOST = 30.0  # degrees of freedom of earlier pairs: older ones count less and less
+FREEDOM_MOST = 30.0  # degrees of freedom for earlier pairs: older ones count less and less
 
 _ELSEWHERE = "choose another place with -o rlperf_baseline=DIR/NAME"
 _WAY_OUT = "restore it from version control, or move it away and store a new one with --rlperf-save-baseline"
@@ -59,7 +59,7 @@ class Store:
         self.path = self.directory / f"{slug(machine)}.json"
 
     def read(self) -> Baseline | None:
-        """Return this machine class's baseline, None where there is none; BaselineError where it cannot be used."""
+        """Return this machine class's baseline; None if there is none, BaselineError if it cannot be used."""
         self._check_directories()
         if not os.path.lexists(self.path):
             return None
@@ -69,7 +69,7 @@ class Store:
         return baseline
 
     def others(self) -> OtherBaselines:
-        """Return the baselines this name has of other machine classes; files that cannot be read stop nobody here."""
+        """Return this name's baselines for other machine classes; files that cannot be read are not an error here."""
         found = OtherBaselines([], [])
         for path in sorted(path for path in self.directory.glob("*.json") if path != self.path):
             try:
@@ -79,13 +79,13 @@ class Store:
         return found
 
     def names(self) -> list[str]:
-        """Return the names there are baselines of."""
+        """Return the names that have baselines."""
         if not self._root.is_dir():
             return []
         return sorted(path.name for path in self._root.iterdir() if any(path.glob("*.json")))
 
     def check_writable(self) -> None:
-        """Raise BaselineError where :meth:`write` would fail, before any time is spent on measuring."""
+        """Raise BaselineError if :meth:`write` would fail, before any time is spent on measuring."""
         self._check_directories()
         _refuse_links(self.path)
         try:
@@ -94,10 +94,10 @@ class Store:
             raise BaselineError(f"cannot write baselines to {self.directory}: {error.strerror}; {_ELSEWHERE}") from None
 
     def write(self, session: str, provenance: Provenance, results: dict[str, StoredResult]) -> None:
-        """Store ``results`` of one session, keeping what the file has of other tests and of earlier sessions.
+        """Store ``results`` of one session, and keep the file's other tests and earlier sessions.
 
-        Of each result ``history`` has this session's figures, ``pairs`` its pairs' spread and ``links`` the comparison
-        with the commit before, where they are kept.
+        Each result's ``history`` has this session's figures, ``pairs`` its pairs' spread and ``links`` the comparison
+        with the commit before, if they are kept.
         """
         self._check_directories()
         _refuse_links(self.path)
@@ -116,7 +116,7 @@ class Store:
         old = self.read()
         merged = {} if old is None else old.results
         for key, stored in results.items():
-            merged[key] = _after(old, key, stored)  # in the place of the old entry, whose memory is free from then on
+            merged[key] = _after(old, key, stored)  # replaces the old entry, which frees its memory
         sessions = ({} if old is None else dict(old.sessions)) | {session: provenance}
         used = {stored.session for stored in merged.values()}
         baseline = Baseline(
@@ -143,7 +143,7 @@ class Store:
 
 
 def _read(path: Path) -> Baseline:
-    """Return the baseline in a file; BaselineError where there is none."""
+    """Return the baseline in a file; BaselineError if there is none."""
     try:
         raw = content(path)
     except OSError as error:
@@ -161,7 +161,7 @@ def _read(path: Path) -> Baseline:
 
 
 def content(path: Path) -> bytes:
-    """Return what a file holds, without waiting for anybody to write it; FormatError where it is no baseline's."""
+    """Return a file's content, without waiting for a writer; FormatError if it cannot be a baseline."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -178,7 +178,7 @@ def content(path: Path) -> bytes:
 def _refuse_links(path: Path) -> None:
     """Raise BaselineError if a file of a baseline, its directory, or the directory of all baselines is a link.
 
-    A commit can bring a link, which would lead what is written to any file of the user's.
+    A commit can bring a link, through which writing would reach any of the user's files.
     """
     for place in (path.parent.parent, path.parent, path):
         if place.is_symlink():
@@ -190,9 +190,9 @@ def _refuse_links(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keep other processes from replacing files in a directory, which is made where there is none.
+    """Keep other processes from replacing files in a directory, which is made if there is none.
 
-    File systems without locks go without.
+    File systems without locks are used without one.
     """
     import fcntl  # Windows lacks it, where baselines can only be read
 
@@ -211,7 +211,7 @@ def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
     stored = None if old is None else old.results.get(key)
     if stored is None or not stored.result.is_same_work(new.result) or stored.session == new.session:
         return new
-    if stored.result.start != new.result.start:  # sessions and pairs of either spread otherwise
+    if stored.result.start != new.result.start:  # sessions and pairs of each start have another spread
         return replace(new, links=(*stored.links, *new.links)[-LINKS_MOST:])
     return replace(
         new,
@@ -222,7 +222,7 @@ def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
 
 
 def _pooled(before: PairSpread | None, now: PairSpread | None) -> PairSpread | None:
-    """Return the spread of earlier and new pairs, the earlier ones with at most ``FREEDOM_MOST`` in all."""
+    """Return the spread of earlier and new pairs; earlier ones do not raise the freedom above ``FREEDOM_MOST``."""
     if before is None or now is None:
         return now or before
     kept = min(1.0, max(0.0, FREEDOM_MOST - now.freedom) / before.freedom)

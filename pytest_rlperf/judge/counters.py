@@ -1,4 +1,4 @@
-"""Exact counts, then and now: the changes, the phases they are in, and the verdict by them."""
+"""Exact counts, then and now: the changes, the phases that they are in, and the verdict by them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ EVERY = ("*",)
 def compare(then: Counting, now: Counting, names: Sequence[str]) -> tuple[CounterChange, ...]:
     """Return the changes of the counts that ``names`` choose: names, families ending with ``:``, or patterns.
 
-    A count has changed where it was exact and is another, or lies wholly on one side of what it was. A change is
-    that of the deepest phases it shows in, and of one around them where they do not make up for all of it; counts that
-    only moved from phase to phase have not changed. A sum is left out where members of its family show more.
+    A count has changed if it was exact and now has another value, or a range wholly on one side of the old value. A
+    change belongs to the deepest phases that show it, and also to a phase around them if they do not account for all of
+    it. Counts that only moved from phase to phase have not changed. A sum is left out if members of its family show
+    more.
     """
     if min(then.workers, now.workers) < 2:
         return ()
@@ -30,10 +31,10 @@ def compare(then: Counting, now: Counting, names: Sequence[str]) -> tuple[Counte
 
 
 def combine(verdict: Verdict, then: Counting, now: Counting, policy: Policy) -> Verdict:
-    """Return the verdict of times together with that of counts, of which those that ``policy.gates`` choose decide.
+    """Return the verdict of times together with that of counts; the counts that ``policy.gates`` choose decide.
 
-    Any of them that is more is SLOWER, whatever the time is; less is FASTER unless the time is slower or invalid.
-    All that changed is kept with the verdict.
+    If any of them is higher, the verdict is SLOWER, whatever the time is; lower counts are FASTER unless the time is
+    slower or invalid. All changes are kept with the verdict.
     """
     changes, gated = compare(then, now, EVERY), compare(then, now, policy.gates)
     verdict = replace(verdict, counters=changes)
@@ -49,7 +50,7 @@ def combine(verdict: Verdict, then: Counting, now: Counting, policy: Policy) -> 
 
 
 def more_of(names: Iterable[str], then: Counting, now: Counting) -> dict[str, tuple[int, int]]:
-    """Return the most of each count then and the least now, of a whole call, where both sides have counted it."""
+    """Return the most of each count then and the least now, for a whole call, if both sides have counted it."""
     if min(then.workers, now.workers) < 2:
         return {}
     was, found = _Side(then), _Side(now)
@@ -58,9 +59,9 @@ def more_of(names: Iterable[str], then: Counting, now: Counting) -> dict[str, tu
 
 
 def more_work(then: Counting, now: Counting, tolerance: float) -> tuple[CounterChange, ...]:
-    """Return the work of which a whole call does more, by over ``tolerance``; the largest rise is the first.
+    """Return the work that rose by more than ``tolerance`` in a whole call, the largest rise first.
 
-    A family is there by its member that rose the most.
+    A family is represented by the member that rose the most.
     """
     if min(then.workers, now.workers) < 2:
         return ()
@@ -75,9 +76,9 @@ def _rise(change: CounterChange) -> float:
 
 
 def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
-    """Return the ``gates`` that cannot be compared, as a side has not counted them.
+    """Return the ``gates`` that cannot be compared because a side has not counted them.
 
-    Where a marker has ``named`` some, these are what was not counted on either side, too.
+    If a marker has ``named`` some, gates that neither side has counted are among them too.
     """
     sides = _Side(then), _Side(now)
     return tuple(
@@ -86,7 +87,7 @@ def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequen
 
 
 def _are_counted(gate: str, sides: Sequence[_Side], which: Callable[[Iterable[bool]], bool]) -> bool:
-    """Whether all or any of the sides count something that a gate chooses."""
+    """Whether all or any of the sides have a count that a gate chooses."""
     chosen = [name for name in {*map(_instrument, NAMES)} if _chosen(name, [gate, _instrument(gate)])]
     return any(which(side.range_of("", name) is not None for side in sides) for name in chosen)
 
@@ -98,7 +99,7 @@ def _chosen(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _is_member(change: CounterChange, total: CounterChange) -> bool:
-    """Whether a change is of a family that ``total`` is the sum of, in the same phase or below it."""
+    """Whether a change is in the family whose sum is ``total``, in the same phase or below it."""
     return change.name.startswith(f"{total.name}:") and _is_within(change.path, total.path)
 
 
@@ -107,7 +108,7 @@ def _is_within(path: str, around: str) -> bool:
 
 
 def _by_name(gated: Sequence[CounterChange], changes: Sequence[CounterChange]) -> list[CounterChange]:
-    """Return ``gated`` with every sum replaced by the members that moved with it, where they are known."""
+    """Return ``gated`` with every sum replaced by the members that moved with it, if they are known."""
     found: dict[CounterChange, None] = {}
     for change in gated:
         members = [other for other in changes if _is_member(other, change) and other.is_more == change.is_more]
@@ -124,7 +125,7 @@ class _Side:
         self._instruments = {_instrument(name) for name in self.names}
 
     def range_of(self, path: str, name: str) -> tuple[int, int] | None:
-        """Return the least and the most of a count; None where nothing counted it."""
+        """Return the least and the most of a count; None if nothing counted it."""
         phase = self.phases.get(path)
         if phase is not None and name in phase.exact:
             return phase.exact[name], phase.exact[name]
@@ -134,7 +135,7 @@ class _Side:
 
 
 class _Sides:
-    """Two countings, gone through from the whole call down."""
+    """Two countings, searched from the whole call down."""
 
     def __init__(self, then: Counting, now: Counting) -> None:
         self._then, self._now = _Side(then), _Side(now)
@@ -149,7 +150,7 @@ class _Sides:
                 path = parent
 
     def changes(self, path: str, name: str) -> Iterator[CounterChange]:
-        """Yield where a count has changed, in the phase at ``path`` and below it."""
+        """Yield the changes of a count in the phase at ``path`` and below it."""
         change = self._change(path, name)
         if change is None:
             yield from self._changes_within(path, name)
@@ -163,17 +164,17 @@ class _Sides:
             yield from self.changes(part.path, name)
 
     def of_call(self, name: str) -> CounterChange | None:
-        """Return what became of a count in the whole call, be it nothing; None where nobody can know."""
+        """Return the change of a count in the whole call, even if it is zero; None if it is not known."""
         return self._change("", name)
 
     def first_member(self, total: CounterChange) -> CounterChange:
-        """Return that of the counts that a risen ``total`` is the sum of which rose the most; itself without any."""
+        """Return the member of a risen ``total`` that rose the most; ``total`` itself if no member rose."""
         names = [name for name in self.names if name.startswith(f"{total.name}:")]
         risen = [change for change in map(self.of_call, names) if change is not None and change.is_more]
         return max(risen, key=lambda change: change.now - change.was, default=total)
 
     def _change(self, path: str, name: str) -> CounterChange | None:
-        """Return what became of a count in one phase, be it nothing; None where it varies, so that nobody can know."""
+        """Return the change of a count in one phase, even if it is zero; None if unknown, as the count varies."""
         then, now = self._then.range_of(path, name), self._now.range_of(path, name)
         if then is None or now is None or then[0] < then[1] or (now[0] <= then[0] <= now[1] and now[0] < now[1]):
             return None
@@ -181,7 +182,7 @@ class _Sides:
         return change if abs(change.now - change.was) > STEPS.get(name, 0) else replace(change, now=change.was)
 
     def _changes_within(self, path: str, name: str) -> Iterator[CounterChange]:
-        """Yield where a count has changed below a phase where it varies: there no sum shows what only moved."""
+        """Yield the changes of a count below a phase in which it varies: no sum there shows counts that only moved."""
         found = list(self._known_below(path, name))
         more = sum(change.now - change.was for change in found)
         for change in found:
@@ -189,7 +190,7 @@ class _Sides:
                 yield from self.changes(change.path, name)
 
     def _known_below(self, path: str, name: str) -> Iterator[CounterChange]:
-        """Yield the topmost changes below a phase, of phases that both sides have: others may be new names."""
+        """Yield the topmost changes below a phase, in phases that both sides have: other phases may have new names."""
         for child in self._children.get(path, []):
             if child in self._then.phases and child in self._now.phases:
                 change = self._change(child, name)
@@ -199,7 +200,7 @@ class _Sides:
                     yield change
 
     def _below(self, whole: CounterChange) -> list[CounterChange]:
-        """Return the changes of a phase's children that make up for its own."""
+        """Return the changes of a phase's children that account for its own."""
         parts = [
             part
             for child in self._children.get(whole.path, [])
@@ -212,14 +213,14 @@ class _Sides:
         return parts
 
     def _exact_change(self, path: str, name: str) -> Iterator[CounterChange]:
-        """Yield the change of a count in one phase by itself, where it is exact on both sides and not the same."""
+        """Yield the change of a count in one phase by itself, if it is exact on both sides and not the same."""
         then, now = self._then.range_of(path, name), self._now.range_of(path, name)
         if then is not None and now is not None and then[0] == then[1] != now[0] == now[1]:
             yield CounterChange(path, name, then[0], now[0])
 
 
 def _instrument(name: str) -> str:
-    """Return the sum that a count is a member of, which is there where anything counted it."""
+    """Return the name of the sum that a count is a member of; the sum exists if anything counted it."""
     return name.partition(":")[0]
 
 

@@ -24,10 +24,10 @@ from pytest_rlperf.model.stored import (
 )
 
 FALSE_STEPS = 0.05  # the chance of any change in a chain of equal code
-LEAST_CHANGE = LIVE_TOLERANCE / 2  # of a change; a search for the commit counts less as no change too
+LEAST_CHANGE = LIVE_TOLERANCE / 2  # a search for the commit also treats less as no change
 LEAST_TOLERANCE = 0.005  # of a search
 _SAME_SIZE = 0.05
-_DIGITS = 12  # of a SHA: the names of sessions have no more
+_DIGITS = 12  # of a SHA: names of sessions have only these
 _UNUSABLE = (Status.INVALID, Status.INCOMPARABLE, Status.ERROR)
 
 
@@ -37,7 +37,7 @@ _UNUSABLE = (Status.INVALID, Status.INCOMPARABLE, Status.ERROR)
 def link_of(
     base: str | None, head: str | None, outcome: Outcome, packages: Iterable[VersionChange] = ()
 ) -> Link | None:
-    """Return a test's live comparison of two commits, by full SHAs; None where there was none of these two.
+    """Return a test's live comparison of two commits, by full SHAs; None if these two were not compared.
 
     Equal code is a link too: its ratio is 1 without an error.
     """
@@ -55,16 +55,16 @@ def link_of(
 
 
 def standard_error(estimate: Estimate) -> float:
-    """Return the standard error of a ratio's logarithm whose normal interval is as wide as the estimate's own."""
+    """Return the standard error of a ratio's logarithm that gives a normal interval as wide as the estimate's own."""
     return math.log(estimate.high / estimate.low) / (2 * normal_quantile((1 + estimate.confidence) / 2))
 
 
 def chains(links: Iterable[Link], order: Mapping[str, int], times: Mapping[str, str]) -> list[list[Link]]:
-    """Return live comparisons in rows, each of which begins at the commit where the one before it ends.
+    """Return live comparisons in rows; in a row each comparison begins at the commit where the one before it ends.
 
-    ``order`` is the place of each commit in the first-parent history; where it is not empty, comparisons of other
-    commits are left out, and the rows come in its order, else in that of ``times``. Of several with one head the one
-    with the nearest base stays, of these the most exact.
+    ``order`` is the place of each commit in the first-parent history. If it is not empty, comparisons of other commits
+    are left out, and the rows come in its order, else in that of ``times``. Of several comparisons with one head, the
+    one with the nearest base stays, and of these the most exact one.
     """
     nearest: dict[str, Link] = {}
     for link in links:
@@ -86,7 +86,7 @@ def chains(links: Iterable[Link], order: Mapping[str, int], times: Mapping[str, 
 def _chain_segment(
     row: Sequence[Link], order: Mapping[str, int], times: Mapping[str, str], *, is_first: bool
 ) -> Segment:
-    """Return the products along a chain: errors of independent comparisons add up in squares."""
+    """Return the products along a chain; the squared errors of independent comparisons add up."""
     ratios = accumulate((link.log_ratio for link in row), initial=0.0)
     errors = accumulate((link.error for link in row), math.hypot, initial=0.0)
     points = (
@@ -100,9 +100,9 @@ def _chain_segment(
 
 
 def _in_order(sessions: Iterable[StoredSession], order: Mapping[str, int]) -> list[StoredSession]:
-    """Return the sessions of one machine class in the order of their commits, those without a place in it left out.
+    """Return the sessions of one machine class in the order of their commits, without those that have no place in it.
 
-    They are in the order of time where the history has none of them.
+    If the history has none of the commits, the sessions are in the order of time.
     """
     timed = sorted(sessions, key=lambda each: each.created)
     placed = [session for session in timed if session.commit[:_DIGITS] in order]
@@ -112,7 +112,7 @@ def _in_order(sessions: Iterable[StoredSession], order: Mapping[str, int]) -> li
 def _stored_line(ordered: Sequence[StoredSession], order: Mapping[str, int]) -> Line:
     """Return ordered sessions of one machine class as a line.
 
-    Its values are multiples of the kernel by which they vary less from one session to the next.
+    Its values are multiples of the kernel with which they vary less from one session to the next.
     """
     groups: list[tuple[Break, list[StoredSession]]] = []
     for session in ordered:
@@ -126,14 +126,14 @@ def _stored_line(ordered: Sequence[StoredSession], order: Mapping[str, int]) -> 
 
 
 def _break(before: StoredSession, now: StoredSession) -> Break | None:
-    """Return why two sessions in a row cannot be compared, None where they can."""
+    """Return why two successive sessions cannot be compared; None if they can."""
     if before.work[:2] != now.work[:2] or not math.isclose(before.work[2], now.work[2], rel_tol=_SAME_SIZE):
         return Break.WORKLOAD
     return Break.CLOCK if before.clock != now.clock else None
 
 
 def _calmer(groups: Sequence[Sequence[StoredSession]]) -> str:
-    """Return the pace by which sessions in a row differ less."""
+    """Return the pace by which successive sessions differ less."""
 
     def roughness(pace: str) -> float:
         logs = ([math.log(getattr(session, pace)) for session in group] for group in groups)
@@ -151,7 +151,7 @@ def _point(session: StoredSession, pace: str, order: Mapping[str, int]) -> Chain
 
 
 def _chain_steps(row: Sequence[Link], segment: Segment) -> list[ChainStep]:
-    """Return the links of a chain that differ from no change, all of them sharing ``FALSE_STEPS``."""
+    """Return the links of a chain that show a change; all links share the error rate ``FALSE_STEPS``."""
     least = normal_quantile(1 - FALSE_STEPS / (2 * len(row)))
     width = normal_quantile((1 + CONFIDENCE) / 2)
     return [
@@ -162,14 +162,14 @@ def _chain_steps(row: Sequence[Link], segment: Segment) -> list[ChainStep]:
 
 
 def _step(before: ChainPoint, after: ChainPoint, change: float, half: float) -> ChainStep:
-    # Live pairs are SLOWER for certain from 4/3 of the tolerance on.
+    # Live pairs are almost always SLOWER from 4/3 of the tolerance on.
     tolerance = None if change > math.log1p(4 / 3 * LIVE_TOLERANCE) else max(LEAST_TOLERANCE, math.expm1(change) / 2)
     ratios = (_ratio(change), _ratio(change - half), _ratio(change + half))
     return ChainStep(before, after, *ratios, tolerance=tolerance)
 
 
 def _ratio(log_ratio: float) -> float:
-    """Return a ratio by its logarithm, as large or small as there is any sense in."""
+    """Return a ratio from its logarithm, limited to sensible values."""
     return math.exp(max(-LARGEST_LOG, min(log_ratio, LARGEST_LOG)))
 
 
@@ -181,12 +181,12 @@ def courses(
     links: Mapping[str, Collection[Link]],
     commits: Sequence[LoggedCommit],
 ) -> list[Course]:
-    """Return the course of every test that there are sessions or live comparisons of.
+    """Return the course of every test that has sessions or live comparisons.
 
     ``commits`` are the first-parent history, oldest first.
     """
     times = {commit.sha: commit.created for commit in commits}
-    # Full SHAs of links, and the first digits of sessions'.
+    # Links have full SHAs, and sessions their first digits.
     order = {key: place for place, commit in enumerate(commits) for key in (commit.sha, commit.sha[:_DIGITS])}
     tests = dict.fromkeys((*sessions, *links))
     return [_course(test, sessions.get(test, ()), links.get(test, ()), commits, order, times) for test in tests]
@@ -213,7 +213,7 @@ def _course(
 
 
 def _with_commits(step: ChainStep, commits: Sequence[LoggedCommit], order: Mapping[str, int]) -> ChainStep:
-    """Return a change with the commits that lie between its ends."""
+    """Return a change with the commits between its ends."""
     before, after = (order.get(point.commit[:_DIGITS]) for point in (step.before, step.after))
     if before is None or after is None:
         return step

@@ -1,4 +1,4 @@
-"""Verdicts by live pairs: the stop rule, the phases that carry a change, and whether a machine is fit for it."""
+"""Verdicts by live pairs: the stop rule, the phases that carry a change, and the fitness of a machine."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ from pytest_rlperf.model.live import PAIR_BLOCKS, Contribution, OtherWork, PairR
 from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
 from pytest_rlperf.model.stored import PairSpread
 
-# How much pairs of equal code differ: by about 1 % where one CPU runs both sides, by far more where processes have two
-# states or many threads.
+# The spread of pairs of equal code: about 1 % if one CPU runs both sides, far more if processes have two states or many
+# threads.
 PLACED_SPREAD = Spread.expected(LogNormal(0.6, 0.01, 0.4), LogNormal(0.4, 0.08, 1.2))
 UNPLACED_SPREAD = Spread.expected(LogNormal(0.3, 0.02, 0.6), LogNormal(0.7, 0.09, 1.0))
-UNPLACED_LEAST = 5  # pairs where the kernel places workers: pairs differ by more there, and three may happen to agree
-HISTORY_FREEDOM_MOST = 6.0  # of the test's earlier pairs, which were measured on another day
+UNPLACED_LEAST = 5  # pairs if the kernel places workers: these differ by more, and three may agree by chance
+HISTORY_FREEDOM_MOST = 6.0  # for the test's earlier pairs, which were measured on another day
 _ONE_WAY = 0.25  # chance that a pair of processes, each in one of two states, differs in a given direction: p(1 - p)
 _AGREES = 0.25  # of the change: a pair that shows less does not agree with it
-_HOPELESS = 0.05  # chance of a verdict by the most pairs: under it no more are taken
-# By the spread as far as it is known. Runs that end early saw pairs closer together than most, so that for 95 of 100
-# runs to find the slowdown that is named as the smallest one this has to be more.
+_HOPELESS = 0.05  # chance of a verdict by the most pairs: below it no more pairs are taken
+# The chance by the spread as far as it is known. Runs that end early saw pairs closer together than most. So the chance
+# has to be higher for 95 of 100 runs to find the slowdown that is named as the smallest one.
 _FOUND = 0.985
-_ESTIMATED = 1.1  # a bound of ten pairs is wider by this than it would be with the spread known
+_ESTIMATED = 1.1  # a bound by ten pairs is wider by this factor than with a known spread
 _HALVINGS = 20  # of the interval in which the smallest slowdown lies
 _LOG_MOST = 700.0
-_NEAR = 4 / 3  # of the tolerance: an interval within that has no large change
+_NEAR = 4 / 3  # of the tolerance: an interval within it excludes a large change
 _NEGLIGIBLE = 1e-9  # pairs
-_LIKELY = 0.8  # chance of a verdict from which a change is worth its time
-_PAIRS_MOST = 4  # times the most pairs: more of them take longer than anybody waits
-_TOLERABLE = 0.1  # a tolerance over that finds less than exact counts do
+_LIKELY = 0.8  # chance of a verdict from which on a remedy is worth its time
+_PAIRS_MOST = 4  # times the most pairs: nobody waits for more
+_TOLERABLE = 0.1  # a larger tolerance finds less than exact counts do
 _SECONDS_STEP = 10
-_DISTURBS = 0.1  # of the CPUs: other work from there on makes pairs differ
+_DISTURBS = 0.1  # of the CPUs: more other work makes pairs differ
 
 
 def slower_least(policy: Policy) -> int:
-    """Return the fewest pairs that SLOWER or FASTER takes, the confirming one included.
+    """Return the fewest pairs for SLOWER or FASTER, including the confirming one.
 
-    Processes with two states differ in one direction in a quarter of the pairs at the most, however large the change:
-    so many pairs agree by chance in a share ``alpha`` of runs.
+    Processes with two states differ in one direction in at most a quarter of the pairs, however large the change. This
+    number of pairs agrees by chance in a share ``alpha`` of runs.
     """
     return next(pairs for pairs in itertools.count(1) if _ONE_WAY**pairs <= policy.alpha / policy.tests)
 
@@ -74,9 +74,9 @@ def judge_records(
     history: PairSpread | None = None,
     counted: bool = False,
 ) -> Verdict | None:
-    """Judge the pairs so far; None means one more.
+    """Judge the pairs so far; None requests one more pair.
 
-    ``final`` where no more can be had; ``history`` is how much earlier pairs of this test differed. ``counted`` where
+    ``final`` if there can be no more pairs. ``history`` is the spread of earlier pairs of this test. ``counted`` if
     both sides have exact counts.
     """
     ratios = log_ratios(records)
@@ -90,7 +90,7 @@ def judge_records(
     if found is None or not isinstance(found.reason, PairsUndecided):
         return found
     reason = replace(found.reason, other_work=_disturbing([record.other_work for record in records]))
-    # Where time was short, pairs were too.
+    # If time was short, pairs were short too.
     pair_s = statistics.fmean(record.seconds * max(1.0, PAIR_BLOCKS / record.blocks) for record in records)
     judge = _LiveJudge(policy, base_call_s, placed=placed, history=history)
     return replace(
@@ -99,7 +99,7 @@ def judge_records(
 
 
 def _are_placed(records: Sequence[PairRecord]) -> bool:
-    """Whether pairs differ as those on one CPU do; total times do so by whatever else the machine does."""
+    """Whether pairs differ as little as those on one CPU; total times differ by all that the machine does."""
     return not are_unrepeated(records) and all(record.placed is not None for record in records)
 
 
@@ -116,11 +116,11 @@ def judge_pairs(
 ) -> Verdict | None:
     """Judge the pairs by the logarithms of their ratios head/base, in the order taken; None requests one more pair.
 
-    The rule is applied from the first pair on, so that the verdict depends on the sequence alone and pairs beyond the
-    deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``; ``final`` where no
-    more pairs can be had. ``placed`` where one CPU ran both sides of every pair; ``history`` is how much earlier pairs
-    of this test differed. ``confirms`` is which pairs can confirm a change, all where it is left out: what the pairs of
-    one preload server have in common is no chance of theirs. ``error`` is the standard error that all pairs share.
+    The rule is applied from the first pair on, so that the verdict depends only on the sequence, and pairs after the
+    deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``. ``final`` if there can
+    be no more pairs. ``placed`` if one CPU ran both sides of every pair. ``history`` is the spread of earlier pairs of
+    this test. ``confirms`` says which pairs can confirm a change, all if it is left out: pairs of one preload server
+    may share an effect that is not chance. ``error`` is the standard error that all pairs share.
     """
     judge = _LiveJudge(policy, base_call_s, placed=placed, history=history, error=error)
     for count in range(judge.least, len(log_ratios) + 1):
@@ -135,13 +135,13 @@ def judge_pairs(
 
 
 def is_nearly_decided(records: Sequence[PairRecord], policy: Policy, history: PairSpread | None = None) -> bool:
-    """Whether as few more pairs as any verdict takes would most likely be enough, by those so far."""
+    """Whether the fewest pairs for a verdict are not there yet and would most likely be enough, by those so far."""
     ratios, placed = log_ratios(records), _are_placed(records)
     return _LiveJudge(policy, 1.0, placed=placed, history=history).is_nearly_decided(ratios)
 
 
 class _LiveJudge:
-    """Looks at the pairs so far, with the next one at hand or yet to be taken."""
+    """Looks at the pairs so far; the next pair may be known or not yet taken."""
 
     def __init__(
         self, policy: Policy, base_call_s: float, *, placed: bool, history: PairSpread | None, error: float = 0.0
@@ -161,7 +161,7 @@ class _LiveJudge:
         self._over, self._half = math.log1p(policy.tolerance), math.log1p(policy.tolerance / 2)
 
     def look(self, seen: Sequence[float], fresh: float | None, *, final: bool) -> Verdict | None:
-        """Return the verdict by the pairs ``seen``; None where they need more, or the ``fresh`` pair there is not yet.
+        """Return the verdict by the pairs ``seen``; None if they need more, or a ``fresh`` one that is missing.
 
         A fresh pair that fails to confirm joins the others at the next look.
         """
@@ -185,18 +185,18 @@ class _LiveJudge:
         return None
 
     def is_nearly_decided(self, seen: Sequence[float]) -> bool:
-        """Whether the fewest pairs that decide on a change are not there yet, and will most likely do so."""
+        """Whether the fewest pairs that can decide on a change are not there yet, and will most likely decide."""
         fewest = max(self.least + 1, self._slower_least)
         return 1 < len(seen) < fewest <= self.most and self._chance(seen, self._learn(seen)[1], fewest) >= _LIKELY
 
     def cut_short(self, seen: Sequence[float]) -> Verdict:
-        """Return the verdict by pairs that decide nothing where no more can be had."""
+        """Return the verdict by pairs that do not decide, if there can be no more."""
         if not seen:
             few = reasons.PairsUndecided(Code.PAIRS, None, time_is_short=True)
             return verdict(self._policy, Status.UNDECIDED, few)
         estimate, spread = self._learn(seen)
         if len(seen) < self.least:
-            # Under the least number of pairs it could have seen nothing, however large.
+            # With fewer than the least pairs it could not have seen any change, however large.
             few = reasons.PairsUndecided(Code.PAIRS, estimate.high, time_is_short=True)
             return verdict(self._policy, Status.UNDECIDED, few, estimate)
         smallest = self._smallest(spread, len(seen))
@@ -204,13 +204,13 @@ class _LiveJudge:
         return verdict(self._policy, Status.UNDECIDED, short, estimate, smallest)
 
     def _learn(self, seen: Sequence[float]) -> tuple[Estimate, Spread]:
-        """Return the change by the pairs so far, and how much pairs differ."""
+        """Return the change by the pairs so far, and the spread of pairs."""
         spread = self._expected.after(squared_deviations(seen), len(seen) - 1)
         return spread.estimate(seen, self._level, self._error), spread
 
     @property
     def _is_moved(self) -> bool:
-        """Whether no pairs could show that nothing has changed, for the error that all of them share."""
+        """Whether no number of pairs could show that nothing has changed, because of the error that all pairs share."""
         return normal_quantile(0.5 + CONFIDENCE / 2) * self._error > self._over
 
     def _leaning(self, estimate: Estimate) -> Status | None:
@@ -223,9 +223,10 @@ class _LiveJudge:
         return None
 
     def _trifling(self, estimate: Estimate, status: Status | None) -> Reason | None:
-        """Return that the change is under the least one that matters, where it is.
+        """Return the reason if the change is below the least one that matters, else None.
 
-        Of a change the estimate decides, as with stored numbers; where there may be none, the whole interval does.
+        If there is a change, its estimate decides, as with stored numbers; if there may be none, the whole interval
+        does.
         """
         least_s, base_s = self._policy.min_change_s, self._base_call_s
         change_s = base_s * (estimate.ratio - 1)
@@ -236,10 +237,10 @@ class _LiveJudge:
         return None
 
     def _confirm(self, status: Status, seen: Sequence[float]) -> Verdict | None:
-        """Return SLOWER or FASTER where a fresh pair confirms it, None where it does not.
+        """Return SLOWER or FASTER if a fresh pair confirms it, None if it does not.
 
-        It confirms it where the last pair changed by over half the tolerance in that direction, the estimate of all
-        pairs, the last included, gives the same status, and more pairs agree than would by chance.
+        The pair confirms it if it changed by more than half the tolerance in that direction, if the estimate of all
+        pairs, with the last, gives the same status, and if more pairs agree than would by chance.
         """
         fresh, (estimate, spread) = seen[-1], self._learn(seen)
         sign = 1 if status is Status.SLOWER else -1
@@ -258,8 +259,8 @@ class _LiveJudge:
     def _agree(self, changes: Sequence[float]) -> bool:
         """Whether more pairs show the change than processes with two states would by chance.
 
-        The estimate is no bound against that chance, as such pairs are alike. All pairs agree by chance at the error
-        rate of one test; where some do not, there were several occasions, so it is half of that.
+        The estimate does not bound this chance, as these pairs are alike. All pairs agree by chance at the error rate
+        of one test. If some do not agree, there were several occasions, so the rate is half of that.
         """
         least = max(self._half, _AGREES * statistics.fmean(changes))
         agreeing = sum(change > least for change in changes)
@@ -267,7 +268,7 @@ class _LiveJudge:
         return binomial_tail(agreeing, len(changes), _ONE_WAY) <= level
 
     def _at_the_most(self, seen: Sequence[float], status: Status | None, estimate: Estimate, spread: Spread) -> Verdict:
-        """Return the verdict by the most pairs, which decide nothing."""
+        """Return the verdict by the most pairs, which do not decide."""
         most = self.most
         smallest = self._smallest(spread, most)
         if status is not None and self._slower_least > most + 1:
@@ -277,7 +278,7 @@ class _LiveJudge:
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
     def _give_up(self, seen: Sequence[float], estimate: Estimate, spread: Spread) -> Verdict:
-        """Return UNDECIDED where not even the most pairs would decide."""
+        """Return UNDECIDED, as not even the most pairs would decide."""
         smallest = self._smallest(spread, self.most)
         reason = self._differing(seen, estimate, smallest)
         if _within(estimate, _NEAR * self._policy.tolerance) and not self._is_moved:
@@ -285,7 +286,7 @@ class _LiveJudge:
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
     def _differing(self, seen: Sequence[float], estimate: Estimate, smallest: float | None) -> PairsUndecided:
-        """Return by how much pairs differ, or that dear calls have moved, as the reason why they decide nothing."""
+        """Return why pairs do not decide: how much they differ, or that expensive calls have moved."""
         if self._is_moved:
             return PairsUndecided(Code.MOVED, estimate.high)
         pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
@@ -294,10 +295,10 @@ class _LiveJudge:
     def _verdict(self, status: Status, reason: Reason, estimate: Estimate, spread: Spread) -> Verdict:
         return verdict(self._policy, status, reason, estimate, self._smallest(spread, self.most))
 
-    # What the most pairs would show, taken as one look at all of them with a spread that is known.
+    # These predict the most pairs, as one look at all of them with a known spread.
 
     def _slower_from(self, sd: float, pairs: int) -> float:
-        """Return the mean of so many pairs from which they are SLOWER, as a logarithm."""
+        """Return the least mean with which ``pairs`` pairs are SLOWER, as a logarithm."""
         return max(self._over, self._half + self._one_sided * sd / math.sqrt(pairs))
 
     def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
@@ -305,13 +306,13 @@ class _LiveJudge:
         return self._is_moved or self._chance(seen, spread, self.most) < _HOPELESS
 
     def _chance(self, seen: Sequence[float], spread: Spread, pairs: int) -> float:
-        """Return the chance that so many pairs decide, given those seen."""
+        """Return the chance that ``pairs`` pairs decide, given those seen."""
         count, mean = len(seen), abs(statistics.fmean(seen))
         unseen = math.sqrt(max(_NEGLIGIBLE, pairs - count) / (count * pairs))
         two_sided = _ESTIMATED * normal_quantile(0.5 + CONFIDENCE / 2)
 
         def decided(sd: float) -> float:
-            error = sd * unseen  # of the mean of all, predicted by that of the seen
+            error = sd * unseen  # of the mean of all pairs, predicted by that of the pairs seen
             slower_from, same_to = self._slower_from(sd, pairs), self._over - two_sided * sd / math.sqrt(pairs)
             changed = normal_chance((mean - slower_from) / error) + normal_chance((-mean - slower_from) / error)
             same = normal_chance((same_to - mean) / error) - normal_chance((-same_to - mean) / error)
@@ -322,7 +323,7 @@ class _LiveJudge:
     def remedy(self, undecided: PairsUndecided, seen: Sequence[float], pair_s: float, *, can_count: bool) -> Remedy:
         """Return the one change that would most likely decide, given the pairs seen, which took ``pair_s`` each.
 
-        ``can_count`` where exact counts of both sides are there and gate nothing yet.
+        ``can_count`` if both sides have exact counts that gate nothing yet.
         """
         count, most = len(seen), self.most
         spread, is_spread = self._learn(seen)[1], undecided.code is Code.SPREAD
@@ -355,7 +356,7 @@ class _LiveJudge:
         return _LiveJudge(policy, self._base_call_s, placed=self._placed, history=None)
 
     def _smallest(self, spread: Spread, pairs: int) -> float | None:
-        """Return the slowdown that so many pairs find 95 times of 100; None where they cannot find any."""
+        """Return the slowdown that ``pairs`` pairs find 95 times of 100; None if they cannot find any."""
         if self._slower_least > pairs + 1:
             return None
 
@@ -379,9 +380,9 @@ def _within(estimate: Estimate, tolerance: float) -> bool:
 
 
 def _disturbing(each: Sequence[OtherWork | None]) -> OtherWork | None:
-    """Return the other work beside the usual pair, None where it is too little to make pairs differ.
+    """Return the other work beside the usual pair; None if it is too little to make pairs differ.
 
-    It names no process where more was used by those that cannot be seen.
+    The work names no process if processes that cannot be seen used more.
     """
     works = sorted((work for work in each if work is not None), key=_used)
     usual = works[len(works) // 2] if works else None
@@ -396,25 +397,25 @@ def _used(work: OtherWork) -> float:
 
 # ----------------------------------------------------------------------- the phases that carry a change
 
-TRACED_LEAST = 3  # blocks: fewer have no spread worth the name
+TRACED_LEAST = 3  # blocks: fewer do not show a spread
 _SURELY = 2.0  # standard errors
 _MAD_TO_SD = 1.4826  # of a normal distribution
-_MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)  # standard errors of the two, likewise
+_MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)  # standard errors of the two, of a normal distribution
 _CARRIES = 0.8  # of the change: enough phases named
 _NAMED_MOST = 3
 _MINOR = 0.1  # of the change: not worth a name
-_MOSTLY = 0.5  # of the change: under it, the phases named do not explain it
+_MOSTLY = 0.5  # of the change: below it, the named phases do not explain it
 
 
 def contributions(
     blocks: Sequence[tuple[Mapping[str, float], Mapping[str, float]]], base_call_s: float, change_s: float
 ) -> tuple[Contribution, ...]:
-    """Return what every phase adds to a change of ``change_s`` a call, in seconds, those that carry it first.
+    """Return the part of every phase in a change of ``change_s`` per call, in seconds, those that carry it first.
 
-    ``blocks`` are traced ones: each side's seconds in a phase and none of its children, by path, as multiples of that
-    block's call of base, so that the machine's pace cancels; a phase that one side does not have takes it none. The
-    last entry, with an empty path, is what no phase accounts for: what was not timed, and differences too small to be
-    distinguished from noise. So all of them add up to the change. Where there are too few blocks, there are no parts.
+    ``blocks`` are traced blocks: each side's seconds in a phase and none of its children, by path, as multiples of that
+    block's base call, so that the machine's pace cancels. A phase that a side does not have takes no time there. The
+    last entry, with an empty path, is the part that no phase accounts for: untimed code, and differences too small to
+    be distinguished from noise. So all parts add up to the change. If there are too few blocks, there are no parts.
     """
     if len(blocks) < TRACED_LEAST:
         return ()
@@ -430,7 +431,7 @@ def contributions(
 
 
 def carriers(contributions: Sequence[Contribution]) -> tuple[Contribution, ...]:
-    """Return the few phases that carry a change; none where no phase by itself does."""
+    """Return the few phases that carry a change; none if they do not explain it."""
     change_s = math.fsum(part.change_s for part in contributions)
     named: list[Contribution] = []
     for part in contributions:
@@ -443,12 +444,12 @@ def carriers(contributions: Sequence[Contribution]) -> tuple[Contribution, ...]:
 
 
 def _share(named: Sequence[Contribution], change_s: float) -> float:
-    """Return how much of the change the phases named add up to."""
+    """Return the share of the change that the named phases add up to."""
     return math.fsum(part.change_s for part in named) / change_s
 
 
 def _standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of a median, by the median absolute deviation, which a stall does not move."""
+    """Return the standard error of a median, by the median absolute deviation, which one stall does not move."""
     center = statistics.median(values)
     deviation = statistics.median(abs(value - center) for value in values)
     return _MEDIAN_TO_MEAN * _MAD_TO_SD * deviation / math.sqrt(len(values))

@@ -1,8 +1,9 @@
-"""The mean call of every process: what a minority of its calls adds to the typical one.
+"""The mean call of every process: the typical call plus the extra time of a minority of its calls.
 
-Processes have equal seeds, and slices that begin at the same calls by number. So what the code does on a call, a reset
-or a table that grows, comes at the same call in each, and what the machine adds does not: a round is dear where it is
-dear in two thirds of the processes that have made it, and is cut where it was not so slow in those.
+Processes have equal seeds, and slices that begin at the same calls by number. So an effect of the code, for example a
+reset or a growing table, comes at the same call in each process, and an effect of the machine does not. A round is
+expensive if it is expensive in two thirds of the processes that have made it; its time is cut if it was not as slow in
+those.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from pytest_rlperf.model.figures import PAIR_TRIM, trimmed_mean
 from pytest_rlperf.model.live import PairRecord, RareCalls
 from pytest_rlperf.model.measured import Rounds, WorkerRecord
 
-_DEAR = 1.1  # times the usual round: noise that comes at the same call of so many processes is rarely so large
-_CUT = 1.5  # times the least that the same round took in those processes
-_HALF = 0.5  # of what the dearest rounds add: rounds beside them may take a little longer, with cold caches
-_NEAR_ROUNDS = 31  # the usual round is that of so many around it, between which the machine's pace changes little
+_DEAR = 1.1  # times the usual round: noise at the same call of several processes is rarely as large
+_CUT = 1.5  # times the least time of the same round in those processes
+_HALF = 0.5  # of the extra time of the slowest rounds: rounds next to them may be a little slower, with cold caches
+_NEAR_ROUNDS = 31  # the usual round is that of so many around it: the machine's pace changes little between them
 
 _LEAST = 3  # processes that have made a round
-_FEW, _MATTERS = 5, 1.02  # rounds of a pair; times the usual round, of the mean one: what noise adds is less
-_STRETCHES = 10  # of a pair, whose dear calls show how evenly they come
+_FEW, _MATTERS = 5, 1.02  # rounds of a pair; the mean round over the usual one: noise adds less
+_STRETCHES = 10  # of a pair: they show how evenly its expensive calls come
 
 _SIDES = ("base", "head")
 _Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
 
 
 class _Found(NamedTuple):
-    """One process: its mean round, the share of its rounds that are the dearest, and what one of these takes.
+    """One process: its mean round, the share of its most expensive rounds, and the time of one of these.
 
     Both times are multiples of the usual round.
     """
@@ -45,9 +46,9 @@ class _Found(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """The processes of one side beside each other: their rounds, the least that these took, and what each one shows.
+    """The processes of one side beside each other: their rounds, the least times of these, and each one's figures.
 
-    It is None for a process of which no other has made the same calls.
+    The figures are None for a process if no other process has made the same calls.
     """
 
     rounds: Sequence[Rounds]
@@ -56,7 +57,7 @@ class _Side(NamedTuple):
 
     @classmethod
     def of(cls, rounds: Sequence[Rounds | None]) -> _Side | None:
-        """Return what the rounds of one side's processes show; None where one has none, on a device."""
+        """Return the figures of one side's processes; None if a process has no rounds, on a device."""
         known = [each for each in rounds if each is not None]
         if len(known) < len(rounds):
             return None
@@ -65,16 +66,16 @@ class _Side(NamedTuple):
         return cls(known, least, [_mean(slices, least) for slices in processes])
 
     def rare_rounds(self) -> float:
-        """Return how many of the dearest rounds the median process has, where they matter."""
+        """Return how many of the most expensive rounds the median process has, if they matter."""
         found = zip(self.found, self.rounds, strict=True)
         counts = [each.share * len(own.rounds_ns) * (each.mean > _MATTERS) for each, own in found if each is not None]
         return statistics.median(counts) if counts else 0.0
 
 
 def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | None]) -> list[WorkerRecord]:
-    """Return the workers of one side, each with its mean call as a multiple of its typical one; None where unknown.
+    """Return the workers of one side, each with its mean call as a multiple of its typical one, None if unknown.
 
-    One that has no call in common with any other has what the others show.
+    A worker that shares no call with any other has the mean of the others.
     """
     return _with_mean_calls(workers, _Side.of(rounds))
 
@@ -92,13 +93,13 @@ def _with_mean_calls(workers: Sequence[WorkerRecord], side: _Side | None) -> lis
 
 
 class MeanCalls:
-    """What the rounds of all pairs, base's and head's of each, show of mean calls; nothing on a device."""
+    """The mean calls by the rounds of all pairs, the base's and the head's of each; nothing on a device."""
 
     def __init__(self, rounds: Sequence[Sequence[Rounds | None]]) -> None:
         self._base, self._head = (_Side.of([each[place] for each in rounds]) for place in (0, 1))
 
     def added_to(self, records: Sequence[PairRecord]) -> list[PairRecord]:
-        """Return the pairs with the mean calls of both sides, and how far these err where dear calls have moved."""
+        """Return the pairs with the mean calls of both sides, and their error if expensive calls have moved."""
         base = _with_mean_calls([record.base for record in records], self._base)
         head = _with_mean_calls([record.head for record in records], self._head)
         error = 0.0 if self._base is None or self._head is None else _moved_error(self._base.least, self._head.least)
@@ -109,16 +110,16 @@ class MeanCalls:
 
     @property
     def are_few(self) -> bool:
-        """Whether rare calls are so few in a pair that another should go on for longer: their period may be as long.
+        """Whether a pair has so few rare calls that another pair should go on for longer: their period may be as long.
 
-        The side that has more of them counts.
+        The side with more of them counts.
         """
         if self._base is None or self._head is None:
             return False
         return 0 < max(self._base.rare_rounds(), self._head.rare_rounds()) < _FEW
 
     def rare_calls(self, records: Sequence[PairRecord]) -> RareCalls | None:
-        """Return how long the rare calls take of the side whose mean call they lengthen the most; None without any."""
+        """Return the times of rare calls on the side whose mean call they lengthen the most; None if there are none."""
         if self._base is None or self._head is None:
             return None
         sides = self._base, self._head
@@ -136,10 +137,11 @@ class MeanCalls:
 
 
 def _moved_error(base: _Slices, head: _Slices) -> float:
-    """Return the standard error of how often dear calls come that come at other calls on either side, as a logarithm.
+    """Return the standard error, as a logarithm, of the number of expensive calls that have moved between the sides.
 
     An environment with another seed has its resets at other steps, and by chance more or fewer of them in a pair; all
-    pairs look at the same ones. Calls that are dear on one side alone are new or gone: these have no such error.
+    pairs look at the same ones. Calls that are expensive only on one side are new or gone, and have no error of this
+    kind.
     """
     starts = sorted(base.keys() & head.keys())
     if not starts:
@@ -160,9 +162,9 @@ def _moved_error(base: _Slices, head: _Slices) -> float:
 
 
 def _least(processes: Sequence[_Slices]) -> _Slices:
-    """Return the least that rounds took in two thirds of the processes that have made them: of three, or all of two.
+    """Return the least time of rounds in two thirds of the processes that have made them: of three, or all of two.
 
-    Two alone are held up in the same round too often.
+    Two processes are too often held up in the same round.
     """
     least: dict[int, NDArray[np.float64]] = {}
     for start in {start for slices in processes for start in slices}:
@@ -194,5 +196,5 @@ def _relative(rounds: Rounds) -> _Slices:
     figures = by_slice.mean(axis=1) if rounds.is_mean else np.median(by_slice, axis=1)
     near = math.ceil(_NEAR_ROUNDS / by_slice.shape[1]) // 2
     around = (figures[max(0, place - near) : place + near + 1] for place in range(len(figures)))
-    usual = [trimmed_mean(each.tolist(), PAIR_TRIM) for each in around]  # as of a pair, whose multiple the mean is
+    usual = [trimmed_mean(each.tolist(), PAIR_TRIM) for each in around]  # as for a pair, the unit of the mean
     return {start: row / level for start, row, level in zip(rounds.starts, by_slice, usual, strict=True)}

@@ -1,4 +1,4 @@
-"""What follows from the rules of a run for every verdict."""
+"""The effects of a run's rules on every verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def verdict(
     estimate: Estimate | None = None,
     smallest_seen: float | None = None,
 ) -> Verdict:
-    """Return a verdict and what follows from the policy."""
+    """Return a verdict with the effects of the policy."""
     return Verdict(
         status=status,
         reason=reason,
@@ -31,12 +31,12 @@ def verdict(
 
 
 def overruled(policy: Policy, verdict: Verdict, status: Status, reason: Reason) -> Verdict:
-    """Return a verdict that something else than times decides, with what the times show by themselves beside it."""
+    """Return a verdict that something other than times decides, with the verdict of the times beside it."""
     alone = TimeAlone(verdict.status.value, verdict.reason)
     also = (alone, *verdict.also)
     return replace(verdict, status=status, reason=reason, also=also, remedy=None, gated=policy.gated)
 
 
 def finding(policy: Policy, kind: str, line: Fact, figures: Mapping[str, float]) -> Finding:
-    """Return a finding, which gates where the policy has its kind do more than show."""
+    """Return a finding, which gates if its kind does more than show in the policy."""
     return Finding(kind, line, dict(figures), gates=policy.findings[kind] not in (OFF, SHOW))

@@ -1,4 +1,4 @@
-"""Estimators and intervals, named after what they are; the only user of scipy."""
+"""Estimators and intervals under their usual names; the only user of scipy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pytest_rlperf.model.judged import CONFIDENCE, Estimate
 
-_LOG_MOST = 40.0  # of a ratio: its exponential is under 1e18, the largest figure that is read from a file
-_KNOWN = 6.0  # degrees of freedom that what is known before counts as
-_HALVINGS = 60  # of the interval in which a bound lies
+_LOG_MOST = 40.0  # of a ratio: its exponential is below 1e18, the largest figure that is read from a file
+_KNOWN = 6.0  # degrees of freedom of the prior
+_HALVINGS = 60  # of the interval around a bound
 
 
 class Variance(NamedTuple):
@@ -33,10 +33,10 @@ def welch(
 
     Each sample is of one session, and ``between`` is the variance of the sessions' own means, in logarithms, so that
     the squared error is s²_base/n_base + s²_head/n_head + 2 s²_between, each term with its own degrees of freedom. The
-    interval is two-sided at CONFIDENCE; floor and ceiling are one-sided at ``alpha``. Both samples need two
-    figures at least. (B. L. Welch, "The generalization of 'Student's' problem when several different population
-    variances are involved", Biometrika 34, 1947; degrees of freedom of a sum of variances: F. E. Satterthwaite, "An
-    approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946.)
+    interval is two-sided at CONFIDENCE; floor and ceiling are one-sided at ``alpha``. Both samples need at least two
+    figures. (B. L. Welch, "The generalization of 'Student's' problem when several different population variances are
+    involved", Biometrika 34, 1947; degrees of freedom of a sum of variances: F. E. Satterthwaite, "An approximate
+    distribution of estimates of variance components", Biometrics Bulletin 2, 1946.)
     """
     if min(len(base), len(head)) < 2:
         raise ValueError(f"Welch's t needs two figures a side, got {len(base)} and {len(head)}")
@@ -67,17 +67,17 @@ class LogNormal(NamedTuple):
 
 
 _LOG_STEP = 0.2
-SDS = tuple(math.exp(step * _LOG_STEP) for step in range(-46, 20))  # 0.0001 to 45, each a fifth over the one before
+SDS = tuple(math.exp(step * _LOG_STEP) for step in range(-46, 20))  # 0.0001 to 45, each a fifth above the one before
 _NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The standard deviation of a normal sample, as far as it is known: the chance of each of ``sds``.
+    """The knowledge about a normal sample's standard deviation: the chance of each of ``sds``.
 
-    A normal mean with a flat prior, given this, is a mixture of normal distributions, so that its bounds are smooth
-    functions of the sample. (A discrete prior on the scale: Gelman et al., "Bayesian Data Analysis", 3rd edition,
-    sections 3.2 and 10.3.)
+    Given this, a normal mean with a flat prior is a mixture of normal distributions, so its bounds are smooth functions
+    of the sample. (A discrete prior on the scale: Gelman et al., "Bayesian Data Analysis", 3rd edition, sections 3.2
+    and 10.3.)
     """
 
     sds: tuple[float, ...]
@@ -85,7 +85,7 @@ class Spread:
 
     @classmethod
     def expected(cls, *parts: LogNormal) -> Spread:
-        """Return what a mixture of log-normal distributions expects."""
+        """Return the spread that a mixture of log-normal distributions expects."""
         chances = [
             sum(
                 part.share / part.log_sd * math.exp(-0.5 * (math.log(sd / part.median) / part.log_sd) ** 2)
@@ -96,7 +96,7 @@ class Spread:
         return cls(SDS, tuple(chance / sum(chances) for chance in chances))
 
     def after(self, squares: float, freedom: float) -> Spread:
-        """Return what is known after a sample with so many squared deviations from its own mean, by Bayes' theorem."""
+        """Return the knowledge after a sample with ``squares``, its squared deviations in all, by Bayes' theorem."""
         logs = [
             math.log(chance) - freedom * math.log(sd) - squares / (2 * sd * sd) if chance else -math.inf
             for sd, chance in zip(self.sds, self.chances, strict=True)
@@ -112,7 +112,7 @@ class Spread:
         return sum(chance * of(sd) for sd, chance in zip(self.sds, self.chances, strict=True))
 
     def half_width(self, count: int, tail: float) -> float:
-        """Return how far over the mean of ``count`` values the true one lies with a chance of ``tail`` under 1/2."""
+        """Return how far above the mean of ``count`` values the true mean lies with a chance of ``tail``, below 1/2."""
         parts = [(math.sqrt(count / 2) / sd, chance / 2) for sd, chance in zip(self.sds, self.chances, strict=True)]
         low, high = 0.0, 40 / min(factor for factor, _ in parts)
         for _ in range(_HALVINGS):
@@ -122,10 +122,10 @@ class Spread:
         return high
 
     def estimate(self, values: Sequence[float], alpha: float, error: float = 0.0) -> Estimate:
-        """Return the ratio whose logarithm is the mean of ``values``, which are part of what is known.
+        """Return the ratio whose logarithm is the mean of ``values``; the spread already includes them.
 
         The interval is two-sided at CONFIDENCE; floor and ceiling are one-sided at ``alpha``. All of the values share
-        an ``error``, of which this is the standard deviation.
+        an error with the standard deviation ``error``.
         """
         two_sided, one_sided = (
             math.hypot(self.half_width(len(values), tail), normal_quantile(1 - tail) * error)
@@ -135,18 +135,18 @@ class Spread:
 
 
 def normal_chance(value: float) -> float:
-    """Return the chance of a standard normal variable under ``value``."""
+    """Return the chance that a standard normal variable is below ``value``."""
     return math.erfc(-value / math.sqrt(2)) / 2
 
 
 def normal_quantile(chance: float) -> float:
-    """Return the value that a standard normal variable stays under with that chance."""
+    """Return the value that a standard normal variable stays below with the chance ``chance``."""
     return statistics.NormalDist().inv_cdf(chance)
 
 
 def student_quantile(chance: float, freedom: float) -> float:
-    """Return the value that Student's t with so many degrees of freedom stays under with that chance."""
-    # As scipy.stats has it, at a third of its import; a run that judges nothing imports neither.
+    """Return the value that Student's t with ``freedom`` degrees of freedom stays below with the chance ``chance``."""
+    # This is scipy.stats' function at a third of the import time; a run that judges nothing imports neither.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, chance))
@@ -165,23 +165,23 @@ def squared_deviations(values: Sequence[float]) -> float:
 
 
 def shrunken_variance(squares: float, freedom: float, usual_sd: float) -> Variance:
-    """Return a variance by ``squares`` with so many degrees of freedom, and by what is known of such values before.
+    """Return a variance by ``squares`` with ``freedom`` degrees of freedom and by a prior.
 
-    Their usual standard deviation counts as _KNOWN degrees of freedom: a conjugate prior.
+    The values' usual standard deviation counts as _KNOWN degrees of freedom: a conjugate prior.
     """
     known = _KNOWN + freedom
     return Variance((_KNOWN * usual_sd**2 + squares) / known, known)
 
 
 def _student(log_ratio: float, error: float, freedom: float, alpha: float) -> Estimate:
-    """Return the ratio with its bounds by Student's t, from its logarithm and that one's standard error."""
+    """Return the ratio with its bounds by Student's t, from its logarithm and the logarithm's standard error."""
     two_sided = student_quantile(0.5 + CONFIDENCE / 2, freedom) * error
     one_sided = student_quantile(1 - alpha, freedom) * error
     return _ratio(log_ratio, two_sided, one_sided)
 
 
 def _ratio(log_ratio: float, two_sided: float, one_sided: float) -> Estimate:
-    """Return a ratio from its logarithm, with bounds so far from that."""
+    """Return a ratio from its logarithm, with bounds at these distances from the logarithm."""
     return Estimate(
         ratio=_exp(log_ratio),
         low=_exp(log_ratio - two_sided),
@@ -193,5 +193,5 @@ def _ratio(log_ratio: float, two_sided: float, one_sided: float) -> Estimate:
 
 
 def _exp(value: float) -> float:
-    """Return a ratio that a run's file can hold: a bound from two figures may lie beyond."""
+    """Return a ratio that a run's file can hold: a bound from two figures may be too large."""
     return math.exp(max(-_LOG_MOST, min(value, _LOG_MOST)))

@@ -16,7 +16,7 @@ from pytest_rlperf.model.measured import Figures, Result
 from pytest_rlperf.model.reasons import MachineDifference, Reason
 from pytest_rlperf.model.stored import SessionFigures, StoredResult
 
-# How much the means of two sessions of equal code differ, beyond what their workers' spread accounts for. A standard
+# The difference between the means of two sessions of equal code, beyond the part from their workers' spread. A standard
 # deviation of 5.0 % was measured on a shared machine; at 4 degrees of freedom a prior of 3 % covers it 99 times of 100.
 SESSION_SD = 0.03
 SESSION_FREEDOM = 4.0
@@ -25,7 +25,7 @@ SESSION_FREEDOM = 4.0
 def judge_stored(
     result: Result, stored: StoredResult | None, others: Sequence[Sequence[MachineDifference]], policy: Policy
 ) -> Verdict:
-    """Judge a result against the stored one; ``others`` are the differences of the machine classes that are stored."""
+    """Judge a result against the stored one; ``others`` are the differences of the stored machine classes."""
     invalid = broken_rule(result)
     if invalid is not None:
         return verdict(policy, Status.INVALID, invalid)
@@ -39,7 +39,7 @@ def judge_stored(
     base = stored.result
     if min(len(base.workers), len(result.workers)) < 2:
         return verdict(policy, Status.UNDECIDED, reasons.TooFewWorkers(len(result.workers), len(base.workers)))
-    # CPU time stands in where it may on both sides; both go by the same clock.
+    # CPU time stands in if it may on both sides; both use the same clock.
     clock = "cpu" if base.clock == result.clock == "cpu" else "wall"
     by_mean = all(worker.rare is not None for each in (base, result) for worker in each.workers)
     then, now = (_figures(each, clock, by_mean=by_mean) for each in (base, result))
@@ -58,11 +58,11 @@ def judge_stored(
 
 
 def session_variance(history: Sequence[SessionFigures], clock: str, pace: str) -> Variance:
-    """Return how much a session's mean varies beyond its workers' spread, as the variance of its logarithm.
+    """Return the variance of a session's mean beyond its workers' spread, in logarithms.
 
-    Sessions in a row of equally fast code, by the same ``clock``, make a group; the sum of squares is of their means'
-    deviations from their group's, less the part that their workers' own spread makes up. A prior of ``SESSION_SD`` at
-    ``SESSION_FREEDOM`` degrees of freedom stands before it. (One-way random effects by the method of moments: Searle,
+    Successive sessions of equally fast code, by the same ``clock``, make a group. The sum of squares is that of their
+    means' deviations from their group's mean, without the part from their workers' own spread. The prior is
+    ``SESSION_SD`` at ``SESSION_FREEDOM`` degrees of freedom. (One-way random effects by the method of moments: Searle,
     Casella and McCulloch, "Variance Components", 1992, section 3.6; the prior is as in :func:`shrunken_variance`.)
     """
     squares, freedom = 0.0, 0
@@ -76,7 +76,7 @@ def session_variance(history: Sequence[SessionFigures], clock: str, pace: str) -
 
 
 def _groups(history: Sequence[SessionFigures], clock: str) -> list[list[SessionFigures]]:
-    """Return the sessions that used a clock, those in a row whose code is as fast as the one before's together."""
+    """Return the sessions that used a clock, grouped as long as their code is as fast as the one before."""
     groups: list[list[SessionFigures]] = [[]]
     for session in history:
         if not session.same_code:
@@ -87,13 +87,13 @@ def _groups(history: Sequence[SessionFigures], clock: str) -> list[list[SessionF
 
 
 def _error(session: SessionFigures, pace: str) -> float:
-    """Return the variance that a session's mean has from its workers' spread."""
+    """Return the variance of a session's mean that comes from its workers' spread."""
     squares: float = session.squares if pace == "relative" else session.squares_memory
     return squares / ((session.workers - 1) * session.workers) if session.workers > 1 else 0.0
 
 
 def _figures(result: Result, clock: str, *, by_mean: bool) -> list[Figures]:
-    """Return the workers' figures by one clock, of a call on average where ``by_mean``, else of a typical one."""
+    """Return the workers' figures by one clock, for a mean call if ``by_mean``, else for a typical one."""
     found = []
     for worker in result.workers:
         figures: Figures = getattr(worker, clock)
@@ -105,8 +105,8 @@ def _figures(result: Result, clock: str, *, by_mean: bool) -> list[Figures]:
 class _Paces(NamedTuple):
     """The same comparison at the interpreter's pace and at the memory's.
 
-    They differ where the machine has changed in one and not in the other, and which of them the workload goes by is
-    not known. So a test is SLOWER only by both.
+    The paces differ if the machine has changed in one and not in the other, and it is not known which one the workload
+    follows. So a test is SLOWER only by both.
     """
 
     interpreter: Estimate
@@ -114,7 +114,7 @@ class _Paces(NamedTuple):
 
     @property
     def sharper(self) -> Estimate:
-        """The one with the narrower interval: its pace goes better with the workload."""
+        """The estimate with the narrower interval: its pace fits the workload better."""
         return min(self, key=_width)
 
 
@@ -127,7 +127,7 @@ _Found = tuple[Status, Reason, Estimate, float]
 
 
 def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], policy: Policy) -> _Found:
-    """Return status, reason, estimate and smallest slowdown seen: both paces must show it, the sharper for certain."""
+    """Return status, reason, estimate and smallest slowdown seen: both paces must show it, the sharper by its bound."""
     sharper, tolerance = paces.sharper, policy.tolerance
     threshold, half = 1 + policy.stored_failing, 1 + policy.stored_failing / 2
     least = min(estimate.ratio for estimate in paces)
@@ -140,7 +140,7 @@ def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], polic
         return Status.SLOWER, reasons.StoredSlower(policy.stored_failing), sharper, smallest
     if most < 1 / threshold and sharper.ceiling < 1 / half:
         return Status.FASTER, reasons.StoredFaster(policy.stores), sharper, smallest
-    # Faster by one pace and the same by the other is no slowdown; slower by one of them may be one.
+    # Faster by one pace and the same by the other is not a slowdown; slower by one of them may be one.
     certain = [each for each in paces if 1 / (1 + tolerance) < each.low and each.high < 1 + tolerance]
     if certain and most < 1 + tolerance:
         return Status.SAME, reasons.StoredSame(tolerance), min(certain, key=_width), smallest

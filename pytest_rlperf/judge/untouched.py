@@ -1,4 +1,4 @@
-"""What tests that a change cannot matter to say of a run: they are the same code on both sides."""
+"""The check of a run by tests that a change cannot affect: they are the same code on both sides."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _FEWEST = 3
 
 
 def shared_shift(estimates: Sequence[Estimate]) -> float | None:
-    """Return the ratio by which most of untouched tests have moved, None where they have not.
+    """Return the ratio by which most untouched tests have moved; None if they have not.
 
-    Most have where more than half of the intervals lie on the same side of no change. By chance that is one of 200 for
-    each interval of 99 %.
+    Most have moved if more than half of the intervals lie on the same side of no change. By chance one in 200 of 99 %
+    intervals lies on a given side.
     """
     if len(estimates) < _FEWEST:
         return None

@@ -1,4 +1,4 @@
-"""Whether a measurement can be judged at all, and whether two results can be compared."""
+"""The checks whether a measurement can be judged, and whether two results can be compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_rlperf.model.reasons import Code, Reason
 from pytest_rlperf.model.stored import StoredResult
 
 _IDLE_CPU_SHARE = 0.02
-_PHASES_OVER = 1.02  # phases may not add up to more than the whole, reading errors aside
+_PHASES_OVER = 1.02  # except for reading errors, phases must not add up to more than the whole
 
 
 def broken_rule(result: Result) -> Reason | None:
@@ -53,14 +53,14 @@ def incomparable(stored: StoredResult, result: Result, *, stores: bool) -> Reaso
 def other_device(base: Result, head: Result, base_label: str | None, *, stores: bool = False) -> Reason | None:
     """Return why two results' times on devices cannot be compared, if they cannot.
 
-    ``base_label`` names base of a live comparison; None stands for the baseline.
+    ``base_label`` names the base of a live comparison; None stands for the baseline.
     """
     difference = _difference(_figures(base), _figures(head))
     return None if difference is None else reasons.Incomparable(Code.DEVICE, *difference, base_label, stores)
 
 
 def _difference(was: DeviceFigures | None, now: DeviceFigures | None) -> tuple[str, str, str] | None:
-    """Return in what figures on devices differ, and its values then and now."""
+    """Return the name of a difference between figures on devices, and its values then and now."""
     if was is None or now is None:
         return None if was is now else ("the device", _place(was), _place(now))
     if _kind(was) != _kind(now):
@@ -83,7 +83,7 @@ def _place(figures: DeviceFigures | None) -> str:
 
 
 def _kind(figures: DeviceFigures) -> str:
-    """Return a device without its number: which of several equal ones it was makes no difference."""
+    """Return a device without its number: equal devices are interchangeable."""
     return figures.device.partition(":")[0]
 
 

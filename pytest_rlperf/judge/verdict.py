@@ -29,17 +29,17 @@ class Counts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that the verdict on one test rests on.
+    """The evidence for the verdict on one test.
 
-    ``head`` has the figures of the code under test: of live pairs with ``live``, else by itself. ``unpaired`` is why no
-    pairs were taken although there was another side. Otherwise ``stored``, the baseline's figures on this machine,
-    decide, or the ``others``: how the machines differ that there are figures of; ``unsettled`` is why no code could be
-    run in their place.
+    ``head`` has the figures of the code under test: from live pairs if there is ``live``, else by itself. ``unpaired``
+    is why no pairs were taken although there was another side. Otherwise ``stored``, the baseline's figures on this
+    machine, decide, or ``others``, the differences of the machines that have figures. ``unsettled`` is why no code
+    could be run in their place.
 
-    ``by_itself`` are head's figures by itself where live pairs were to settle what they show beside the stored ones;
-    ``versions`` are the packages that have changed since those were stored. ``law`` is what the test's series, of which
-    it is the last one measured, shows of growth with size. ``edited`` is a file of the user's own tree that was changed
-    meanwhile. ``timed`` is the verdict by the times of live pairs, with which these ended.
+    ``by_itself`` are the head's figures by itself if live pairs were to settle the comparison with the stored ones.
+    ``versions`` are the packages that have changed since those were stored. ``law`` is the finding on growth with size
+    for the test's series, if the test is the last one of it. ``edited`` is a file of the user's own tree that was
+    changed meanwhile. ``timed`` is the verdict by time that the live pairs ended with.
     """
 
     head: Result
@@ -75,21 +75,21 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
 
 
 def _of_counts(counts: Counts, live: Live, others: Sequence[Finding], policy: Policy) -> tuple[Finding, ...]:
-    """Return the findings of exact counts, beside the others."""
+    """Return the findings by exact counts, beside the others."""
     is_known = any(each.kind == "compiles" for each in others)
     anew = None if is_known else compiles.of_counts(counts.then, counts.now, live, policy)
     return tuple(filter(None, (anew, garbage.find(counts.then, counts.now, policy))))
 
 
 def _with_work(verdict: Verdict, counts: Counts, policy: Policy) -> Verdict:
-    """Return the verdict of times that decide nothing with the work that rose, which decides where counts gate."""
+    """Return the verdict of times that do not decide, with the work that rose; it would decide if counts gated."""
     more = more_work(counts.then, counts.now, policy.tolerance)
     remedy = Remedy(RemedyKind.COUNTS) if more and not policy.gates else verdict.remedy
     return replace(verdict, more_work=more, remedy=remedy)
 
 
 def with_findings(verdict: Verdict, findings: tuple[Finding, ...], policy: Policy) -> Verdict:
-    """Return the verdict of times and counts together with other findings: one that gates is SLOWER."""
+    """Return the verdict of times and counts together with other findings; a finding that gates makes it SLOWER."""
     gating = tuple(finding.line for finding in findings if finding.gates)
     others = tuple(finding.line for finding in findings if not finding.gates)
     verdict = replace(verdict, findings=findings)
@@ -124,7 +124,7 @@ def _by_stored(evidence: Evidence, policy: Policy) -> Verdict:
 
 
 def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
-    """Return the verdict of live pairs, where both sides' measurements are valid and can be compared."""
+    """Return the verdict of live pairs, if both sides' measurements are valid and can be compared."""
     found = evidence.timed
     assert found is not None
     broken = broken_rule(evidence.head) or broken_rule(live.base)
@@ -140,7 +140,7 @@ def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
 def _environment(
     evidence: Evidence, policy: Policy, same_code: reasons.SameCode | reasons.Unreached | None
 ) -> Reason | None:
-    """Return what else has changed where the code has not, if stored numbers show a change."""
+    """Return the change outside the code as a reason, if stored numbers show one."""
     if evidence.by_itself is None:
         return None
     estimate = judge_stored(evidence.by_itself, evidence.stored, evidence.others, policy).estimate
@@ -153,11 +153,11 @@ def _environment(
 
 
 def allow(verdict: Verdict, key: str, allowances: Sequence[Allowance]) -> Verdict:
-    """Return the verdict on the test of ``key``, accepted where one of ``allowances`` covers how much slower it is.
+    """Return the verdict on the test of ``key``, accepted if one of ``allowances`` covers its slowdown.
 
-    A percentage of time covers exact counts too, which have none themselves, but not what calls leave or compile: that
-    needs a line of its own. No time at all covers all but time. An UNDECIDED that may be slower can be accepted too, so
-    that its figures are stored.
+    A percentage of time also covers exact counts, which have no percentage. It does not cover what calls leave or
+    compile, which needs a line of its own: an allowance without time covers all but time. An UNDECIDED test that may be
+    slower can be accepted too, so that its figures are stored.
     """
     matching = [allowance for allowance in allowances if allowance.fits(key)]
     if verdict.status not in (Status.SLOWER, Status.UNDECIDED) or not matching:
@@ -175,7 +175,7 @@ def allow(verdict: Verdict, key: str, allowances: Sequence[Allowance]) -> Verdic
 
 
 def unmatched(allowances: Sequence[Allowance], keys: Collection[str]) -> list[tuple[Allowance, str]]:
-    """Return those of ``allowances`` that match no test of ``keys``, each with a close pattern that would, or ""."""
+    """Return the ``allowances`` that match no test of ``keys``, each with a close pattern that would match, or ""."""
     patterns = list(dict.fromkeys(map(_pattern, keys)))
     found = []
     for allowance in allowances:
@@ -185,7 +185,7 @@ def unmatched(allowances: Sequence[Allowance], keys: Collection[str]) -> list[tu
 
 
 def _covers(allowance: Allowance, verdict: Verdict) -> bool:
-    """Whether an allowance is wide enough for a SLOWER."""
+    """Whether an allowance is wide enough for a SLOWER verdict."""
     return verdict.by_counts if not allowance.most else _ratio(verdict) <= 1 + allowance.most
 
 
@@ -194,6 +194,6 @@ def _ratio(verdict: Verdict) -> float:
 
 
 def _pattern(key: str) -> str:
-    """Return a pattern of a test's name that fits it whatever its parameters are."""
+    """Return a pattern that fits a test's name with any parameters."""
     name, bracket, _ = test_name(key).partition("[")
     return f"{name}{'*' if bracket else ''}"

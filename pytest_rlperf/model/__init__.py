@@ -1,4 +1,4 @@
-"""Every frozen type and enum that crosses a wall between two stages.
+"""The frozen types and enums that pass between two stages.
 
-Quantities are in base units: seconds as ``float``, integer nanoseconds where a name ends in ``_ns``.
+Quantities are in base units: seconds as ``float``, integer nanoseconds if a name ends in ``_ns``.
 """

@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-POWER_CAP = "power cap"  # a reason for which a device is throttled
+POWER_CAP = "power cap"  # a reason for throttling a device
 
 
 class Pace(str, enum.Enum):
     """How a call on a device is timed end to end: two figures that are never mixed.
 
-    LATENCY is one call with the device idle before it and done after it. STEADY is many calls and one wait for the
-    device, divided: what a call costs where calls follow each other.
+    LATENCY is one call, with the device idle before it and done after it. STEADY is the time of many calls and one wait
+    for the device, divided by the calls: the cost of a call if calls follow each other.
     """
 
     LATENCY = "latency"
@@ -35,13 +35,13 @@ class Bound(str, enum.Enum):
 class DeviceTimes:
     """One phase on a device, per iteration: seconds by the device's own clock.
 
-    ``span_s`` is from the phase's first edge to its last as the device reached them, ``self_s`` what of it lies in no
-    child phase on the same stream; None where edges, of the phase or of a child, are on different streams.
+    ``span_s`` is from the phase's first edge to its last as the device reached them. ``self_s`` is the part of it in no
+    child phase on the same stream. Both are None if edges, of the phase or of a child, are on different streams.
     ``lag_in_s`` and ``lag_out_s`` are how far the device was behind the host at the two edges, a mean over entries.
-    ``stream`` is ``"main"`` for the one that was current where the iteration began, ``"side 1"``… for others.
-    ``is_synced`` marks times with a wait for the device at every edge, which are compared with such times alone.
+    ``stream`` is ``"main"`` for the stream that was current when the iteration began, ``"side 1"``… for others.
+    ``is_synced`` marks times with a wait for the device at every edge, which are compared only with times of this kind.
     ``peak_bytes`` is the most device memory in use within the phase, ``allocations`` how often memory was requested
-    of the device; None where that was not recorded, or the driver does not count it.
+    from the device; each is None if it was not recorded, or if the driver does not count it.
     """
 
     span_s: float | None
@@ -57,9 +57,9 @@ class DeviceTimes:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The state of a device at one moment, by its driver; None where the driver does not report it.
+    """The state of a device at one moment, by its driver; a field is None if the driver does not report it.
 
-    ``throttled`` names the reasons for which the device held its clocks back, empty where it did not; ``others`` counts
+    ``throttled`` names the reasons why the device held its clocks back, empty if it did not. ``others`` counts
     processes beside ours.
     """
 
@@ -72,10 +72,10 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """The reasons for which one try of a slice on a device does not count.
+    """The reasons why one try of a slice on a device does not count.
 
-    ``throttled`` are the reasons for which the device held its clocks back. ``recompiled``: code was compiled within
-    the slice. ``allocated``: memory was requested from the device, not from the library's cache.
+    ``throttled`` are the reasons why the device held its clocks back. ``recompiled``: code was compiled within the
+    slice. ``allocated``: memory was requested from the device, not from the library's cache.
     """
 
     throttled: tuple[str, ...] = ()
@@ -90,12 +90,12 @@ class Disturbance:
 class DeviceSlice:
     """The figures of one slice of a workload on a device, beside its time.
 
-    ``pace`` is how the slice was timed. ``disturbances`` has one entry for each try where all were disturbed, and is
-    empty where the slice counts. ``retaken`` counts the tries thrown away before this one. ``cycles`` is the figure in
-    cycles of the device's clock, None where that is not known. ``peak_bytes`` is the most device memory in use during
-    the slice, ``allocations`` the requests for device memory per call, ``compiled`` the programs compiled per call.
-    ``flags`` are the process's settings that change results on the device. ``notes`` name settings that the workload
-    changed, and conditions that could not be read.
+    ``pace`` is how the slice was timed. ``disturbances`` has one entry for each try if all tries were disturbed, and is
+    empty if the slice counts. ``retaken`` counts the tries thrown away before this one. ``cycles`` is the figure in
+    cycles of the device's clock, None if not known. ``peak_bytes`` is the most device memory in use during the slice,
+    ``allocations`` the requests for device memory per call, ``compiled`` the programs compiled per call. ``flags`` are
+    the process's settings that change results on the device. ``notes`` name settings that the workload changed, and
+    conditions that could not be read.
     """
 
     device: str
@@ -114,13 +114,13 @@ class DeviceSlice:
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """One worker's figures on a device: seconds per call at either pace, the one that is ``gated`` named.
+    """One worker's figures on a device: seconds per call at each pace, and the pace that is ``gated``.
 
-    The pace that is not gated is None where no slices were taken at it. ``flags`` are the process's settings that
-    change what a device computes, such as TF32. ``conditions`` are the worst seen: the lowest clocks, the highest
-    temperature, every reason, the most other processes. ``retaken`` counts the slices that were disturbed and thrown
-    away for others; ``disturbances`` are those of the first slice that does not count, empty where all do: figures with
-    disturbances are worthless. ``compiled`` is how many programs a call compiles. ``notes`` state what else affected
+    The pace that is not gated is None if no slices were taken at it. ``flags`` are the process's settings that change
+    what a device computes, such as TF32. ``conditions`` are the worst seen: the lowest clocks, the highest temperature,
+    every reason, the most other processes. ``retaken`` counts the slices that were disturbed and thrown away for
+    others; ``disturbances`` are those of the first slice that does not count, empty if all count: figures with
+    disturbances are worthless. ``compiled`` is how many programs a call compiles. ``notes`` name other influences on
     the figures.
     """
 

@@ -1,4 +1,4 @@
-"""What findings are about, in facts: `report.wording` makes a line of each."""
+"""The facts of findings: `report.wording` writes a line for each."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pytest_rlperf.model.measured import Compiled
 
 
 class Fact:
-    """What a line of a finding says; a kind of fact is a frozen dataclass, and one read from a file is in words."""
+    """The content of a finding's line: a frozen dataclass for each kind of fact, or words if it is read from a file."""
 
 
 @dataclass(frozen=True)
 class InWords(Fact):
-    """A line as a file has it."""
+    """A line read from a file."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Drift(Fact):
-    """Calls get slower by ``ratio`` within so many ``calls``."""
+    """Calls get slower by ``ratio`` within ``calls`` calls."""
 
     ratio: float
     calls: int
 
 
 class Both(NamedTuple):
-    """A thing by its name, and how much of it there is on either side."""
+    """A thing by its name, and its amount on each side."""
 
     name: str
     base: float
@@ -44,7 +44,7 @@ class SlowStart(Fact):
 
 @dataclass(frozen=True)
 class Growth(Fact):
-    """How much more of each resource a call leaves than on base, by its name, and the ``places`` that allocate it."""
+    """The resources that a call leaves beyond those on the base, by name, and the ``places`` that allocate them."""
 
     more: dict[str, float]
     places: tuple[str, ...] = ()
@@ -52,14 +52,14 @@ class Growth(Fact):
 
 @dataclass(frozen=True)
 class Garbage(Fact):
-    """What a call leaves to the garbage collector, by the names of the counts."""
+    """The objects that a call leaves to the garbage collector, by the names of the counts."""
 
     parts: tuple[Both, ...]
 
 
 @dataclass(frozen=True)
 class Compiles(Fact):
-    """How many programs a call compiles on either side, and the last ones of head's."""
+    """The number of programs that a call compiles on each side, and the last ones of the head."""
 
     base: float
     head: float
@@ -68,12 +68,12 @@ class Compiles(Fact):
 
 @dataclass(frozen=True)
 class OnOneSide(Fact):
-    """A part of an output is there on one side alone."""
+    """A part of an output is there on one side only."""
 
 
 @dataclass(frozen=True)
 class OtherKind(Fact):
-    """A part of an output is of another kind on either side."""
+    """A part of an output is of a different kind on each side."""
 
     base: str
     head: str
@@ -81,12 +81,12 @@ class OtherKind(Fact):
 
 @dataclass(frozen=True)
 class OtherBits(Fact):
-    """A part of an output differs, of which no sample says by how much."""
+    """A part of an output differs, and no sample shows by how much."""
 
 
 @dataclass(frozen=True)
 class OtherNumbers(Fact):
-    """Numbers of an output differ by ``most``; ``whole`` is the largest of base's."""
+    """Numbers of an output differ by ``most``; ``whole`` is the largest number of the base."""
 
     most: float
     whole: float
@@ -101,7 +101,7 @@ class OtherOutput(Fact):
 
 
 class SlowerPhase(NamedTuple):
-    """A phase, the ratio of its times, and the least that is certain."""
+    """A phase, the ratio of its times, and the lower bound of the ratio."""
 
     path: str
     ratio: float
@@ -110,13 +110,13 @@ class SlowerPhase(NamedTuple):
 
 @dataclass(frozen=True)
 class SlowerPhases(Fact):
-    """The phases that got slower for certain, those first that add the most."""
+    """The phases whose lower bounds show a slowdown, those that add the most first."""
 
     phases: tuple[SlowerPhase, ...]
 
 
 class Law(NamedTuple):
-    """A figure at the smaller and the larger size on either side; what head adds grows with an exponent, if known."""
+    """A figure at the smaller and the larger size on each side; the head's extra grows with the exponent, if known."""
 
     name: str
     base: tuple[float, float]
@@ -126,7 +126,7 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale(Fact):
-    """What grows faster from one size to another."""
+    """The figures that grow faster from one size to another."""
 
     small: float
     large: float
@@ -135,6 +135,6 @@ class Scale(Fact):
 
 @dataclass(frozen=True)
 class Threads(Fact):
-    """The threads and processes of which head has more."""
+    """The threads and processes that the head has more of."""
 
     parts: tuple[Both, ...]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pytest_rlperf.model.measured import SliceRecord
 
 TRIM = 0.2
-PAIR_TRIM = 0.3  # of ratios, at each end: while others use the core, pace jumps between many of the slices
-ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it
+PAIR_TRIM = 0.3  # of ratios, at each end: while others use the core, the pace jumps between many slices
+ONE_THREAD = 1.02  # the most CPU time over wall time that one thread can use
 _STRAY = 0.1  # share of slices in which something else may have made the process wait
-_UNDISTURBED = 0.97  # CPU time over wall time from which on a slice was not held up
+_UNDISTURBED = 0.97  # the least CPU time over wall time of a slice that was not held up
 Clock = Callable[[SliceRecord], float]
 
 
@@ -22,12 +22,12 @@ def by_wall(record: SliceRecord) -> float:
 
 
 def by_cpu(record: SliceRecord) -> float:
-    """Return a slice's CPU seconds per call, as many as the wall's clock saw at most, and more than none."""
+    """Return a slice's CPU seconds per call, at most the wall time and more than zero."""
     return min(record.call_s, max(record.cpu_s / record.calls, 1e-12))
 
 
 def trimmed_mean(values: Sequence[float], trim: float = TRIM) -> float:
-    """Return the mean of ``values`` without a share of the lowest and of the highest, one each of three or more.
+    """Return the mean of ``values`` without a share of the lowest and highest, at least one each of three or more.
 
     ``trim`` is that share, at each end.
     """
@@ -41,13 +41,13 @@ def mean_log(records: Sequence[SliceRecord], clock: Clock) -> float:
 
 
 def typical_call_s(plain: Sequence[SliceRecord], clock: Clock) -> float:
-    """Return the median slice's seconds per call, of undisturbed slices where there are enough."""
+    """Return the median slice's seconds per call, of undisturbed slices if there are enough."""
     undisturbed = [record for record in plain if record.cpu_s >= _UNDISTURBED * record.wall_s]
     steady = undisturbed if len(undisturbed) >= max(3, len(plain) // 4) else plain
     return statistics.median(clock(record) for record in steady)
 
 
 def never_waits(plain: Sequence[SliceRecord]) -> bool:
-    """Whether a process had one busy thread, and but for a stray slice never gave up its CPU by itself."""
+    """Whether a process had one busy thread, and except for a stray slice never gave up its CPU by itself."""
     waiting = sum(record.waits > 0 for record in plain)
     return waiting <= _STRAY * len(plain) and all(record.cpu_s <= ONE_THREAD * record.wall_s for record in plain)

@@ -1,4 +1,4 @@
-"""The kinds of findings and what each may do: every pytest run loads this, and nothing else that is about results."""
+"""The kinds of findings and what each may do: every pytest run loads this, and nothing else about results."""
 
 from __future__ import annotations
 

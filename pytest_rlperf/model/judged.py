@@ -1,4 +1,4 @@
-"""The verdict of a comparison, the rules it is made by, and a self-check of the machine."""
+"""The verdict of a comparison, the rules behind it, and a self-check of the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_rlperf.model.stored import Machine, StoredResult
 
 CONFIDENCE = 0.99
 LIVE_TOLERANCE = 0.03
-STORED_FAILING = 0.20  # below this, stored numbers may show differences of days, not of versions
+STORED_FAILING = 0.20  # below this, stored numbers may show differences between days, not between versions
 
 
 class Status(str, enum.Enum):
@@ -33,14 +33,14 @@ class Status(str, enum.Enum):
     NEW = "NEW"
     INCOMPARABLE = "INCOMPARABLE"
     INVALID = "INVALID"
-    ERROR = "ERROR"  # the test failed, and not by its verdict: its component may compute something wrong
+    ERROR = "ERROR"  # the test failed for a reason other than its verdict: its component may be wrong
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A ratio head/base with its two-sided confidence interval.
 
-    ``floor`` is the ratio's one-sided lower bound at the run's error rate, ``ceiling`` its upper one.
+    ``floor`` is the ratio's one-sided lower bound at the run's error rate, ``ceiling`` its upper bound.
     """
 
     ratio: float
@@ -56,9 +56,9 @@ TRAILER = "Rlperf-Accept"  # in the last paragraph of a commit's message
 
 @dataclass(frozen=True)
 class Allowance:
-    """A slowdown that a commit accepts: of tests that match ``pattern``, up to ``most`` (0.09 is 9 %).
+    """A slowdown that a commit accepts: for tests that match ``pattern``, up to ``most`` (0.09 is 9 %).
 
-    Where ``most`` is 0 the commit accepts more of what is counted, and no more time.
+    If ``most`` is 0, the commit accepts higher counts, and no more time.
     """
 
     pattern: str
@@ -69,7 +69,8 @@ class Allowance:
     def fits(self, key: str) -> bool:
         """Whether the pattern fits a test's key or its name.
 
-        ``*`` is any text, ``?`` any character, and ``%20`` a blank as in an address; the rest, brackets too, is itself.
+        ``*`` is any text, ``?`` any character, and ``%20`` a blank as in a URL; all else, including brackets, is
+        literal.
         """
         parts = re.split("([*?])", self.pattern)
         pattern = "".join(part if part in ("*", "?") else glob.escape(unquote(part)) for part in parts)
@@ -77,7 +78,7 @@ class Allowance:
 
 
 def pattern_of(key: str) -> str:
-    """Return the pattern, without blanks, that fits the test of ``key`` alone."""
+    """Return the pattern, without blanks, that fits only the test of ``key``."""
     return "".join(
         char if char.isprintable() and char not in " *?%<" else quote(char, safe="", errors="backslashreplace")
         for char in key
@@ -86,9 +87,9 @@ def pattern_of(key: str) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a kind of look at a test found worse on head: a line for people, its figures, and whether it fails the test.
+    """The result of one kind of look that is worse on the head: a line, its figures, and whether it fails the test.
 
-    ``line`` has the facts of that line; ``figures`` are by name, each a call's unless the name says otherwise.
+    ``line`` has the facts of a line for people. ``figures`` are by name, each per call unless the name says otherwise.
     """
 
     kind: str
@@ -101,19 +102,19 @@ _LEFT = ("growth", "garbage", "threads", "compiles")
 
 
 class RemedyKind(str, enum.Enum):
-    """What a user can change so that a test is decided."""
+    """The kinds of changes with which a user can get a test decided."""
 
     TIME = "time"
     PAIRS = "pairs"
     QUIET = "quiet"  # less other work on the machine
     TOLERANCE = "tolerance"
-    COUNTS = "counts"  # that gate, as the time cannot
-    CALLS = "calls"  # that are longer, with more of the rare events in a pair
+    COUNTS = "counts"  # gate by counts, as the time cannot
+    CALLS = "calls"  # longer calls, with more of the rare events in a pair
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """The one change that would most likely decide an UNDECIDED.
+    """The one change that would most likely decide an UNDECIDED test.
 
     ``amount`` is enough: seconds of TIME, the most PAIRS, a TOLERANCE (0.05 is 5 %); None for the other kinds.
     """
@@ -124,13 +125,14 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A status, the reason that decides it, and the estimate behind it, where there is one.
+    """A status, the reason that decides it, and the estimate behind it, if any.
 
-    ``smallest_seen`` is the slowdown (0.2 is 20 %) that this comparison would have found: live pairs 95 times of 100.
-    ``suspect`` marks an estimate over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a
-    commit of the change does. ``counters`` are the exact counts that changed, ``findings`` what else is worse. ``also``
-    are further reasons beside the one that decides. ``remedy`` is what helps where times decide nothing; ``more_work``
-    are the exact counts of a whole call that rose by over the tolerance nevertheless, the largest rise first.
+    ``smallest_seen`` is the slowdown (0.2 is 20 %) that this comparison would have found; live pairs find it 95 times
+    of 100. ``suspect`` marks an estimate over the tolerance, decided or not. ``allowance`` accepts a SLOWER test, if a
+    commit of the change has one. ``counters`` are the exact counts that changed, and ``findings`` the other things that
+    are worse. ``also`` are further reasons beside the deciding one. ``remedy`` is what helps if times decide nothing;
+    ``more_work`` are the exact counts of a whole call that even then rose by more than the tolerance, the largest rise
+    first.
     """
 
     status: Status
@@ -149,7 +151,7 @@ class Verdict:
 
     @property
     def by_counts(self) -> bool:
-        """Whether the verdict rests on exact counts or other findings, whatever the time shows."""
+        """Whether the verdict rests on exact counts or other findings, not on the time."""
         return self.reason.code in (Code.COUNTERS, Code.FINDING)
 
     @property
@@ -159,19 +161,19 @@ class Verdict:
 
     @property
     def is_open(self) -> bool:
-        """Whether a test that its verdict could fail is UNDECIDED: it may have got slower."""
+        """Whether a gated test is UNDECIDED: it may have got slower."""
         return self.gated and self.status is Status.UNDECIDED
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether live pairs decided nothing, and there was no time for more."""
+        """Whether live pairs did not decide, and there was no time for more."""
         found = (self.reason, *self.also)
         return self.status is Status.UNDECIDED and any(
             isinstance(reason, PairsUndecided) and reason.time_is_short for reason in found
         )
 
     def fails(self, strict: bool) -> bool:
-        """Whether the test fails with this verdict: an ERROR is of a test that failed."""
+        """Whether the test fails with this verdict; a test with an ERROR has failed already."""
         if self.status is Status.ERROR:
             return True
         if not self.gated:
@@ -183,13 +185,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules one test is judged by. Ratios minus one: a tolerance of 0.03 is 3 %.
+    """The rules that judge one test; thresholds are ratios minus one: a tolerance of 0.03 is 3 %.
 
-    Live pairs and stored numbers are SAME within ``tolerance``. Pairs are SLOWER over it with a lower bound over half
-    of it, stored numbers over ``stored_failing`` with a lower bound over half of that. ``alpha`` is the chance of any
-    false alarm in the run, ``tests`` how many share it. ``gates`` choose the exact counts that decide. ``stores`` marks
-    a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most. ``findings`` is
-    what each kind of finding does: OFF, SHOW or GATE.
+    Live pairs and stored numbers are SAME within ``tolerance``. Pairs are SLOWER above it if the lower bound is above
+    half of it; stored numbers are SLOWER above ``stored_failing`` if the lower bound is above half of that. ``alpha``
+    is the chance of any false alarm in the run, and ``tests`` is how many tests share it. ``gates`` choose the exact
+    counts that decide. ``stores`` marks a run that stores its figures. ``pairs`` are the least and the most live pairs
+    for a verdict. ``findings`` is what each kind of finding does: OFF, SHOW or GATE.
     """
 
     tolerance: float = LIVE_TOLERANCE
@@ -204,20 +206,20 @@ class Policy:
 
     @property
     def stored_failing(self) -> float:
-        """The slowdown over which stored numbers fail a test: never one that the test tolerates."""
+        """The slowdown above which stored numbers fail a test: never one that the test tolerates."""
         return max(STORED_FAILING, self.tolerance)
 
 
 _ROUGHLY = 1.02  # medians of a handful of pairs may lie a little beside the interval of the change
-_RARE = 0.1  # of a typical call: from here on the mean call is worth showing beside it
+_RARE = 0.1  # of a typical call: if the mean call differs by more, it is worth showing
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A test's whole story, as the reports read it; ``live`` is None where only stored numbers were compared.
+    """All facts about a test for the reports; ``live`` is None if only stored numbers were compared.
 
     ``stored`` marks a test whose figures this run has stored. ``touched`` are the parts of the change that it runs or
-    reads, those first that do the most more.
+    reads, those with the most additional calls first.
     """
 
     result: Result
@@ -230,17 +232,17 @@ class Outcome:
 
     @property
     def before(self) -> Result | None:
-        """The figures that the change is relative to: base's of live pairs, else the stored ones."""
+        """The figures that the change is relative to: the base's in live pairs, else the stored ones."""
         if self.live is not None:
             return self.live.base
         return None if self.baseline is None else self.baseline.result
 
     @property
     def before_call_s(self) -> float | None:
-        """The time of a call before, to show beside the time now; None where both could not be true with the change.
+        """The time of a call before, to show beside the time now; None if it would contradict the change.
 
-        A change is that of neighbouring slices. Where pairs of processes differ much, medians over all of them may show
-        another one, which nobody has measured.
+        A change is measured between neighbouring slices. If pairs of processes differ much, medians over all of them
+        may show another change, which nobody has measured.
         """
         before, estimate = self.before, self.verdict.estimate
         if before is None or not before.measured:
@@ -252,17 +254,17 @@ class Outcome:
 
     @property
     def has_rare_calls(self) -> bool:
-        """Whether a call on average takes another time than a typical one, today or before."""
+        """Whether a mean call takes a different time than a typical one, today or before."""
         both = [each for each in (self.result, self.before) if each is not None and each.measured]
         return any(abs(each.mean_call_s - each.call_s) > _RARE * each.call_s for each in both)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The tests that one of ``count`` runs measures, the one of that ``number``, counted from 1.
+    """The tests that run ``number`` of ``count`` runs measures, counted from 1.
 
-    ``collected`` are the keys of the tests of all shards, in order. ``common`` has what all shards of one run have
-    alike, as texts by name: tests, commit, and the options that verdicts depend on.
+    ``collected`` are the keys of the tests of all shards, in order. ``common`` has the facts that all shards of one run
+    share, as texts by name: tests, commit, and the options that verdicts depend on.
     """
 
     number: int
@@ -277,7 +279,7 @@ class Shard:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """The shard's tests, neighbours by name: most tests of a module share its fixtures."""
+        """The shard's tests, which are neighbours by name: most tests of a module share its fixtures."""
         keys = sorted(self.collected)
         start, end = (len(keys) * number // max(1, self.count) for number in (self.number - 1, self.number))
         return tuple(keys[start:end])
@@ -296,7 +298,7 @@ class ShardPart:
 
 @dataclass(frozen=True)
 class SlowdownTrial:
-    """One known slowdown of today's code against itself, 0.05 being 5 % and 0.0 none, with its verdict."""
+    """One known slowdown of today's code against itself, with its verdict: 0.05 is 5 %, and 0.0 is none."""
 
     slowdown: float
     verdict: Verdict
@@ -310,7 +312,7 @@ class SlowdownTrial:
 
     @property
     def is_found(self) -> bool:
-        """Whether the verdict is right: SAME where nothing changed, else SLOWER."""
+        """Whether the verdict is right: SAME if nothing changed, else SLOWER."""
         return self.verdict.status is (Status.SLOWER if self.slowdown else Status.SAME)
 
 
@@ -323,7 +325,7 @@ class Selfcheck:
 
     @property
     def smallest_found(self) -> float | None:
-        """The smallest slowdown from which on every one was found, None where not even the largest was."""
+        """The smallest slowdown from which on all were found; None if not even the largest was."""
         smallest = None
         for trial in reversed([trial for trial in self.trials if trial.slowdown]):
             if not trial.is_found:
@@ -332,13 +334,13 @@ class Selfcheck:
         return smallest
 
 
-# A slowdown of just the tolerance is found half of the time; from here on, as good as always.
+# A slowdown of exactly the tolerance is found half of the time; from here on, almost always.
 _SURELY = 5 / 3
 
 
 @dataclass(frozen=True)
 class Fitness:
-    """Whether a machine finds slowdowns of ``tolerance``; ``false_alarms`` are unchanged tests called otherwise."""
+    """Whether a machine finds slowdowns of ``tolerance``; ``false_alarms`` are unchanged tests called changed."""
 
     tolerance: float
     is_fit: bool
@@ -346,7 +348,7 @@ class Fitness:
 
     @property
     def found_from(self) -> float:
-        """The slowdown from which on a fit machine finds every one, 0.05 being 5 %."""
+        """The slowdown from which on a fit machine finds all; 0.05 is 5 %."""
         return _SURELY * self.tolerance
 
     def is_large(self, trial: SlowdownTrial) -> bool:

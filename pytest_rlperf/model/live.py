@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pytest_rlperf.model.facts import Fact, InWords
 from pytest_rlperf.model.measured import Compiled, Result, Usage, WorkerRecord
 
-PAIR_BLOCKS = 16  # fewer, of calls over 40 ms, say so little that starting another pair costs more than they do
-# In logarithms: total times of equal code differ by less in one pair or another, and by less on the average.
+PAIR_BLOCKS = 16  # fewer blocks, of calls over 40 ms, show too little to be worth starting another pair
+# In logarithms: total times of equal code differ by less in at least one pair, and by less on average.
 UNREPEATED, _UNREPEATED_LEAST = 0.1, 0.03
 _ERRORS = 2.0  # of the average, of three pairs or more
 _CLOCK_PAIRS = 2  # the fewest that a verdict may rest on
@@ -20,9 +20,9 @@ _CLOCK_PAIRS = 2  # the fewest that a verdict may rest on
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What both processes of a pair held at one time, between slices.
+    """The resources that both processes of a pair held at one time, between slices.
 
-    ``log_ratio`` is the logarithm of head's time over base's since the reading before, 0 for the first.
+    ``log_ratio`` is the logarithm of the head's time over the base's since the reading before, 0 for the first.
     """
 
     base: Usage
@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRatio:
-    """The logarithm of head's time in a phase over base's, in one pair, and the share of base's call that it takes."""
+    """The logarithm of the head's time in a phase over the base's, in one pair, and its share of the base's call."""
 
     path: str
     log_ratio: float
@@ -43,11 +43,11 @@ class PhaseRatio:
 class OtherWork:
     """The CPU time that other processes used while a pair was measured.
 
-    ``process`` is the name of those that used the most, empty where none did, ``cpu_share`` what they used of one CPU,
-    with children that have ended, and ``pid`` the number of the busiest. Arguments may be secret, so they are left out.
-    ``seen_share`` is what all processes used that can be seen from here, of the CPUs that this run may use.
-    ``unseen_share`` is what others used, of all CPUs of the machine: processes in other containers, and other virtual
-    machines on its CPUs.
+    ``process`` is the name of the processes that used the most, empty if none did. ``cpu_share`` is their share of one
+    CPU, with children that have ended, and ``pid`` is the number of the busiest. Arguments may be secret, so they are
+    left out. ``seen_share`` is the share of all visible processes, of the CPUs that this run may use. ``unseen_share``
+    is the share of others, of all CPUs of the machine: processes in other containers, and other virtual machines on its
+    CPUs.
     """
 
     process: str
@@ -59,7 +59,7 @@ class OtherWork:
 
 @dataclass(frozen=True, slots=True)
 class RareCalls:
-    """A minority of a test's calls: one of ``one_of`` calls takes base and head so many seconds."""
+    """A minority of a test's calls: one of ``one_of`` calls takes ``base_s`` on the base and ``head_s`` on the head."""
 
     one_of: float
     base_s: float
@@ -70,16 +70,16 @@ class RareCalls:
 class PairRecord:
     """One live pair, the statistical unit of a live comparison.
 
-    ``wall_log_ratio`` is the logarithm of head's time over base's in a typical call, ``cpu_log_ratio`` the same of CPU
-    times, which may stand in where both sides were ``alone``. ``total_log_ratio`` is that of all the time of all calls,
-    CPU time where neither side waits: whatever the machine adds is in it. ``moved_error`` is the standard error that
-    all pairs of the test share, as a logarithm, where dear calls come at other calls on head than on base. ``placed``
-    is the one CPU both sides were kept on, None where the kernel placed them. ``cpus`` are the CPUs on which slices
-    ended. ``setup_s`` is what starting workers and setting up took, ``seconds`` what warming up and taking slices did.
-    ``loader`` is the number of the preload server that both sides were forked from, None where they were new
-    interpreters. ``readings`` were taken before the first slice, after the last one and at growing distances between;
-    ``phases`` are those that both sides have. ``first_call_s`` is what the checked call took on base and on head,
-    ``import_s`` what importing and collecting the tests did. ``other_work`` is kept where the test is UNDECIDED, on
+    ``wall_log_ratio`` is the logarithm of the head's time over the base's in a typical call, ``cpu_log_ratio`` the same
+    for CPU times, which may stand in if both sides were ``alone``. ``total_log_ratio`` is the same for the total time
+    of all calls, CPU time if neither side waits; it includes all that the machine adds. ``moved_error`` is the standard
+    error that all pairs of the test share, as a logarithm, if expensive calls come at other calls on the head than on
+    the base. ``placed`` is the one CPU that both sides were kept on, None if the kernel placed them. ``cpus`` are the
+    CPUs on which slices ended. ``setup_s`` is the time to start workers and set up, ``seconds`` the time to warm up and
+    take slices. ``loader`` is the number of the preload server that both sides were forked from, None if they were new
+    interpreters. ``readings`` were taken before the first slice, after the last one and at growing intervals between.
+    ``phases`` are those that both sides have. ``first_call_s`` is the time of the checked call on the base and on the
+    head, ``import_s`` the time to import and collect the tests. ``other_work`` is kept if the test is UNDECIDED, on
     Linux.
     """
 
@@ -104,23 +104,23 @@ class PairRecord:
 
     @property
     def mean_log_ratio(self) -> float:
-        """The logarithm of the factor by which rare calls change head's time over base's."""
+        """The logarithm of the factor by which rare calls change the head's time over the base's."""
         return math.log(self.head.mean_multiple / self.base.mean_multiple)
 
 
 @dataclass(frozen=True, slots=True)
 class StartUp:
-    """What two new interpreters took to get going, base and head: the checked call, and importing the tests."""
+    """The start-up times of two new interpreters, base and head: the checked call, and importing the tests."""
 
     first_call_s: tuple[float, float]
     import_s: tuple[float, float]
 
 
 class Outputs(str, enum.Enum):
-    """How what head's component returned compares with base's, under equal seeds, in the first, checked call."""
+    """How the head's output compares with the base's, under equal seeds, in the first, checked call."""
 
-    UNKNOWN = "unknown"  # nothing that can be compared was returned, or no two pairs had equal seeds
-    VARIED = "varied"  # two processes of base differ, too
+    UNKNOWN = "unknown"  # the component returned nothing comparable, or no two pairs had equal seeds
+    VARIED = "varied"  # two processes of the base differ too
     EQUAL = "equal"  # in every bit
     CLOSE = "close"  # within rounding
     DIFFERENT = "different"
@@ -128,7 +128,7 @@ class Outputs(str, enum.Enum):
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """How outputs compare; ``path`` is the first array or value that differs, and ``what`` differs about it."""
+    """How outputs compare; ``path`` is the first array or value that differs, and ``what`` is its difference."""
 
     outputs: Outputs = Outputs.UNKNOWN
     path: str = ""
@@ -137,7 +137,7 @@ class OutputComparison:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The part of a change that one phase accounts for, in seconds per call; an empty path is the part of no phase."""
+    """The part of a change that one phase accounts for, in seconds per call; an empty path is the rest in no phase."""
 
     path: str
     change_s: float
@@ -145,14 +145,15 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Live:
-    """A live comparison: both sides' names, the pairs in order, base's figures, and the phases that carry the change.
+    """A live comparison: both sides' names, the pairs in order, the base's figures, and the phases behind the change.
 
-    ``base`` is base's result, as the outcome's own result is head's. ``contributions`` add up to the change; there are
-    none where nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most first.
-    ``base_commit`` is base's full SHA, None where base is no commit of the repository. ``longer`` are the readings of a
-    pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that allocated the most
-    of what head keeps. ``start_ups`` are those of new interpreters, where copies hint at a slow one. ``rare_calls`` are
-    those that are dearer than usual. ``compiled`` are the last programs of head's, where it compiles more of them.
+    ``base`` is the base's result, as the outcome's own result is the head's. ``contributions`` add up to the change;
+    there are none if nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most
+    first. ``base_commit`` is the base's full SHA, None if the base is not a commit of the repository. ``longer`` are
+    the readings of a pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that
+    allocated most of the memory that the head keeps. ``start_ups`` are those of new interpreters, if copies hint at a
+    slow one. ``rare_calls`` are those that take longer than usual. ``compiled`` are the last programs of the head, if
+    it compiles more of them.
     """
 
     base_label: str
@@ -176,27 +177,27 @@ class Live:
 
     @property
     def are_unrepeated(self) -> bool:
-        """Whether dear calls come at other places in each pair, so that the total time of all calls decides."""
+        """Whether expensive calls come at other places in each pair, so that the total time of all calls decides."""
         return are_unrepeated(self.pairs)
 
     @property
     def log_ratios(self) -> tuple[float, ...]:
-        """Every pair's logarithm of head's time over base's, by the clock that decides."""
+        """Every pair's logarithm of the head's time over the base's, by the clock that decides."""
         return log_ratios(self.pairs)
 
 
 def clock_of(pairs: Sequence[PairRecord]) -> str:
-    """Return the clock that decides for all pairs: ``"cpu"`` where the first ones were alone, else ``"wall"``.
+    """Return the clock that decides for all pairs: ``"cpu"`` if the first ones were alone, else ``"wall"``.
 
-    Later pairs do not change it: a clock that depends on them would choose among two verdicts.
+    Later pairs do not change it: a clock that depends on them would choose between two verdicts.
     """
     return "cpu" if all(pair.alone for pair in pairs[:_CLOCK_PAIRS]) else "wall"
 
 
 def log_ratios(pairs: Sequence[PairRecord]) -> tuple[float, ...]:
-    """Return every pair's logarithm of head's mean call over base's, by the clock that decides.
+    """Return every pair's logarithm of the head's mean call over the base's, by the clock that decides.
 
-    Where the pairs are unrepeated, it is that of the total time of all calls.
+    If the pairs are unrepeated, the logarithm is that of the total time of all calls.
     """
     return tuple(pair.total_log_ratio for pair in pairs) if are_unrepeated(pairs) else _mean_log_ratios(pairs)
 
@@ -207,9 +208,9 @@ def _mean_log_ratios(pairs: Sequence[PairRecord]) -> tuple[float, ...]:
 
 
 def are_unrepeated(pairs: Sequence[PairRecord]) -> bool:
-    """Whether pairs' total times show a slowdown that the calls which all pairs have in common do not.
+    """Whether pairs' total times show a slowdown that the calls common to all pairs do not.
 
-    The dear calls of a workload that does not repeat come at other places in each pair.
+    The expensive calls of a workload that does not repeat come at other places in each pair.
     """
     means = _mean_log_ratios(pairs)
     beyond = [pair.total_log_ratio - max(0.0, mean) for pair, mean in zip(pairs, means, strict=True)]

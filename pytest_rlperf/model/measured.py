@@ -15,7 +15,7 @@ from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, DeviceTimes, 
 
 @dataclass(frozen=True)
 class Count:
-    """One count of one call, in the phase at ``path`` and all below it; the whole call where that is empty."""
+    """One count of one call, in the phase at ``path`` and all below it; an empty path is the whole call."""
 
     path: str
     name: str
@@ -24,7 +24,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCounts:
-    """How often one call enters a function of the code under test, and what that calls in turn, by name."""
+    """How often one call enters a function of the code under test, and the calls that the function makes, by name."""
 
     file: str
     line: int
@@ -36,8 +36,8 @@ class FunctionCounts:
 class Tally:
     """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
 
-    ``has_failed`` where a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
-    those of the code under test that the last of its calls entered. ``calls`` are all that counting made. Where there
+    ``has_failed`` if a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
+    those of the code under test that the last of its calls entered. ``calls`` is how many calls counting made. If there
     was no time for more, only ``instruments`` have counted, by names of counts.
     """
 
@@ -76,9 +76,9 @@ class Counting:
 
 @dataclass(frozen=True)
 class CounterChange:
-    """A count that is not what it was, in the deepest phase that it changed in.
+    """A count that has changed, in the deepest phase that it changed in.
 
-    Where both are exact, ``was`` and ``now`` are the counts; a count below its former range is less, one above it more.
+    If both are exact, ``was`` and ``now`` are the counts; a count below its former range is less, one above it more.
     """
 
     path: str
@@ -88,7 +88,7 @@ class CounterChange:
 
     @property
     def is_more(self) -> bool:
-        """Whether the count is higher than the one it is compared with; a lower count is always better."""
+        """Whether the count is higher than the one that it is compared with; a lower count is always better."""
         return self.now > self.was
 
 
@@ -100,11 +100,11 @@ class Share:
     share: float
 
 
-_SAME_SIZE = 0.05  # calls whose number of items differs by more are of another workload
+_SAME_SIZE = 0.05  # calls whose number of items differs by more belong to another workload
 
 
 def test_name(key: str) -> str:
-    """Return the name of the test with an id: the id without its file, or the file of an id that has nothing else."""
+    """Return the name of the test with an id: the id without its file, or the whole id if it is only a file."""
     path, separator, name = key.partition("::")
     return name if separator else path
 
@@ -115,19 +115,19 @@ def work_text(component: str, unit: str, items: float) -> str:
 
 
 def _nothing() -> None:
-    """Stand in for a step a workload does not need."""
+    """Stand in for a step that a workload does not need."""
 
 
 class Probe(Protocol):
-    """Something that makes phases of code as it is."""
+    """A source of phases for code that is not instrumented."""
 
     def attach(self) -> Callable[[], None]:
-        """Put timers in place, and return what takes every one of them away again."""
+        """Put timers in place, and return a function that removes all of them."""
 
 
 @dataclass(frozen=True)
 class Harvest:
-    """How to see phases in code that has no timers: another ``call``, the same work, with ``probes`` in place."""
+    """A way to see phases in code without timers: another ``call`` of the same work, with ``probes`` in place."""
 
     call: Callable[[], object]
     probes: tuple[Probe, ...]
@@ -137,14 +137,14 @@ class Harvest:
 class Workload:
     """A component made ready to be measured.
 
-    ``call`` takes nothing and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
-    returns its output, and raises ComponentError where it is wrong. ``setup`` runs untimed before each round, which
-    then holds one call. ``count`` returns how many items were processed since it was last called, for components where
-    a call does not always process the same number; it runs outside the timed region. ``close`` releases what the
-    fixture itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of
-    its own. ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one. What is of the
-    ``whole_machine`` is measured with nothing else beside it, and on no CPU of its own. ``children_ns`` is the clock of
-    a component that does all its work in child processes, new ones in every call, which has no other CPU time.
+    ``call`` takes no arguments and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
+    returns its output, and raises ComponentError if it is wrong. ``setup`` runs untimed before each round, which then
+    holds one call. ``count`` returns how many items were processed since it was last called, for components whose calls
+    do not always process the same number; it runs outside the timed region. ``close`` releases what the fixture itself
+    made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without its own timers. ``holds``
+    are the objects by which its device is found; ``pace`` is how it is timed on a device. A workload of the
+    ``whole_machine`` is measured by itself, without a fixed CPU. ``children_ns`` is the clock of a component that does
+    all its work in child processes, new ones in every call: it has no other CPU time.
     """
 
     component: str
@@ -163,19 +163,19 @@ class Workload:
     children_ns: Callable[[], int] | None = None
 
     def processed(self, calls: int) -> float:
-        """Return the items of the ``calls`` made since the last call of this; a check is one call."""
+        """Return the items of the ``calls`` made since this was last called; a check is one call."""
         return self.items * calls if self.count is None else self.count()
 
 
 class Start(str, enum.Enum):
-    """How processes that measured began: as new interpreters, or as copies of one that had loaded what they share."""
+    """How measuring processes began: as new interpreters, or as copies of a process that had loaded what they share."""
 
     FRESH = "fresh"
     FORKED = "forked"
 
 
 class SliceKind(str, enum.Enum):
-    """A slice that a worker takes in its turn; OTHER_PACE has the workload at the pace that is not gated, on a GPU."""
+    """A slice that a worker takes in its turn; OTHER_PACE is the workload at the pace that is not gated, on a GPU."""
 
     PLAIN = "plain"
     OTHER_PACE = "other pace"
@@ -188,8 +188,8 @@ class SliceKind(str, enum.Enum):
 class Phase:
     """A named part of one iteration: a path in the timer tree, seconds and entries per iteration.
 
-    ``self_s`` is the time in no child phase. Both are the host's; ``device`` names the device that was watched beside
-    it, ``"host"`` where there is none, and ``on_device`` are its times by that device's clock.
+    ``self_s`` is the time in no child phase. Both times are the host's. ``device`` names the device that was watched
+    beside the host, ``"host"`` if there is none, and ``on_device`` are the times by that device's clock.
     """
 
     path: str
@@ -212,10 +212,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many calls a slice makes, ``rounds`` timed rounds of ``iterations`` back-to-back calls, and its figure.
+    """The calls of a slice, ``rounds`` timed rounds of ``iterations`` back-to-back calls, and its figure.
 
-    The figure is the mean round where calls are ``long``, else the median one. It is chosen once a test: figures that
-    choose by themselves jump where calls are of different lengths.
+    The figure is the mean round if calls are ``long``, else the median one. It is chosen once per test: figures that
+    choose by themselves jump if calls have different lengths.
     """
 
     iterations: int
@@ -227,9 +227,9 @@ class Shape:
 class Warm:
     """The result of warming up: the slice's shape and the typical seconds of one call.
 
-    ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes, None
-    where it took too little time to find out; ``accelerated`` that a device other than the host did work. ``calls`` are
-    all that the process has made by then.
+    ``threads`` is how many threads the process has. ``single`` is whether one of them did the work, without child
+    processes, None if it took too little time to find out. ``accelerated`` is whether a device other than the host did
+    work. ``calls`` is how many calls the process has made by then.
     """
 
     shape: Shape
@@ -246,12 +246,12 @@ class SliceRecord:
     """One turn of one worker.
 
     ``call_s`` is the slice's figure, per call. ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover
-    the rounds of long calls; of short ones the whole slice, as reading the CPU's clock costs too much to do it every
-    round. ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
-    ``cpu`` is the number of the CPU it ended on, -1 where the system does not report it. ``note`` is why a traced slice
+    the rounds of long calls; for short calls they cover the whole slice, as reading the CPU's clock in every round
+    costs too much. ``waits`` counts how often the process gave up its CPU by itself, to sleep or to wait for others.
+    ``cpu`` is the number of the CPU it ended on, -1 if the system does not report it. ``note`` is why a traced slice
     has no phases. ``first_call`` is how many calls the process had made before, and ``rounds_ns`` each round's time,
-    ``rounds_cpu_ns`` its CPU time where calls are long; only plain slices have them. ``full_collections`` are those of
-    all generations.
+    ``rounds_cpu_ns`` its CPU time if calls are long; only plain slices have them. ``full_collections`` are those of all
+    generations.
     """
 
     kind: SliceKind
@@ -277,8 +277,8 @@ class SliceRecord:
 class Rounds:
     """The nanoseconds of every round of one process's plain slices, in order, each of ``iterations`` calls.
 
-    ``starts`` is how many calls the process had made when each slice began, all of which have equally many rounds.
-    ``is_mean`` is whether a slice's figure is its mean round, else its median one.
+    ``starts`` is how many calls the process had made when each slice began; all slices have equally many rounds.
+    ``is_mean`` is whether a slice's figure is its mean round, else it is the median one.
     """
 
     iterations: int
@@ -289,13 +289,13 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that a process holds after ``calls`` calls of its component; its child processes' count, too.
+    """The resources that a process and its children hold after ``calls`` calls of its component.
 
     ``objects`` are the blocks that Python's allocator has handed out, and ``private_bytes`` the resident memory that no
     file backs, both after a garbage collection. ``waiting_objects`` and ``waiting_bytes`` are how much more there was
-    before it: what only the collector frees. ``shared_blocks`` of shared memory, ``temporary_files`` with directories
-    and sockets, and their bytes, are what its slices have left to the machine. ``segments``, and semaphores, are
-    those of System V. ``compiled`` are the programs that libraries have compiled in the process itself.
+    before it: only the collector frees them. ``shared_blocks`` of shared memory, ``temporary_files`` with directories
+    and sockets, and their bytes, are those that its slices have left on the machine. ``segments`` are System V's, with
+    semaphores. ``compiled`` are the programs that libraries have compiled in the process itself.
     """
 
     calls: int
@@ -318,9 +318,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A program that a library has compiled: its function, the types of its inputs where these are known, and ``why``.
+    """A program that a library has compiled: its function, the types of its inputs if known, and ``why``.
 
-    ``before`` are the types that the function was compiled for the last time before this; None where it was not.
+    ``before`` are the types that the function was last compiled for before this; None if there was no earlier time.
     """
 
     function: str
@@ -331,7 +331,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of System V's shared memory by its number, or a set of semaphores, and the process it is of."""
+    """A segment of System V's shared memory, or a set of semaphores, by its number, and its process."""
 
     kind: str
     number: int
@@ -341,10 +341,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class OutputPart:
-    """An array or a plain value within what a component returned, and where it is in there.
+    """An array or a plain value within a component's output, and its place there.
 
-    ``kind`` is its type and shape in words, ``bits`` a digest of all its bytes. ``sample`` are some of its values where
-    these are numbers.
+    ``kind`` is its type and shape in words, ``bits`` a digest of all its bytes. ``sample`` are some of its values if
+    they are numbers.
     """
 
     path: str
@@ -355,7 +355,7 @@ class OutputPart:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A worker's figures by one clock: seconds per call, and the same relative to either kernel's."""
+    """A worker's figures by one clock: seconds per call, and the same relative to each kernel's."""
 
     call_s: float
     relative: float
@@ -366,14 +366,14 @@ class Figures:
 class WorkerRecord:
     """One worker's figure for one test, the statistical unit of a stored comparison.
 
-    Each figure stands twice, by the wall's clock and by the CPU's: ``call_s`` is seconds per call; ``relative`` and
+    Each figure is there twice, by the wall's clock and by the CPU's: ``call_s`` is seconds per call; ``relative`` and
     ``relative_memory`` are the same as multiples of a call of the reference kernels, the interpreter's and the
     memory's, taken in turns with them. ``alone`` means that calls are ``long`` and the process neither waited nor had a
-    second busy thread: what held it up then was others, and CPU time may stand in. ``cpu_share`` is CPU time over wall
-    time of the plain slices. ``idle_cpu_share`` is the CPU time it and its children burnt while others had their turn.
-    ``seed`` is 0 where none was set. The relative figures are 0 where no kernel ran: of live pairs. ``rare`` is the
-    mean call over the typical one, None where that is not known; ``collecting_s`` is what the full collections of a
-    call would take with all of the process's objects, where one side makes more of them.
+    second busy thread: only others can have held it up, and CPU time may stand in. ``cpu_share`` is CPU time over wall
+    time of the plain slices. ``idle_cpu_share`` is the CPU time that it and its children used while others had their
+    turn. ``seed`` is 0 if none was set. The relative figures are 0 if no kernel ran, as in live pairs. ``rare`` is the
+    mean call over the typical one, None if not known. ``collecting_s`` is the time that the full collections of a call
+    would take with all of the process's objects, if one side makes more of them.
     """
 
     wall: Figures
@@ -394,7 +394,7 @@ class WorkerRecord:
 
     @property
     def mean_multiple(self) -> float:
-        """The mean call as a multiple of the typical one; 1 where that is not known."""
+        """The mean call as a multiple of the typical one; 1 if not known."""
         return 1.0 if self.rare is None else self.rare
 
 
@@ -402,11 +402,11 @@ class WorkerRecord:
 class Result:
     """The figures of one test; a fixture's call returns them.
 
-    ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls,
-    of ``traced_call_s`` seconds each: the whole that they are parts of; 0.0 where nothing was traced. ``notes`` say
-    what the measurement had to do without. ``counting`` is what one call does, ``shares`` where its time goes; None and
-    empty where that was not asked for. ``start`` is how the workers began, by which a call's time differs.
-    Baselines' files leave out what is as by default, here and in the records below: a default keeps its value.
+    ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls of
+    ``traced_call_s`` seconds each, the whole that they are parts of; 0.0 if nothing was traced. ``notes`` say what the
+    measurement lacked. ``counting`` is the work of one call, ``shares`` are the parts of its time; None and empty if
+    not asked for. ``start`` is how the workers began, on which a call's time depends. Baselines' files leave out
+    default values, here and in the records below, so a default never changes.
     """
 
     nodeid: str
@@ -432,21 +432,21 @@ class Result:
         return test_name(self.nodeid)
 
     def is_same_work(self, other: Result) -> bool:
-        """Whether two results are of the same workload, with calls of one size.
+        """Whether two results are for the same workload, with calls of one size.
 
-        Env steps of a call vary a little with where episodes end.
+        The env steps of a call vary a little with the ends of episodes.
         """
         same = (self.component, self.unit) == (other.component, other.unit)
         return same and math.isclose(self.items, other.items, rel_tol=_SAME_SIZE)
 
     @property
     def clock(self) -> str:
-        """The clock that decides: ``"cpu"`` where every worker was alone, else ``"wall"``."""
+        """The clock that decides: ``"cpu"`` if every worker was alone, else ``"wall"``."""
         return "cpu" if all(worker.alone for worker in self.workers) else "wall"
 
     @property
     def call_s(self) -> float:
-        """Seconds per call: the median over the workers. NotMeasuredError without any."""
+        """The seconds per call: the median over the workers. NotMeasuredError without workers."""
         if not self.workers:
             raise NotMeasuredError(
                 f"{self.nodeid}: this run did not measure. Run with --rlperf, or guard with `if result.measured:`."
@@ -456,21 +456,21 @@ class Result:
 
     @property
     def mean_call_s(self) -> float:
-        """Seconds per call on average, its rare calls included. NotMeasuredError without any."""
+        """The mean seconds per call, rare calls included. NotMeasuredError without workers."""
         return self.call_s * statistics.median(worker.mean_multiple for worker in self.workers)
 
     @property
     def cpu_share(self) -> float:
-        """CPU seconds of a worker's own process a wall second, on average over the workers, of which there are some."""
+        """The CPU seconds of a worker's own process per wall second, on average over the workers; there must be one."""
         return statistics.fmean(worker.cpu_share for worker in self.workers)
 
     @property
     def items_per_s(self) -> float:
-        """Throughput: items processed per second of measured time. NotMeasuredError without any."""
+        """The throughput: items processed per second of measured time. NotMeasuredError without workers."""
         return self.items / self.mean_call_s
 
     def phase(self, path: str) -> Phase:
-        """Return the phase at ``path``; KeyError names the paths there are."""
+        """Return the phase at ``path``; KeyError names the known paths."""
         for phase in self.phases:
             if phase.path == path:
                 return phase
@@ -483,7 +483,7 @@ Measure: TypeAlias = Callable[..., Result]
 
 
 def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float]) -> Iterator[str]:
-    """Yield those of the figures, by their places, that are not positive or are negative; infinite ones and NaN too."""
+    """Yield the faults of figures, by place: not positive, negative, infinite or NaN."""
     for place, value in positive.items():
         if not 0 < value < math.inf:
             yield f"{place} is {value}, expected a positive number"

@@ -1,4 +1,4 @@
-"""The notes of a run, beside its verdicts, of which those of one kind stand in one line; and its progress."""
+"""The notes of a run beside its verdicts, those of one kind in one line; and its progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_rlperf.model.reasons import VersionChange
 
 @dataclass(frozen=True)
 class TextNote:
-    """A note in words, made where its cause is known."""
+    """A note in words, written where its cause is known."""
 
     text: str
 
@@ -40,7 +40,7 @@ class ShortOfMemory:
 
 @dataclass(frozen=True)
 class LeftoversRemoved:
-    """The run has removed what its tests had left to the machine: so many of a resource, in a place that has a name."""
+    """The run has removed what tests left on the machine: ``count`` of a resource, in a ``place`` if named."""
 
     resource: str
     count: int
@@ -49,7 +49,7 @@ class LeftoversRemoved:
 
 @dataclass(frozen=True)
 class UnmatchedAllowance:
-    """A commit accepts slowdowns of tests that there are none of; ``near`` is a pattern that would match, or empty."""
+    """A commit accepts slowdowns of tests that do not exist; ``near`` is a pattern that would match, or empty."""
 
     allowance: Allowance
     near: str
@@ -93,16 +93,16 @@ class MeasuredFresh:
 
 
 class Doubt(enum.Enum):
-    """Why a test may run something of a change that no process was seen to run."""
+    """Why a test may run a part of a change that no process was seen to run."""
 
     CHILDREN = enum.auto()  # what they did is not known
-    UNSEEN = enum.auto()  # something may run a changed function that nothing notes
+    UNSEEN = enum.auto()  # a changed function may run unnoticed
     UNEVEN = enum.auto()  # one side has run, read or loaded something that the other has not
 
 
 @dataclass(frozen=True)
 class MeasuredInDoubt:
-    """A test was measured though it was not seen to run anything of the change."""
+    """A test was measured though it was not seen to run any part of the change."""
 
     key: str
     doubt: Doubt
@@ -113,24 +113,24 @@ class MeasuredInDoubt:
 
 @dataclass(frozen=True)
 class NoStoredCounts:
-    """The baseline has figures of a test and no counts."""
+    """The baseline has figures for a test but no counts."""
 
 
 @dataclass(frozen=True)
 class OneWorkerCounted:
-    """A single worker has counted, then or now, and no count is known to be exact."""
+    """Only one worker has counted, then or now, so no count is known to be exact."""
 
 
 @dataclass(frozen=True)
 class OtherVersions:
-    """The stored counts are of other versions of what measured code runs on."""
+    """The stored counts were taken with other versions of the packages that measured code runs on."""
 
     changes: tuple[VersionChange, ...]
 
 
 @dataclass(frozen=True)
 class NothingCounted:
-    """A side has counted nothing; ``why`` has its workers' reasons, ``on_base`` where it is base's."""
+    """A side has counted nothing; ``why`` has its workers' reasons, and ``on_base`` is whether it is the base."""
 
     why: tuple[str, ...]
     on_base: bool
@@ -138,7 +138,7 @@ class NothingCounted:
 
 @dataclass(frozen=True)
 class GatesNotCounted:
-    """Counts that gate are not known of both sides; ``why`` has the workers' reasons."""
+    """Counts that gate are not known for both sides; ``why`` has the workers' reasons."""
 
     gates: tuple[str, ...]
     why: tuple[str, ...]
@@ -149,7 +149,7 @@ Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | Nothin
 
 @dataclass(frozen=True)
 class Untested:
-    """No measured test runs some ``parts`` of the ``changed`` ones; tests that ``may`` are not known to."""
+    """No measured test runs ``parts`` of the ``changed`` parts; the tests in ``may`` perhaps do."""
 
     changed: int
     parts: tuple[ChangedPart, ...]
@@ -158,7 +158,7 @@ class Untested:
 
 @dataclass(frozen=True)
 class UntouchedMoved:
-    """The times of most of the ``tests`` that the change cannot matter to have moved alike, by a ``ratio``."""
+    """The times of most of the ``tests`` that the change cannot affect have moved alike, by a ``ratio``."""
 
     tests: int
     ratio: float
@@ -166,7 +166,7 @@ class UntouchedMoved:
 
 @dataclass(frozen=True)
 class UncomparedCounts:
-    """A test's counts are not compared; ``gates`` where they, or some of them, would have decided."""
+    """A test's counts are not compared; ``gates`` if some of them would have decided."""
 
     key: str
     obstacle: Obstacle
@@ -185,14 +185,14 @@ class KeptBack(enum.Enum):
     FEW_WORKERS = enum.auto()
     SLOWER = enum.auto()  # or perhaps: the old figures stay
     UNDECIDED = enum.auto()  # by stored numbers, as no code could be run
-    SLOWER_AND_NEW = enum.auto()  # or perhaps: there are none of this machine
+    SLOWER_AND_NEW = enum.auto()  # or perhaps: this machine has no old figures
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A run's storing: the file, the keys stored in it, why others were not, and whether git has their code.
+    """The storing of a run: the file, the keys stored in it, why others were not, and whether git has their code.
 
-    ``workers`` are those that measured the tests kept back for too few, ``needed`` how many it takes.
+    ``workers`` are how many measured each test that was kept back for too few workers, ``needed`` how many it takes.
     """
 
     path: Path
@@ -226,11 +226,12 @@ Note: TypeAlias = (
 
 
 class Plan(NamedTuple):
-    """What a run is about to do.
+    """The work that a run is about to do.
 
     Of its ``tests``, the change touches ``touched``, None if that was not observed. ``measured`` are to be measured,
-    ``paired`` of them in live pairs: between the two numbers of ``pairs``. ``lanes`` tests are measured at once.
-    ``expected_s`` is the time that earlier runs took for them, 0 if there were none. ``shard`` has the tests of others.
+    ``paired`` of them in live pairs, whose number is between the two of ``pairs``. ``lanes`` tests are measured at
+    once. ``expected_s`` is the time that earlier runs took for them, 0 without earlier runs. ``shard`` also has the
+    tests of other shards.
     """
 
     tests: int
@@ -252,17 +253,17 @@ class UnderWay(NamedTuple):
 
 
 class Progress(Protocol):
-    """Shows the step that a run is at."""
+    """Shows the current step of a run."""
 
     def begin(self, test: str) -> None:
-        """Name the test, or what else is being prepared, that the next steps belong to."""
+        """Name the test, or the base being prepared, that the next steps belong to."""
 
     def show(self, step: str) -> None:
         """Show the current step."""
 
 
 class RunProgress(Progress, Protocol):
-    """Shows what a run is about to do and how far it has come, beside its step."""
+    """Shows the plan of a run and how far it has come, beside its step."""
 
     def plan(self, plan: Plan) -> None:
         """Show what the run is about to do."""

@@ -13,15 +13,15 @@ from pytest_rlperf.model.measured import Phase, SliceRecord
 
 
 class Block(NamedTuple):
-    """A slice of each side, one right after the other."""
+    """One slice from each side, one right after the other."""
 
     base: SliceRecord
     head: SliceRecord
 
     def shares(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Return each side's phases: the time in none of their children, as shares of the side's own call.
+        """Return each side's phases: their time outside their children, as shares of the side's own call.
 
-        A slice that is held up has all its phases held up, so shares are right where times are not.
+        If a slice is held up, all its phases are held up, so shares are right even if times are not.
         """
         base, head = (
             {phase.path: _own_s(phase) / traced_call_s([side]) for phase in merge_phases([side])} for side in self
@@ -35,13 +35,13 @@ def slices_of(blocks: Sequence[Block], side: str) -> list[SliceRecord]:
 
 
 def _own_s(phase: Phase) -> float:
-    """Return the time in no child phase, by the device's clock where that has it: the host only launches."""
+    """Return the time in no child phase, by the device's clock if it has one: the host only launches."""
     times = phase.on_device
     return phase.self_s if times is None or times.self_s is None else times.self_s
 
 
 def typical_shares(slices: Sequence[SliceRecord]) -> tuple[Phase, ...]:
-    """Return every phase's median share of its slice's call, which one stall does not move as it would a mean."""
+    """Return every phase's median share of its slice's call; one stall moves a mean, but not a median."""
     counted = merge_phases(slices)
     shares = [{phase.path: phase.total_s / traced_call_s([record]) for phase in record.phases} for record in slices]
     totals = {phase.path: statistics.median(each.get(phase.path, 0.0) for each in shares) for phase in counted}
@@ -74,7 +74,7 @@ def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:
 
 
 def traced_call_s(traced: Sequence[SliceRecord]) -> float:
-    """Return the mean seconds of a call in traced slices, the whole that phases are shares of."""
+    """Return the mean seconds of a call in traced slices, of which phases are shares."""
     calls = sum(record.calls for record in traced)
     return sum(record.rounds_s for record in traced) / calls if calls else 0.0
 
@@ -87,7 +87,7 @@ def untraced(traced: Sequence[SliceRecord]) -> tuple[str, ...]:
 def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | None:
     """Return a phase's times on a device over several slices, each with its share of all calls; None without any.
 
-    Where one slice does not know the phase's span, all together do not.
+    If one slice does not know the phase's span, the result does not know it either.
     """
     if not found:
         return None
@@ -98,7 +98,7 @@ def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | No
         bounds[times.bound] += share
     bound = max(bounds, key=bounds.__getitem__)
     if bound is Bound.LAUNCH and Bound.SYNC in bounds:
-        bound = Bound.SYNC  # a wait in step is seen by the slice that looks for it alone, and is a launch to the others
+        bound = Bound.SYNC  # only the slice that looks for a wait in step sees it; for others it is a launch
     spans_s, selves_s = ([getattr(times, name) for _, times in found] for name in ("span_s", "self_s"))
     shares = [share for share, _ in found]
     return DeviceTimes(

@@ -1,4 +1,4 @@
-"""What a test's processes run and read, and the parts of a change."""
+"""The code and files that a test's processes run and read, and the parts of a change."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pytest_rlperf.model.measured import CounterChange
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a process has run and read since it began.
+    """The code and files that a process has run and read since it began.
 
-    ``files`` are those that it has read, and ``data`` those modules among them that it has read otherwise than by
+    ``files`` are those that it has read, and ``data`` the modules among them that it has read in another way than by
     importing them. ``functions`` are the first lines of the functions that it has executed, by their files. ``modules``
-    are those from elsewhere that it has loaded for itself. What its ``children`` did is not known. It is ``whole``
-    unless functions may have run that nothing has noted, in threads of native code for one. Where code of it is
-    ``compiled`` from functions, these run unnoticed. Functions are ``kept`` where something refers to them that may
-    run something else in their place, and ``annotated`` where somebody has read their annotations. ``special`` are the
-    files that no ordinary loader has loaded. ``opened`` are changed files that somebody else has opened meanwhile: a
-    library in another language, or another process. ``unwatched`` says why that is not known. ``many`` where several
-    threads, children or an accelerator worked while it was called.
+    are those from elsewhere that it has loaded for itself. The actions of its ``children`` are not known. It is
+    ``whole`` unless functions may have run unnoticed, for example in threads of native code. If its code is
+    ``compiled`` from functions, these run unnoticed. Functions are ``kept`` if an object refers to them and may run
+    something else in their place, and ``annotated`` if their annotations have been read. ``special`` are the files that
+    no ordinary loader has loaded. ``opened`` are changed files that a library in another language, or another process,
+    has opened meanwhile. ``unwatched`` says why these are not known. ``many`` if several threads, children or an
+    accelerator worked while it was called.
     """
 
     files: list[str]
@@ -46,18 +46,18 @@ MAIN = "__main__"
 class Kind(str, enum.Enum):
     """The kinds of parts that a change has."""
 
-    FUNCTION = "function"  # a method, too
-    BODY = "body"  # of a class or a module, less its functions
+    FUNCTION = "function"  # or a method
+    BODY = "body"  # of a class or a module, without its functions
     FILE = "file"  # data, or a source that cannot be taken apart
 
 
 @dataclass(frozen=True)
 class ChangedPart:
-    """A part that differs between the sides: its file as seen from the top of the tree, and its qualified name.
+    """A part that differs between the sides: its file, relative to the top of the tree, and its qualified name.
 
-    The name of a module's body is empty. ``line`` is where it begins on head, or on base where head lacks it, and
-    ``differs`` the first of its lines that differs; both are 0 without lines. ``was`` and ``now`` are its text on base
-    and on head, empty where there is none.
+    The name of a module's body is empty. ``line`` is where it begins on the head, or on the base if the head lacks it,
+    and ``differs`` is its first line that differs; both are 0 without lines. ``was`` and ``now`` are its text on the
+    base and on the head, empty if there is none.
     """
 
     kind: Kind
@@ -70,16 +70,16 @@ class ChangedPart:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is a function that only base has."""
+        """Whether it is a function that only the base has."""
         return self.kind is Kind.FUNCTION and not self.now
 
 
 @dataclass(frozen=True)
 class Touched:
-    """A part of a change that a test runs or reads; ``entries`` are those of a call on base and on head.
+    """A part of a change that a test runs or reads; ``entries`` are those of a call on the base and on the head.
 
-    ``calls`` are what it calls more or less often. Both are unknown where calls were not counted, and ``entries`` are
-    None then.
+    ``calls`` are those that it makes more or less often. If calls were not counted, both are unknown, and ``entries``
+    are None.
     """
 
     part: ChangedPart
@@ -88,7 +88,7 @@ class Touched:
 
     @property
     def more(self) -> int:
-        """How many calls of all kinds head makes more or less."""
+        """How many calls of all kinds the head makes more or less."""
         return sum(abs(change.now - change.was) for change in self.calls)
 
     @property

@@ -1,8 +1,8 @@
-"""Why a verdict is what it is: a code that programs may rely on, and typed facts.
+"""The reasons of verdicts: a code that programs may rely on, and typed facts.
 
-`report.wording` makes English of them.
+`report.wording` writes them in English.
 
-Ratios are head over base, 1.05 being 5 % slower; slowdowns and tolerances are ratios minus one.
+Ratios are head over base: 1.05 is 5 % slower. Slowdowns and tolerances are ratios minus one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_rlperf.model.measured import CounterChange
 
 
 class Code(str, enum.Enum):
-    """The kinds of reasons, by the names that JSON and JUnit XML have them under."""
+    """The kinds of reasons, by their names in JSON and JUnit XML."""
 
     __str__ = str.__str__
 
@@ -45,7 +45,7 @@ class Code(str, enum.Enum):
     NEAR = "near"
     MOVED = "moved"
     UNCONFIRMED = "unconfirmed"
-    # Something else than times decided, or explains them.
+    # Something other than times decided, or explains them.
     CODE = "code"
     REACH = "reach"
     ENVIRONMENT = "environment"
@@ -59,9 +59,9 @@ class Code(str, enum.Enum):
 
 
 class Reason:
-    """Why a verdict is what it is; a kind of reason is a frozen dataclass of facts with the ``code`` it goes by.
+    """The reason of a verdict; each kind of reason is a frozen dataclass of facts with its ``code``.
 
-    :class:`WrittenReason` is one read from a file.
+    A :class:`WrittenReason` is read from a file.
     """
 
     code: str
@@ -77,7 +77,7 @@ class WrittenReason(Reason):
 
 @dataclass(frozen=True)
 class FullReason(WrittenReason):
-    """All reasons of a verdict in one text, with the code of the one that decides: as a run's JSON has them."""
+    """All reasons of a verdict in one text, with the code of the deciding one, as in a run's JSON."""
 
 
 class MachineDifference(NamedTuple):
@@ -89,7 +89,7 @@ class MachineDifference(NamedTuple):
 
 
 class VersionChange(NamedTuple):
-    """A distribution, or the interpreter, and its version then and now; ``now`` is None where it is gone."""
+    """A distribution, or the interpreter, and its version then and now; ``now`` is None if it is gone."""
 
     name: str
     then: str
@@ -109,7 +109,7 @@ class NoBaseline(Reason):
 
 @dataclass(frozen=True)
 class OtherMachines(Reason):
-    """Figures are stored of other machine classes only; ``differences`` are those of each to this machine."""
+    """Figures are stored only for other machine classes; ``differences`` are those of each from this machine."""
 
     differences: tuple[tuple[MachineDifference, ...], ...]
     stores: bool
@@ -118,9 +118,9 @@ class OtherMachines(Reason):
 
 @dataclass(frozen=True)
 class Incomparable(Reason):
-    """Times are not compared, as ``what`` was another on base, or in the baseline: each value in words.
+    """Times are not compared, as ``what`` was different on the base, or in the baseline: each value is in words.
 
-    ``code`` is WORKLOAD, WORK or DEVICE. ``base_label`` names base of a live comparison, None the baseline.
+    ``code`` is WORKLOAD, WORK or DEVICE. ``base_label`` names the base of a live comparison; None means the baseline.
     """
 
     code: Code
@@ -133,10 +133,11 @@ class Incomparable(Reason):
 
 @dataclass(frozen=True)
 class NotOnBase(Reason):
-    """Base cannot run the test; ``error`` is the line of the failure that names the cause, or empty.
+    """The base cannot run the test; ``error`` is the line of the failure that names the cause, or empty.
 
-    ``ended`` is the outcome that base's worker reported: "missing", "passed" without calling the fixture, or pytest's.
-    ``is_new`` where a name is missing on base, ``lacks`` where base needs modules that are not installed.
+    ``ended`` is the outcome that the base's worker reported: "missing", "passed" without calling the fixture, or
+    pytest's. ``is_new`` if a name is missing on the base; ``lacks`` are modules that the base needs and that are not
+    installed.
     """
 
     base_label: str
@@ -157,7 +158,7 @@ class NothingLoaded(Reason):
 
 @dataclass(frozen=True)
 class NotCopied(Reason):
-    """The test needs a ``file`` of the tree that git ignores and that is too large to copy unasked."""
+    """The test needs a ``file`` of the tree that git ignores and that is too large to copy without being asked."""
 
     file: str
     code = Code.FILES
@@ -165,7 +166,7 @@ class NotCopied(Reason):
 
 @dataclass(frozen=True)
 class NotBuilt(Reason):
-    """The test has loaded a compiled ``file`` that both sides have alike, though its ``source`` may differ."""
+    """The test has loaded a compiled ``file`` that both sides share, though its ``source`` may differ."""
 
     file: str
     source: str
@@ -185,7 +186,7 @@ class Edited(Reason):
 
 @dataclass(frozen=True)
 class TestFailed(Reason):
-    """The test failed otherwise than by its verdict: in its ``"setup"``, ``"call"`` or ``"teardown"``.
+    """The test failed for a reason other than its verdict: in its ``"setup"``, ``"call"`` or ``"teardown"``.
 
     ``error`` is the line of the failure that names the cause.
     """
@@ -217,7 +218,7 @@ class PhasesOverCall(Reason):
 
 @dataclass(frozen=True)
 class DeviceDisturbed(Reason):
-    """A worker's slices on a device were disturbed, and every retake with them."""
+    """A worker's slices on a device were disturbed, and so was every retake."""
 
     device: str
     disturbances: tuple[Disturbance, ...]
@@ -229,7 +230,7 @@ class DeviceDisturbed(Reason):
 
 @dataclass(frozen=True)
 class TooFewWorkers(Reason):
-    """One of the sides has a single worker's figures, which have no spread."""
+    """One of the sides has figures from only one worker, which have no spread."""
 
     now: int
     stored: int
@@ -262,7 +263,7 @@ class StoredFaster(Reason):
 
 @dataclass(frozen=True)
 class StoredSpread(Reason):
-    """Figures of workers and sessions, or those by the two kernels, differ too much to certify ``tolerance``.
+    """Figures of workers and sessions, or those by the two kernels, differ too much to confirm ``tolerance``.
 
     A slowdown of ``smallest_seen`` would have been SLOWER.
     """
@@ -274,7 +275,7 @@ class StoredSpread(Reason):
 
 @dataclass(frozen=True)
 class UnderMinimum(Reason):
-    """A change of ``change_s`` a call, or of that at most, is less than the least that matters."""
+    """A change of ``change_s`` per call, or at most of that, is less than ``least_s``, the least that matters."""
 
     change_s: float
     least_s: float
@@ -296,9 +297,9 @@ class PairsSame(Reason):
 
 @dataclass(frozen=True)
 class PairsDiffer(Reason):
-    """Live pairs show a change and a fresh one, the last of them, confirmed it with ``fresh`` by itself.
+    """Live pairs show a change, and a fresh pair, the last one, confirmed it with ``fresh`` by itself.
 
-    ``is_slower`` is the direction, ``all_agree`` whether every pair by itself has it too.
+    ``is_slower`` is the direction, and ``all_agree`` is whether every single pair has it too.
     """
 
     pairs: int
@@ -310,14 +311,14 @@ class PairsDiffer(Reason):
 
 @dataclass(frozen=True)
 class PairsUndecided(Reason):
-    """Live pairs decide nothing: too few of them, too different, too near the tolerance, not confirmed, or too short.
+    """Live pairs do not decide: they are too few, too different, too near the tolerance, not confirmed, or too short.
 
-    ``code`` is which of these: PAIRS, SPREAD, NEAR, UNCONFIRMED or MOVED, where dear calls come at other calls than on
-    base and are too few to tell whether more often. ``at_most`` is the upper bound of the change, None
-    without pairs; they would have found the slowdown ``smallest_seen`` 95 times of 100, None for none at all.
-    ``time_is_short`` where more pairs were allowed and there was no time. ``pair_sd`` is the standard deviation of
-    pairs that differ too much; ``placed`` where one CPU ran both sides of each. ``other_work`` is that beside the usual
-    pair where it was enough to disturb it, without a process where most of it cannot be seen.
+    ``code`` says which: PAIRS, SPREAD, NEAR, UNCONFIRMED or MOVED. MOVED means that expensive calls come at other calls
+    than on the base, and are too few to tell whether they come more often. ``at_most`` is the upper bound of the
+    change, None without pairs. The pairs would have found the slowdown ``smallest_seen`` 95 times of 100; None if they
+    would find none. ``time_is_short`` if more pairs were allowed and there was no time. ``pair_sd`` is the standard
+    deviation of pairs that differ too much. ``placed`` if one CPU ran both sides of each pair. ``other_work`` is the
+    work beside the usual pair, if it was enough to disturb it; it has no process if most of it cannot be seen.
     """
 
     code: Code
@@ -329,15 +330,15 @@ class PairsUndecided(Reason):
     other_work: OtherWork | None = None
 
 
-# ----------------------------------------------------------------------- something else than times
+# ----------------------------------------------------------------------- something other than times
 
 
 @dataclass(frozen=True)
 class SameCode(Reason):
     """Both sides are the same code.
 
-    The test has read so many ``files`` of them, of which none differs; None where no file of the trees does. So many of
-    them are no files of tests, which are today's on both sides: ``code``.
+    The test has read ``files`` files of them, and none differs; None if no file of the trees differs. ``code_files`` of
+    them are not test files, which are today's on both sides.
     """
 
     base_label: str
@@ -348,9 +349,9 @@ class SameCode(Reason):
 
 @dataclass(frozen=True)
 class Unreached(Reason):
-    """The sides differ, and neither runs or reads anything of it in the test.
+    """The sides differ, and the test does not run or read any part of the difference on either side.
 
-    The change has so many ``functions`` that differ, are new or are gone.
+    The change has ``functions`` functions that differ, are new or are gone.
     """
 
     base_label: str
@@ -366,8 +367,8 @@ Unpaired: TypeAlias = SameCode | Unreached | Incomparable | NothingLoaded | NotC
 class OtherEnvironment(Reason):
     """The code is as fast as it was, but stored numbers show the change ``ratio``.
 
-    ``versions`` are the packages that have changed since; without any, the machine has. ``same_code`` where nothing was
-    measured live, as there is nothing that differs.
+    ``versions`` are the packages that have changed since; if none has, the machine has changed. ``same_code`` is set if
+    nothing was measured live, as nothing differs.
     """
 
     ratio: float | None
@@ -378,7 +379,7 @@ class OtherEnvironment(Reason):
 
 @dataclass(frozen=True)
 class CountsChanged(Reason):
-    """Exact counts that gate have changed; they decide whatever the time does, or ``also`` where that decides."""
+    """Exact counts that gate have changed; they decide whatever the time does, or stand ``also`` beside the time."""
 
     changes: tuple[CounterChange, ...]
     also: bool = False
@@ -387,7 +388,7 @@ class CountsChanged(Reason):
 
 @dataclass(frozen=True)
 class Found(Reason):
-    """Findings of other kinds than time and counts, a line each, which gate or ``also`` stand beside what decides."""
+    """Findings of other kinds than time and counts, one line each; they gate, or are ``also`` beside another reason."""
 
     lines: tuple[Fact, ...]
     also: bool = False
@@ -399,7 +400,7 @@ class Found(Reason):
 
 @dataclass(frozen=True)
 class TimeAlone(Reason):
-    """The verdict that the time has by itself, where counts decide."""
+    """The verdict of the time by itself, if counts decide."""
 
     status: str
     reason: Reason
@@ -421,16 +422,16 @@ class BeyondAllowance(Reason):
 
 
 class NoCode(enum.Enum):
-    """Why there is no code to run in the place of stored numbers."""
+    """Why there is no code to run in place of stored numbers."""
 
-    OUTSIDE_GIT = enum.auto()  # the stored figures are of no commit
-    UNCOMMITTED = enum.auto()  # the stored figures are of changes beside a commit
+    OUTSIDE_GIT = enum.auto()  # the stored figures belong to no commit
+    UNCOMMITTED = enum.auto()  # the stored figures belong to uncommitted changes
     NOT_RUNNING = enum.auto()  # git does not have the commit, or it does not run
 
 
 @dataclass(frozen=True)
 class NotSettledLive(Reason):
-    """Stored numbers are all there is; ``error`` is what git or the code of the commit has reported, or empty."""
+    """There are only stored numbers; ``error`` is the report of git or of the commit's code, or empty."""
 
     why: NoCode
     error: str = ""

@@ -1,4 +1,4 @@
-"""The sides of a comparison: today's tree and its base, and how workers of either are started."""
+"""The sides of a comparison: today's tree and its base, and how the workers of each are started."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-PROTOCOL = 17  # of what a run and its workers send each other; another number wherever the messages change
+PROTOCOL = 17  # of the messages between a run and its workers; raise it if the messages change
 
 OnStep: TypeAlias = Callable[[str], None]  # receives a line on each step of preparing sides
 
 
 @dataclass(frozen=True)
 class Side:
-    """How workers of one side are started, and the places their code must come from.
+    """How workers of one side are started, and the places that their code must come from.
 
-    ``environment`` are changes to this process's variables; a value of None removes one. ``homes`` are the directories
-    that are the side's own: what was installed for it alone, and its tree. ``tree`` is its copy of the tree, None where
-    it runs the user's own. ``packages`` are the import packages that it has installed for itself, and others that it
-    must not have though the running environment does.
+    ``environment`` are changes to this process's variables; a value of None removes one. ``homes`` are the side's own
+    directories: those of packages installed only for it, and its tree. ``tree`` is its copy of the tree, None if it
+    runs the user's own. ``packages`` are the import packages that it has installed for itself, and others that it must
+    not have though the running environment has them.
     """
 
     label: str
@@ -36,11 +36,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Project:
-    """Today's tree, as the run sees it.
+    """Today's tree as the run sees it.
 
-    ``args`` are the run's as typed, ``path`` and ``variables`` are sys.path and the environment as its process started.
-    ``files`` hold the measured tests, ``conftests`` are the conftest files pytest has loaded. ``test_patterns`` are
-    pytest's ``python_files``. ``also`` are patterns of files that git ignores and the tests need.
+    ``args`` are the run's arguments as typed. ``path`` and ``variables`` are sys.path and the environment at its start.
+    ``files`` hold the measured tests. ``conftests`` are the conftest files that pytest has loaded. ``test_patterns``
+    are pytest's ``python_files``. ``also`` are patterns of files that git ignores and the tests need.
     """
 
     rootdir: Path
@@ -56,7 +56,7 @@ class Project:
     variables: Mapping[str, str]
 
     def side(self, label: str, python: str, path: tuple[str, ...], homes: tuple[Path, ...]) -> Side:
-        """Return today's tree run by an interpreter."""
+        """Return today's tree as a side that an interpreter runs."""
         return Side(label, python, path, self.directory, self.args, self.files, {}, homes)
 
 
@@ -64,12 +64,12 @@ class Project:
 class Sides:
     """Both sides of a comparison.
 
-    ``packages`` are the import packages by which the sides differ. ``changed`` are the files by which the trees differ,
-    less stored baselines; None where the sides differ by something else than files. ``modules`` are the names by which
-    changed files of the tree are imported, each with its file, and ``libraries`` the file names of shared libraries
-    that each side has for itself. ``notes`` are for the reader of the verdict: uncommitted changes, further
-    distributions that a resolver changed. ``commit`` is base's full SHA, where base is a commit of the repository.
-    ``top`` is the user's own tree where neither side runs in it. ``compiled`` are files that git ignores and that have
+    ``packages`` are the import packages in which the sides differ. ``changed`` are the files in which the trees differ,
+    without stored baselines; None if the sides differ in something other than files. ``modules`` are the names by which
+    changed files of the tree are imported, each with its file. ``libraries`` are the file names of shared libraries
+    that each side has for itself. ``notes`` are for the reader of the verdict: uncommitted changes, and further
+    distributions that a resolver changed. ``commit`` is the base's full SHA, if the base is a commit of the repository.
+    ``top`` is the user's own tree if neither side runs in it. ``compiled`` are files that git ignores and that have
     compiled code, today's on both sides; ``sources`` are changed files that may go into them. ``tests`` are files that
     are today's on both sides.
     """

@@ -1,4 +1,4 @@
-"""A baseline: stored results, the machine and the code they are of; and the course of a test's time over commits."""
+"""Baselines: stored results with their machine and code; and the course of a test's time over commits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_rlperf.model.measured import Result
 
-# Raise it with any change to the reference kernels' work: times relative to another kernel are not comparable.
+# Raise it with any change to the reference kernels' work: times relative to different kernels are not comparable.
 KERNEL_VERSION = 1
 LARGEST_LOG = 100.0  # of a ratio, and of its error: the exponential must be a number
 
@@ -18,7 +18,7 @@ LARGEST_LOG = 100.0  # of a ratio, and of its error: the exponential must be a n
 class Machine:
     """A machine class: everything that must be equal for stored times to be comparable.
 
-    ``kernel`` is the reference kernels' version. ``accelerators`` describe the devices there are: model, driver, power
+    ``kernel`` is the reference kernels' version. ``accelerators`` describe the machine's devices: model, driver, power
     limit and partition.
     """
 
@@ -33,7 +33,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where figures come from. ``commit`` and ``tree`` are full SHAs, None outside git."""
+    """The origin of figures: ``commit`` and ``tree`` are full SHAs, None outside git."""
 
     commit: str | None
     tree: str | None
@@ -43,18 +43,18 @@ class Provenance:
 
     @property
     def clean_commit(self) -> str:
-        """The commit with the code behind the figures, empty where no commit has it."""
+        """The commit with the code behind the figures; empty if no commit has it."""
         return "" if self.commit is None or self.dirty else self.commit
 
     @property
     def settleable(self) -> bool:
-        """Whether the code behind the figures can be had again, so that a suspicion can be settled live."""
+        """Whether the code behind the figures can be checked out again, so that a suspicion can be settled live."""
         return bool(self.clean_commit)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Why figures were replaced although something was slower; ``by`` is the user, empty where git knows none."""
+    """Why figures were replaced although something was slower; ``by`` is the user, empty if git knows none."""
 
     reason: str
     created: str
@@ -66,8 +66,8 @@ class Acceptance:
 class SessionFigures:
     """One session's figures of a test, kept after later ones have replaced them.
 
-    ``relative`` and ``relative_memory`` are geometric means over ``workers``, as multiples of a call of either kernel,
-    by ``clock``; ``squares`` and ``squares_memory`` are the sums of squared deviations of the workers' logarithms.
+    ``relative`` and ``relative_memory`` are geometric means over ``workers``, as multiples of a call of each kernel, by
+    ``clock``; ``squares`` and ``squares_memory`` are the sums of squared deviations of the workers' logarithms.
     ``same_code`` marks a session whose code is as fast as the one before it, as live pairs or equal files have shown.
     """
 
@@ -99,7 +99,7 @@ def _log_mean(values: list[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class PairSpread:
-    """How much a test's live pairs differed from one another, pooled over comparisons.
+    """The spread of a test's live pairs, pooled over comparisons.
 
     ``squares`` is the sum of squared deviations of the pairs' log ratios from their own comparison's mean, ``freedom``
     the degrees of freedom of that sum: one less than its pairs for each comparison.
@@ -111,12 +111,12 @@ class PairSpread:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A live comparison of two commits, which stays known when both have been replaced: a link of a chain of ratios.
+    """A live comparison of two commits, a link of a chain of ratios; it is kept after both have been replaced.
 
-    ``base`` and ``head`` are full SHAs. ``log_ratio`` is the logarithm of head's time over base's, ``error`` its
-    standard error; both are 0 where the code was equal. ``packages`` are those that changed since base's figures
-    were stored, each with its version then and now, None where it is gone. The ratio does not contain them: live pairs
-    run both commits with the present ones.
+    ``base`` and ``head`` are full SHAs. ``log_ratio`` is the logarithm of the head's time over the base's, ``error``
+    its standard error; both are 0 if the code was equal. ``packages`` are those that changed since the base's figures
+    were stored, each with its version then and now, None if it is gone. The ratio does not contain their effect: live
+    pairs run both commits with the present packages.
     """
 
     base: str
@@ -170,9 +170,9 @@ class LoggedCommit:
 class StoredSession:
     """One session's figures of a test on one machine class.
 
-    ``commit`` is a full SHA or the first 12 digits of one, empty where the code was in no commit. ``relative`` and
-    ``relative_memory`` are multiples of a call of either kernel. ``work`` is the component, the unit and the items of a
-    call. ``call_s`` is None where only multiples were kept; the commit is by the session's name alone there.
+    ``commit`` is a full SHA or the first 12 digits of one, empty if the code was in no commit. ``relative`` and
+    ``relative_memory`` are multiples of a call of each kernel. ``work`` is the component, the unit and the items of a
+    call. ``call_s`` is None if only multiples were kept; the commit is then known only from the session's name.
     """
 
     machine: Machine
@@ -187,21 +187,21 @@ class StoredSession:
 
 
 class Break(str, enum.Enum):
-    """Why a segment of a line begins where it does."""
+    """The reason for the beginning of a line's segment."""
 
     FIRST = "first"
     CLOCK = "clock"
     WORKLOAD = "workload"
-    GAP = "gap"  # in a chain: no comparison joins it with the one before
+    GAP = "gap"  # in a chain: no comparison joins the segment to the one before
 
 
 @dataclass(frozen=True)
 class ChainPoint:
-    """A value at a commit, the standard error of its logarithm, and the seconds per call where they are known.
+    """A value at a commit, the standard error of its logarithm, and the seconds per call if known.
 
-    In a line of stored sessions it is a multiple of a kernel's call, with an error of 0 for none that is known; in a
-    chain it is the ratio to the chain's first commit.
-    ``place`` is the commit's number in the first-parent history, None where it is not there.
+    In a line of stored sessions the value is a multiple of a kernel's call, with an error of 0 if none is known. In a
+    chain it is the ratio to the chain's first commit. ``place`` is the commit's number in the first-parent history,
+    None if it is not there.
     """
 
     created: str
@@ -222,7 +222,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Line:
-    """Points of one machine class by one ``kernel``, or where ``machine`` is None the chain of live ratios."""
+    """Points of one machine class by one ``kernel``, or the chain of live ratios if ``machine`` is None."""
 
     machine: Machine | None
     kernel: str
@@ -238,9 +238,9 @@ class Line:
 class ChainStep:
     """A change in a chain: the point before it and the one after it, and their ratio.
 
-    ``low`` and ``high`` bound the ratio at 99 %. ``commits`` are
-    those that lie between, the last one included; there are none where the history does not have both ends. A search
-    for the one that made it slower needs the ``tolerance``, None for the usual one.
+    ``low`` and ``high`` bound the ratio at 99 %. ``commits`` are those between, with the last one; there are none if
+    the history does not have both ends. A search for the commit that made it slower needs the ``tolerance``, None for
+    the usual one.
     """
 
     before: ChainPoint
@@ -253,13 +253,13 @@ class ChainStep:
 
     @property
     def is_slower(self) -> bool:
-        """Whether it takes more time from there on."""
+        """Whether the test takes more time from there on."""
         return self.ratio > 1
 
 
 @dataclass(frozen=True)
 class Course:
-    """A test's lines, the chain of live ratios first, and the changes in that."""
+    """A test's lines, the chain of live ratios first, and the changes in the chain."""
 
     test: str
     lines: tuple[Line, ...]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Timing:
-    """One path of a tree: how often it was entered, and how long that took.
+    """One path of a tree: how often it was entered, and for how long.
 
-    ``count`` is the entries that have ended; ``total_ns`` also has what one that is still open has taken so far.
-    ``min_ns``, ``max_ns`` and ``last_ns`` are of entries that have ended, None where there is none or nobody knows.
-    ``is_parallel`` marks that it ran beside its parent or in several places at once, so that its time is no part of its
-    parent's.
+    ``count`` is the number of entries that have ended; ``total_ns`` also has the time so far of an open entry.
+    ``min_ns``, ``max_ns`` and ``last_ns`` are those of entries that have ended; None if there are none, or if they are
+    not known. ``is_parallel`` marks a path that ran beside its parent or in several places at once, so that its time is
+    not part of its parent's.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Gauge:
-    """A quantity that was set now and then."""
+    """A quantity that was set from time to time."""
 
     value: float
     low: float
@@ -56,7 +56,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class TimerTree:
-    """A whole tree: ``root`` is as long as the tree has been recording, or as its children together.
+    """A whole tree: ``root`` is as long as the tree has been recording, or as all its children together.
 
     ``workers`` are the trees that were merged into this one, each as it came.
     """
@@ -68,11 +68,11 @@ class TimerTree:
 
     @property
     def name(self) -> str:
-        """The root's: of the component or process that was timed."""
+        """The root's name: that of the component or process that was timed."""
         return self.root.name
 
     def at(self, *path: str) -> Timing:
-        """Return the timing at a path below the root; KeyError where there is none."""
+        """Return the timing at a path below the root; KeyError if there is none."""
         here = self.root
         for name in path:
             found = here.child(name)

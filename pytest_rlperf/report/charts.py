@@ -17,7 +17,7 @@ from pytest_rlperf.report.wording import bounds_text, not_drawn_text, plot_legen
 _TICKS_MOST = 5
 _REACH = 12  # tolerances, to the end of the axis of all tests
 _ROWS_MOST = 40  # of the plot of all tests, before those that are the same are folded away
-_OUTSIDE = -5.0, 105.0  # where a bound is drawn that is infinite: it runs out of the picture
+_OUTSIDE = -5.0, 105.0  # where an infinite bound is drawn: it runs out of the picture
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Axis:
         return 100 * (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return round percentages with their places, six at most."""
+        """Return round percentages with their places, at most six."""
         least = (self.high - self.low) / _TICKS_MOST
         power = 10.0 ** math.floor(math.log10(least))
         step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= least)
@@ -49,9 +49,10 @@ def around(values: Sequence[float]) -> Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """A row with a mark for each live pair and, last, the estimate: places in per cent of the width, and all in words.
+    """A row with a mark for each live pair and, last, the estimate; places are in per cent of the width.
 
-    ``marks`` have the texts that a pointer shows, ``ticks`` are labelled; ``band`` is where the tolerance lies.
+    ``words`` say the same. ``marks`` have the texts that a pointer shows, ``ticks`` are labelled, and ``band`` is the
+    range of the tolerance.
     """
 
     title: str
@@ -66,7 +67,7 @@ class Chart:
 
 
 def chart(outcome: Outcome, tolerance: float | None) -> Chart | None:
-    """Return the chart of a test's change, None where there is no estimate of it."""
+    """Return the chart of a test's change, None if there is no estimate of it."""
     estimate, live = _estimate(outcome), outcome.live
     if estimate is None:
         return None
@@ -109,9 +110,9 @@ def _chart_words(ratios: Sequence[float], estimate: Estimate, tolerance: float |
 
 @dataclass(frozen=True)
 class ChartRow:
-    """A test in the plot of all: places in per cent of the width; ``number`` is its place among the page's tests.
+    """A test in the plot of all tests: places in per cent of the width; ``number`` is its place among the page's tests.
 
-    ``beyond`` is 1 where the estimate is further to the right than the axis reaches, -1 to the left, else 0.
+    ``beyond`` is 1 if the estimate is further to the right than the axis reaches, -1 to the left, else 0.
     """
 
     number: int
@@ -174,8 +175,9 @@ def plot(outcomes: Sequence[Outcome], tolerances: Mapping[str, float]) -> Plot:
 def _axis(estimates: Sequence[Estimate], bands: Sequence[tuple[float, float]]) -> Axis:
     """Return the axis of the plot of all tests.
 
-    It is linear, so that the intervals of all tests are compared by their lengths. It ends at twelve times the usual
-    tolerance: whatever one test does, the band stays wide enough to read. What is beyond has an arrow at the end.
+    The axis is linear, so that the intervals of all tests can be compared by their lengths. It ends at twelve times the
+    usual tolerance, so the band stays wide enough to read even if one test changes a lot. An arrow marks an estimate
+    beyond the end.
     """
     end = _REACH * (statistics.median([most - 1 for _, most in bands] or [LIVE_TOLERANCE]) or LIVE_TOLERANCE)
     bounds = [(estimate.low, estimate.high) for estimate in estimates]
@@ -212,7 +214,7 @@ def _row(
 
 
 def _estimate(outcome: Outcome) -> Estimate | None:
-    """Return a test's change where it has a place on an axis."""
+    """Return a test's change if it has a place on an axis."""
     estimate = outcome.verdict.estimate
     return estimate if estimate is not None and math.isfinite(estimate.ratio) else None
 

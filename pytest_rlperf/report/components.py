@@ -1,4 +1,4 @@
-"""The table that a run of the shipped suite ends with: components by libraries, each figure beside its row's best."""
+"""The table at the end of a run of the shipped suite: components by libraries, each figure beside its row's best."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.table import Column, make_table, table_text
 
 _REFERENCE = "reference"
-# A test of a library has the library's name before its own, any other is the reference's.
+# A library's test has the library's name before its own; any other test is the reference's.
 _TEST = re.compile(
     r"(?:.*[./])?pytest_rlperf[./]suite[./](?:libraries[./]\w+(?:\.py)?::test_(?P<library>[a-z0-9]+)_|\w+(?:\.py)?::test_)"
     r"(?P<name>\w+)(?:\[(?P<sizes>[\w-]+)\])?"
 )
 _NOT_INSTALLED = re.compile(r"(?:Skipped: )?(\w+ is not installed: pip install .*)")
-# Rows in their order: the work that a test's sizes are put into.
+# Rows in their order: the name of each test's work, with places for its sizes.
 _WORK = {
     "vecenv_step_synthetic": "synthetic × {}",
     "vecenv_step": "CartPole × {}",
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 def render_components(outcomes: Iterable[Outcome], skipped: Collection[str], *, width: int) -> str:
     """Return the table in lines of at most ``width``; "" unless the suite has measured another library's component.
 
-    ``skipped`` are the reasons of skipped tests, of which those are shown that name the command to install a library.
+    ``skipped`` are the reasons of skipped tests; those that name the command to install a library are shown.
     """
     cells = dict(_cells(outcomes))
     libraries = sorted({library for _, library in cells}, key=lambda name: (name != _REFERENCE, name))

@@ -1,8 +1,8 @@
 """Writes verdicts for other tools: as pytest-benchmark's JSON, and as properties in JUnit's XML.
 
 In pytest-benchmark's JSON a *round* is one worker's figure: the mean wall time of a call in that process, the
-statistical unit of a stored comparison. So ``rounds`` is the number of workers, ``stddev`` how much processes differ.
-``iterations`` is how many calls a slice makes on average.
+statistical unit of a stored comparison. So ``rounds`` is the number of workers, and ``stddev`` is the spread between
+processes. ``iterations`` is how many calls a slice makes on average.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 
 def _split(key: str) -> tuple[str, str | None]:
-    """Return a test's name without its file, class and brackets, and what stands in the brackets, if there are any."""
+    """Return a test's name without its file, class and brackets, and the text in the brackets, if any."""
     path, separator, within = key.partition("::")
     names, bracket, param = (within if separator else path).partition("[")
     return names.rpartition("::")[2], param.removesuffix("]") if bracket else None
@@ -103,7 +103,7 @@ def _text(value: object) -> str:
 
 
 def _facts(outcome: Outcome) -> list[tuple[str, object]]:
-    """Return what is known of a verdict: seconds per call, and ratios as they are."""
+    """Return the facts of a verdict: times in seconds per call, and plain ratios."""
     verdict, result, before, estimate = outcome.verdict, outcome.result, outcome.before, outcome.verdict.estimate
     found: list[tuple[str, object]] = [
         ("verdict", verdict.status.value),

@@ -40,8 +40,8 @@ from pytest_rlperf.report.wording import (
     undecided_text,
 )
 
-SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
-COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
+SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for one step's output; above it nothing is shown
+COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, and the workflow adds a line
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 _LONGEST_TITLE = 200
 _FIRST = ("verdict", "test", CHANGE, "exact counts")
@@ -56,9 +56,9 @@ _INDENT = "&nbsp;" * 4
 class GitHubRun:
     """The parts of GitHub's reports beside the outcomes.
 
-    ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
-    its key. ``failed`` has the ids of tests and files that failed. ``against`` marks a run whose base the user named.
-    ``json`` is where the run's JSON lies, if anywhere. The run of a shard never ``summarizes``.
+    ``command`` is the run's command as typed. ``lines`` has each test's file, relative to the repository's root, and
+    its line, by the test's key. ``failed`` has the ids of tests and files that failed. ``against`` marks a run whose
+    base the user named. ``json`` is the path of the run's JSON, if any. The run of a shard never ``summarizes``.
     """
 
     summary: Summary
@@ -71,12 +71,12 @@ class GitHubRun:
     summarizes: bool = True
 
     def other_failures(self, outcomes: Iterable[Outcome]) -> list[str]:
-        """Return what failed and has no row of its own, such as a file that cannot be collected."""
+        """Return failures without a row of their own, for example a file that cannot be collected."""
         rows = {outcome.result.nodeid for outcome in outcomes if outcome.verdict.fails(self.strict)}
         return [key for key in sorted(self.failed) if key not in rows]
 
     def broken(self, outcomes: Sequence[Outcome]) -> int:
-        """Return how many tests or files failed otherwise than by a comparison."""
+        """Return how many tests or files failed for a reason other than a comparison."""
         errors = sum(outcome.verdict.status is Status.ERROR for outcome in outcomes)
         return len(self.other_failures(outcomes)) + errors
 
@@ -84,7 +84,7 @@ class GitHubRun:
 def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Append the summary and the outputs to GitHub's files, and return the workflow commands to be printed.
 
-    Does nothing outside GitHub Actions. A command warns of a file that cannot be written.
+    This does nothing outside GitHub Actions. If a file cannot be written, a command warns of it.
     """
     if environ.get("GITHUB_ACTIONS") != "true":
         return []
@@ -94,7 +94,7 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
         try:
             with Path(path).open("ab") as file:
                 if name == _FILES[0]:
-                    # The output of the step's other commands counts, too.
+                    # The output of the step's other commands counts too.
                     text = render_summary_markdown(outcomes, run, SUMMARY_BYTES - file.tell())
                 else:
                     text = _output_text(step_outputs(outcomes, run.json, strict=run.strict))
@@ -108,8 +108,8 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
 def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_bytes: int = SUMMARY_BYTES) -> str:
     """Return the job summary in Markdown, of at most ``limit_bytes`` in UTF-8.
 
-    Where that is too little, the summary leaves out tests, the gravest last of all, and states how many. Where there
-    is no room for the headline there is no summary.
+    If that is too little, the summary leaves out tests, the worst last, and states how many. Without room for the
+    headline there is no summary.
     """
     ordered = by_gravity(outcomes, strict=run.strict)
     most, is_whole = len(ordered), True
@@ -121,7 +121,7 @@ def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_b
 
 
 def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, int]:
-    """Return a file as seen from the repository's root, where it lies in it, with its line, counted from 1."""
+    """Return a file and its line, counted from 1; the path is relative to the repository's root, if inside it."""
     root = Path(environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     path = path.resolve()
     return (path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)), line
@@ -131,7 +131,7 @@ def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, in
 
 
 def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool) -> dict[str, str]:
-    """Return the step's outputs: the gravest verdict, how many tests there are of some, and where the JSON is."""
+    """Return the step's outputs: the worst verdict, the numbers of tests, and the path of the JSON."""
     slower = [outcome for outcome in outcomes if outcome.verdict.status is Status.SLOWER]
     return {
         "verdict": _gravest(outcomes),
@@ -143,7 +143,7 @@ def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool
 
 
 def _gravest(outcomes: Sequence[Outcome]) -> str:
-    """Return the gravest verdict of the gated tests; accepted slowdowns are ``ACCEPTED``, none is ``""``."""
+    """Return the worst verdict of the gated tests; accepted slowdowns are ``ACCEPTED``, and no tests are ``""``."""
     gated = [outcome for outcome in outcomes if outcome.verdict.gated]
     words = {"ACCEPTED" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated}
     order = [status.value for status in GRAVEST_FIRST]
@@ -152,7 +152,7 @@ def _gravest(outcomes: Sequence[Outcome]) -> str:
 
 
 def _output_text(values: Mapping[str, str]) -> str:
-    """Return outputs as the runner reads them from its file; no value can end early or begin another."""
+    """Return outputs in the format of the runner's file; a value cannot end early or begin another one."""
     # A delimiter that nobody can know beforehand.
     delimiter = f"rlperf-{uuid.uuid4()}"
     return "".join(f"{name}<<{delimiter}\n{value}\n{delimiter}\n" for name, value in values.items())
@@ -164,10 +164,10 @@ def _output_text(values: Mapping[str, str]) -> str:
 def annotation_commands(
     outcomes: Sequence[Outcome], lines: Mapping[str, tuple[str, int]], *, strict: bool
 ) -> list[str]:
-    """Return a workflow command for each test that fails, the gravest first: GitHub shows the first ten of a step.
+    """Return a workflow command for each test that fails, the worst first: GitHub shows the first ten of a step.
 
-    It stands at the changed line that the test runs, or else at the test's own line.
-    ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
+    The annotation is at the changed line that the test runs, else at the test's own line. ``lines`` has each test's
+    file, relative to the repository's root, and its line, by the test's key.
     """
     commands = []
     for outcome in by_gravity(outcomes, strict=strict):
@@ -183,13 +183,13 @@ def annotation_commands(
 
 
 def _changed_place(outcome: Outcome) -> tuple[str, int] | None:
-    """Return the first changed line that a test runs, which a pull request shows; None where none is known."""
+    """Return the first changed line that a test runs and a pull request shows; None if none is known."""
     parts = (each.part for each in outcome.touched)
     return next(((part.file, part.differs) for part in parts if part.differs and not part.is_gone), None)
 
 
 def command(level: str, text: str, **properties: str) -> str:
-    """Return a workflow command, in one line whatever the text has in it; what is not printable is written out."""
+    """Return a workflow command, always in one line; characters that are not printable are written out."""
     written = ",".join(f"{name}={_property(shown_lines(value))}" for name, value in properties.items())
     return f"::{level} {written}::{_data(shown_lines(text))}"
 
@@ -208,7 +208,7 @@ def _property(text: str) -> str:
 
 
 def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, *, is_whole: bool) -> str:
-    """Return the page with some of the run's tests; where it is not whole, the headline alone."""
+    """Return the page with some of the run's tests; if it is not whole, only the headline."""
     bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
     sign = "❌" if bad else "⚠️" if settles_nothing(ordered) else "✅"
     steps = advice(ordered, "pytest", saved=False, against=run.against)
@@ -231,7 +231,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
 
 
 def _undecided(outcomes: Sequence[Outcome]) -> str:
-    """Return the gated tests that are UNDECIDED, those first of which a call does more."""
+    """Return the gated tests that are UNDECIDED, first those whose call does more work."""
     gated = [outcome for outcome in outcomes if outcome.verdict.gated]
     found = sorted((each for each in gated if each.verdict.is_open), key=lambda each: not each.verdict.more_work)
     lines = [": ".join(filter(None, (code(each.result.name), escape(more_work_text(each.verdict))))) for each in found]
@@ -260,12 +260,12 @@ def _details(outcome: Outcome) -> str:
 
 
 def code(text: str) -> str:
-    """Return text as code, in one line; GitHub looks for neither mentions nor references there."""
+    """Return text as code, in one line; GitHub does not look for mentions or references there."""
     return f"<code>{_entities(_one_line(text))}</code>"
 
 
 def escape(text: str) -> str:
-    """Return text as nothing but text, in one line: no markup, no link, no mention, no reference."""
+    """Return text as plain text, in one line: no markup, link, mention or reference."""
     # A space without width splits the words that GitHub looks for in the rendered text.
     return re.sub(r"(&#64;|&#35;|GH(?=-))", r"\1&#8203;", _entities(_one_line(text))).replace("www.", "www&#46;")
 
@@ -292,14 +292,14 @@ def _cell(cell: Cell) -> str:
 
 
 def fenced(language: str, lines: Sequence[str]) -> str:
-    """Return lines as a block of code whose fence is longer than any in it."""
+    """Return lines as a block of code whose fence is longer than any fence in it."""
     text = "\n".join([*(_one_line(line, _LONGEST_COMMAND) for line in lines[:MOST_LINES]), *_more(lines)])
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def listed(title: str, lines: Sequence[str]) -> str:
-    """Return a list of lines, themselves Markdown, below a title; nothing where there are none."""
+    """Return a list of lines, themselves Markdown, below a title; nothing if there are none."""
     if not lines:
         return ""
     return "\n".join([f"{title}:", "", *(f"- {line}" for line in [*lines[:MOST_LINES], *_more(lines)])])
@@ -310,7 +310,7 @@ def _more(lines: Sequence[str]) -> list[str]:
 
 
 def _one_line(text: str, longest: int = _LONGEST) -> str:
-    """Return text cut to a length one can read; characters that cannot be seen, line breaks too, are spelt out."""
+    """Return text cut to a readable length; invisible characters and line breaks are spelt out."""
     text = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 

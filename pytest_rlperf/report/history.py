@@ -1,4 +1,4 @@
-"""The courses of tests over commits: in words, in a terminal, and as a page with a plot of each."""
+"""The courses of tests over commits: in words, in a terminal, and as a page with plots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_rlperf.report.html import environment
 
 _CONFIDENCE_Z = 2.5758  # of a normal 99 % interval
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_COLUMNS = 60  # of a course; neighbours share a block where there are more points
+_COLUMNS = 60  # of a course; neighbours share a block if there are more points
 _LEAST_SPAN = math.log(1.05)  # from the lowest block to the highest: noise stays low
 _COMMITS_MOST = 5
 _DIGITS = 12
@@ -26,15 +26,15 @@ _BREAKS = {
     Break.WORKLOAD: "another workload from there on",
     Break.GAP: "no live comparison joins it with the one before",
 }
-_MOST = 1e30  # of a value by the first one: forged figures must not leave the axis without an end
+_MOST = 1e30  # of a value relative to the first: forged figures must not leave the axis without an end
 _LEAST_RANGE = (-2.5, 2.5)  # per cent that a plot shows at least, so that noise looks small
 _LABELS_MOST = 6  # commits named below a plot
-_UNFOLDED_MOST = 5  # tests whose plots are shown though they have not changed
+_UNFOLDED_MOST = 5  # tests whose plots are shown even though they have not changed
 
 
 @dataclass(frozen=True)
 class HistoryReport:
-    """The courses of tests, the names of machine classes, and notes; ``source`` is what was read, in words."""
+    """The courses of tests, the names of machine classes, and notes; ``source`` names in words what was read."""
 
     courses: tuple[Course, ...]
     machines: Mapping[Machine, str]
@@ -46,7 +46,7 @@ class HistoryReport:
 
 
 def line_name(line: Line, machines: Mapping[Machine, str]) -> str:
-    """Return what a line is called: live, or the machine class."""
+    """Return a line's name: live, or the machine class."""
     return "live" if line.machine is None else machines[line.machine]
 
 
@@ -80,12 +80,12 @@ def step_text(step: ChainStep) -> str:
 
 
 def since_text(step: ChainStep) -> str:
-    """Return the commit with which a change was first measured and its day, or the day alone."""
+    """Return the commit with which a change was first measured and its day, or only the day."""
     return " of ".join(filter(None, [_short(step.after.commit), step.after.created[:10]]))
 
 
 def step_command(course: Course, step: ChainStep) -> str:
-    """Return the search that names the commit of a slowdown, empty where nothing can be searched."""
+    """Return the command that finds the commit of a slowdown; empty if nothing can be searched."""
     if not step.commits or not step.is_slower:
         return ""
     spec = f"{_short(step.before.commit)}..{_short(step.commits[-1].sha)}"
@@ -106,7 +106,7 @@ def _short(sha: str) -> str:
 
 
 def render_history(report: HistoryReport) -> str:
-    """Return the courses as text: a line of blocks for each line of a test, then its changes."""
+    """Return the courses as text: a row of blocks for each line of a test, then its changes."""
     lines = [line for course in report.courses for line in (*_course_lines(course, report.machines), "")]
     used = {line.machine for course in report.courses for line in course.lines}
     lines += [f"{name}  {describe(machine)}" for machine, name in report.machines.items() if machine in used]
@@ -135,7 +135,7 @@ def _course_lines(course: Course, machines: Mapping[Machine, str]) -> Iterator[s
 
 
 def blocks(line: Line) -> str:
-    """Return a line as blocks, higher is slower; a blank stands between segments."""
+    """Return a line as blocks, with a blank between segments; higher is slower."""
     each = math.ceil(len(line.points) / _COLUMNS)
     rows = [
         [
@@ -155,7 +155,7 @@ def blocks(line: Line) -> str:
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a plot with the ends of its interval, in per cent, and the text that a pointer shows."""
+    """A point of a plot: its place and its interval in per cent, and the text that a pointer shows."""
 
     x: float
     y: float
@@ -175,7 +175,7 @@ class Rule:
 
 
 def render_history_page(report: HistoryReport) -> str:
-    """Return the courses as one page that needs nothing beside itself; OutputError without jinja2."""
+    """Return the courses as one self-contained page; OutputError without jinja2."""
     ordered = sorted(report.courses, key=_gravity)
     tests = [
         {
@@ -205,18 +205,18 @@ def render_history_page(report: HistoryReport) -> str:
 
 
 def _slowdown(course: Course) -> ChainStep | None:
-    """Return the largest slowdown of a test, None where it never got slower."""
+    """Return the largest slowdown of a test; None if it never got slower."""
     return max((step for step in course.steps if step.is_slower), key=lambda step: step.ratio, default=None)
 
 
 def _gravity(course: Course) -> tuple[float, bool]:
-    """Return the key that sorts tests: the largest slowdowns first, then those that only got faster."""
+    """Return the key that sorts tests: the largest slowdowns first, then tests that only got faster."""
     slowdown = _slowdown(course)
     return 0.0 if slowdown is None else -slowdown.ratio, not course.steps
 
 
 def _headline(ordered: Sequence[Course]) -> str:
-    """Return the result in one sentence, with the largest slowdown and the commit since which it is there."""
+    """Return the result in one sentence, with the largest slowdown and the commit that it began with."""
     slower = [step for step in map(_slowdown, ordered) if step is not None]
     tests = units.counted(len(ordered), "test")
     if not slower:
@@ -250,7 +250,7 @@ def _plot(course: Course, line: Line, machines: Mapping[Machine, str]) -> dict[s
 
 
 def _interval(point: ChainPoint, line: Line) -> tuple[float, float]:
-    """Return the ends of a point's 99 % interval; of a session the workers' spread says less, so it has none."""
+    """Return the ends of a point's 99 % interval; a session has none, as its workers' spread says too little."""
     half = _CONFIDENCE_Z * point.error if line.machine is None else 0.0
     return point.value * math.exp(-half), point.value * math.exp(half)
 
@@ -285,7 +285,7 @@ def _breaks(line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
 
 
 def _labels(line: Line, places: Mapping[int, float]) -> list[tuple[float, str]]:
-    """Return some commits of a line with their places, the first and the last among them."""
+    """Return some commits of a line with their places, including the first and the last."""
     points = line.points
     count = min(_LABELS_MOST, len(points))
     chosen = [points[round(number * (len(points) - 1) / max(1, count - 1))] for number in range(count)]

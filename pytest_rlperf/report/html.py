@@ -1,4 +1,4 @@
-"""Makes a run's outcomes one page: the templates show plain values."""
+"""Makes one page of a run's outcomes: the templates show plain values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BREAKS = re.compile(r"(?<=[_\[/])(?=.)|(?<=::)")  # within a name
 
 
 def check_html(path: Path, option: str = _OPTION) -> None:
-    """Raise OutputError, before any time is spent on measuring, where a page could not be made or written."""
+    """Raise OutputError if a page could not be made or written, before any time is spent on measuring."""
     environment(option)
     check_file(option, path)
 
@@ -57,10 +57,10 @@ def render_html(
     command: str,
     provenance: Provenance | None,
 ) -> str:
-    """Return a run as one page that needs nothing beside itself; OutputError without jinja2.
+    """Return a run as one self-contained page; OutputError without jinja2.
 
-    ``tolerances`` are the tests' by node id, 0.03 being 3 %, as far as they are known. ``command`` is what measures
-    again where a test's id is put behind it. ``provenance`` is of the code that was measured.
+    ``tolerances`` are the tests' tolerances by node id, as far as they are known; 0.03 is 3 %. ``command`` measures a
+    test again if the test's id is appended. ``provenance`` describes the code that was measured.
     """
     ordered = by_gravity(outcomes, strict=False)
     notes = [_notes(outcome) for outcome in ordered]
@@ -89,9 +89,9 @@ def render_html(
 
 
 def environment(option: str = _OPTION) -> jinja2.Environment:
-    """Return the templates; all text in them is escaped, and what no reader can see is written out.
+    """Return the templates; all text in them is escaped, and invisible characters are written out.
 
-    OutputError, which names the ``option``, without jinja2.
+    Without jinja2, OutputError names the ``option``.
     """
     try:
         import jinja2
@@ -126,7 +126,7 @@ def _breaking(text: str) -> Markup:
 
 
 def _visible(value: object) -> object:
-    """Return a text in one line; characters that cannot be seen or turn the direction of writing are written out."""
+    """Return a text in one line; characters that are invisible or change the direction of writing are written out."""
     return value if type(value) is not str or value.isprintable() else shown(value)
 
 
@@ -134,7 +134,7 @@ def _visible(value: object) -> object:
 
 
 def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: Provenance | None) -> dict[str, Any]:
-    """Return a test as the page shows it; its commands are what to type next, each with its effect."""
+    """Return a test as the page shows it; its commands are the next ones to type, each with its effect."""
     result, verdict = outcome.result, outcome.verdict
     tables = [phase_comparison(outcome), share_table(outcome)]
     return {
@@ -155,14 +155,14 @@ def _test(outcome: Outcome, tolerance: float | None, command: str, provenance: P
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    """Return what a test's measurement had to do without, and what disturbed it, each once."""
+    """Return notes on what a test's measurement lacked, and on what disturbed it, each once."""
     devices = [worker.device for _, side in sides(outcome) for worker in side.workers if worker.device is not None]
     found = [text for device in devices for text in (disturbances_text(device.disturbances), *device.notes)]
     return [*filter(None, dict.fromkeys([*outcome.result.notes, phases_note(outcome.result), *found]))]
 
 
 def _shared(notes: Sequence[Sequence[str]]) -> dict[str, list[int]]:
-    """Return the notes that several tests have, each with these tests' numbers."""
+    """Return the notes that several tests share, each with the numbers of these tests."""
     numbers: dict[str, list[int]] = {}
     for number, own in enumerate(notes):
         for text in own:
@@ -171,7 +171,7 @@ def _shared(notes: Sequence[Sequence[str]]) -> dict[str, list[int]]:
 
 
 def difference(part: ChangedPart) -> list[tuple[str, str, bool]]:
-    """Return the lines of a part on base, each beside that on head, and whether they differ; none without a text."""
+    """Return the lines of a part on the base and the head, side by side, and whether they differ; none without text."""
     was, now = (text.splitlines()[:_LINES_MOST] for text in (part.was, part.now))
     rows: list[tuple[str, str, bool]] = []
     for tag, start, end, start_now, end_now in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
@@ -181,7 +181,7 @@ def difference(part: ChangedPart) -> list[tuple[str, str, bool]]:
 
 
 def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple[str, str]]:
-    """Yield the commands that tell since when a test is slower, as far as there are commits to search."""
+    """Yield the commands that find when a test got slower, as far as there are commits to search."""
     name, live = shlex.quote(outcome.result.nodeid), outcome.live
     head = "" if provenance is None else provenance.clean_commit
     if live is not None and live.base_commit and head and head != live.base_commit:
@@ -192,7 +192,7 @@ def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple
 
 
 def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
-    """Return the figures of the whole call, empty where there is none; the chart of the change states that one."""
+    """Return the facts of the whole call; a text is empty if there is no figure. The chart states the change."""
     result, verdict, before_s = outcome.result, outcome.verdict, outcome.before_call_s
     items = f"{units.quantity(result.items_per_s)} items/s; an item: {result.unit}" if result.measured else ""
     return [

@@ -1,4 +1,4 @@
-"""Writes a run as JSON, with everything that the reports show, reads it back, and makes one run of its shards."""
+"""Writes a run as JSON, with everything that the reports show, reads it back, and merges its shards into one run."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SCHEMA = 1
 
 
 def document_of(run: RunFile) -> dict[str, Any]:
-    """Return a measured run: each test's result, what it was compared with, and its verdict."""
+    """Return a measured run: each test's result, the figures it was compared with, and its verdict."""
     facts = replace(run, tests={}, failed=tuple(sorted(run.failed)), unmeasured=tuple(sorted(run.unmeasured)))
     tests = {key: _outcome(outcome) for key, outcome in run.tests.items()}
     return {"schema": SCHEMA, "kind": "run", **asdict(facts), "tests": tests}
 
 
 def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:
-    """Return a self-check: each test's trials, and the slowdowns that the machine can find."""
+    """Return a self-check: each test's trials, and the slowdowns that the machine finds."""
     return {
         "schema": SCHEMA,
         "kind": "selfcheck",
@@ -52,7 +52,7 @@ def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitnes
 
 
 def written(document: dict[str, Any]) -> str:
-    """Return a document as text that any JSON reader reads."""
+    """Return a document as text that any JSON reader can read."""
     return json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -64,7 +64,7 @@ def _selfcheck(check: Selfcheck) -> dict[str, Any]:
 
 
 def _verdict(document: dict[str, Any], verdict: Verdict, message: str) -> dict[str, Any]:
-    """Return a verdict's document: all reasons in one text, with the code of the one that decides."""
+    """Return a verdict's document: all reasons in one text, with the code of the deciding one."""
     return {name: value for name, value in document.items() if name != "also"} | {
         "reason": {"code": verdict.reason.code, "message": message},
         "findings": [{**asdict(each), "line": finding_line(each.line)} for each in verdict.findings],
@@ -90,7 +90,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as JSON can hold it; numbers that are not finite become null."""
+    """Return ``value`` in a form for JSON; numbers that are not finite become null."""
     if isinstance(value, dict):
         return {_text(str(name)): _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """Return ``text`` with half characters, as a file's name may hold, written out: UTF-8 cannot encode them."""
+    """Return ``text`` with lone surrogates, as a file's name may hold, written out: UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -118,15 +118,15 @@ class NewerError(ReadingError):
 
 @dataclass(frozen=True)
 class RunFile:
-    """A measured run as ``--rlperf-json`` writes it; ``compared`` names what it was compared with.
+    """A measured run as ``--rlperf-json`` writes it; ``compared`` names the code or the baselines it was compared with.
 
-    ``provenance`` is of the code that was measured, None where that was not kept. ``failed`` are the keys of tests that
-    failed for whatever reason, and the ids of files that could not be collected; ``unmeasured`` are the keys of others
-    that ran and have no figures, such as skipped ones. A test that is nowhere did not run, as the run ended early.
-    ``strict`` is true where only SAME and FASTER pass. ``against`` is the code that the user had all tests compared
-    with, None where the baseline decides about that. ``shard`` is None where all tests were measured. ``parts`` are
-    those of a merged run: each has a machine, and ``machine`` is that of the first. ``untested`` are those of the
-    ``changed`` functions that no test runs. ``tolerances`` are the tests' by key, 0.03 being 3 %.
+    ``provenance`` describes the code that was measured; None if it was not kept. ``failed`` are the keys of tests that
+    failed for any reason, and the ids of files that could not be collected. ``unmeasured`` are the keys of other tests
+    that ran and have no figures, for example skipped tests. A test that is in none of these did not run, as the run
+    ended early. ``strict`` is true if only SAME and FASTER pass. ``against`` is the code that the user compared all
+    tests with; None if the baseline names it. ``shard`` is None if all tests were measured. ``parts`` are those of a
+    merged run: each has a machine, and ``machine`` is that of the first. ``untested`` are those of the ``changed``
+    functions that no test runs. ``tolerances`` are the tests' tolerances by key; 0.03 is 3 %.
     """
 
     machine: Machine
@@ -145,7 +145,7 @@ class RunFile:
     tolerances: dict[str, float] = field(default_factory=dict)
 
     def machine_lines(self) -> list[str]:
-        """Return a line a machine class, of a merged run with the number of tests that were measured there."""
+        """Return one line per machine class; for a merged run with the number of tests that were measured there."""
         counts = Counter(part.machine for part in self.parts for _ in part.tests)
         lines = [f"{describe(machine)}: {counted(count, 'test')}" for machine, count in counts.items()]
         return lines or [describe(self.machine)]
@@ -161,13 +161,13 @@ class SelfcheckFile:
 
 
 _WITH_LINES = frozenset({"message", "notes", "was", "now"})  # texts that may have several lines; names have one
-_UNBOUNDED = frozenset({"ceiling", "high"})  # may be infinite, which JSON has as null
+_UNBOUNDED = frozenset({"ceiling", "high"})  # may be infinite, which is null in JSON
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
-_CONFIDENCES = (0.5, 0.999999)  # of an interval whose standard error can be found
+_CONFIDENCES = (0.5, 0.999999)  # of intervals whose standard error can be computed
 
 
 def decoded(data: bytes) -> Any:
-    """Return what JSON holds; ReadingError where it is none, or is nested too deep."""
+    """Return the value of a JSON text; ReadingError if the text is not JSON, or is nested too deep."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -175,9 +175,9 @@ def decoded(data: bytes) -> Any:
 
 
 def read_document(document: object) -> RunFile | SelfcheckFile:
-    """Return a run or a self-check from its JSON, which may be anybody's; ReadingError names the first fault.
+    """Return a run or a self-check from its JSON, which may be anyone's; ReadingError names the first fault.
 
-    Control characters in names and texts are written out, so that they can do a terminal no harm.
+    Control characters in names and texts are written out, so that they cannot harm a terminal.
     """
     if not isinstance(document, dict):
         raise ReadingError("$ is no object")
@@ -214,9 +214,9 @@ def _in_words(type_: type, value: object) -> Reason | Fact:
 
 
 def fit_to_show(value: Any, name: str = "") -> Any:
-    """Return a JSON value whose texts can do a terminal no harm; ``name`` is its member's, or that of its list.
+    """Return a JSON value whose texts cannot harm a terminal; ``name`` is the name of its member, or of its list's.
 
-    ReadingError where a number is too large.
+    ReadingError if a number is too large.
     """
     if isinstance(value, dict):
         return {shown(key): fit_to_show(part, key) for key, part in value.items()}
@@ -230,7 +230,7 @@ def fit_to_show(value: Any, name: str = "") -> Any:
 
 
 def _fault(test: Outcome | Selfcheck) -> str:
-    """Return what no run can have measured, if anything: later arithmetic divides by times and raises to log ratios."""
+    """Return an impossible figure, if any: later arithmetic divides by times and raises to log ratios."""
     judged = [test] if isinstance(test, Outcome) else test.trials
     estimates = filter(None, (each.verdict.estimate for each in judged))
     least, most = _CONFIDENCES
@@ -257,13 +257,13 @@ def _shown(value: object) -> str:
 
 
 class MergeError(ValueError):
-    """Runs are not the shards of one; the text names them and the difference."""
+    """Runs are not the shards of one run; the text names them and the difference."""
 
 
 def merge_shards(files: Mapping[str, object]) -> RunFile:
-    """Return the run whose shards these are, by the names of their files; MergeError where they are not all of one.
+    """Return the run whose shards these are, by the names of their files; MergeError if they are not all of one run.
 
-    Nothing is judged again. The tests are in the order of the collection. One that its shard did not come to has
+    Nothing is judged again. The tests are in the order of the collection. A test that its shard did not reach has
     failed.
     """
     runs: dict[int, RunFile] = {}
@@ -303,7 +303,7 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
 
 
 def check_shard(name: str, file: object, other: Shard | None) -> tuple[RunFile, Shard]:
-    """Return the run and the shard of a file; MergeError where it has none, or not one of the same run as another."""
+    """Return the run and the shard of a file; MergeError if it has none, or if ``other`` is a shard of another run."""
     if not isinstance(file, RunFile) or file.shard is None or not {*file.tests} <= {*file.shard.tests}:
         raise MergeError(f"{name} is no shard: merge the files that --rlperf-shard=K/N --rlperf-json=FILE writes")
     for fact, value in ({} if other is None else other.common).items():

@@ -1,4 +1,4 @@
-"""The sentences of a run and of a failing test: headline, origins of base's figures, notes, and commands to type."""
+"""The sentences of a run and of a failing test: headline, origins of the base figures, notes, and commands to type."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NextStep:
 
 @dataclass(frozen=True)
 class Summary:
-    """The texts of the summary beside the outcomes: machines, origins of base's figures, notes, and what to type."""
+    """The texts of the summary beside the outcomes: machines, origins of the base figures, notes, and commands."""
 
     machines: Sequence[str]
     origins: Sequence[str]
@@ -46,7 +46,7 @@ class Summary:
     steps: Sequence[NextStep]
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the texts above what to type, each with a term for it; names have no lines of their own."""
+        """Return the texts above the commands, each with its term; control characters in names are written out."""
         return [
             *(("machine", shown(machine)) for machine in self.machines),
             *(("compared", shown(origin)) for origin in self.origins),
@@ -57,7 +57,7 @@ class Summary:
 def next_steps(
     outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool, kept: bool = False
 ) -> list[NextStep]:
-    """Return what to type next; commands begin with ``command``, or show the run again where it is ``kept``."""
+    """Return the commands to type next; they begin with ``command``, or show the run again if it is ``kept``."""
     statuses = {outcome.verdict.status for outcome in outcomes}
     steps = advice(outcomes, command, saved=saved, against=against)
     if kept and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
@@ -73,7 +73,7 @@ def next_steps(
 
 
 def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool) -> list[NextStep]:
-    """Return how to store figures where they are not ``saved``, and how to accept what is slower."""
+    """Return how to store figures if they are not ``saved``, and how to accept slowdowns."""
     steps = []
     is_new = any(outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE) for outcome in outcomes)
     if not saved and is_new and not against:
@@ -85,9 +85,9 @@ def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: b
 
 
 def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> list[NextStep]:
-    """Return how to accept what is slower: in a commit since the base, if that is a commit.
+    """Return how to accept slowdowns: in a commit since the base, if the base is a commit.
 
-    Then the figures of a baseline, which is the base unless the user named one, are stored again.
+    Unless the user named the base, the base is a baseline, and its figures are then stored again.
     """
     failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
@@ -107,7 +107,7 @@ def _trailers(outcome: Outcome) -> list[str]:
 
 
 def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
-    """Return the text of a failing test at the user's line; ``origin`` names what it was compared with.
+    """Return the text of a failing test at the user's line; ``origin`` names the base of the comparison.
 
     ``against`` marks a run whose base the user named.
     """
@@ -136,7 +136,7 @@ def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
 
 
 def _times(outcome: Outcome, takes: str) -> list[str]:
-    """Return a verdict with the change and both times, and the interval with what it rests on."""
+    """Return a verdict with the change and both times, and the interval with its basis."""
     verdict, live, before_s = outcome.verdict, outcome.live, outcome.before_call_s
     estimate = verdict.estimate
     if estimate is None or outcome.before is None:
@@ -153,7 +153,7 @@ def _times(outcome: Outcome, takes: str) -> list[str]:
 
 
 def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
-    """Return outcomes with those first that fail, the gated before others, by verdict, then the largest change."""
+    """Return outcomes, failing ones first, then gated ones, then by verdict and by the largest change."""
 
     def place(outcome: Outcome) -> tuple[bool, bool, int, float]:
         verdict = outcome.verdict
@@ -164,14 +164,14 @@ def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
 
 
 def is_plain(outcome: Outcome) -> bool:
-    """Whether a test is the same, and there is nothing more to say; code that is the same may take another time."""
+    """Whether a test is the same, and there is nothing more to say: the same code may still take a different time."""
     verdict = outcome.verdict
     is_same = verdict.status is Status.SAME and verdict.reason.code != Code.ENVIRONMENT
     return is_same and not (outcome.result.notes or verdict.counters or verdict.findings)
 
 
 def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
-    """Return the run's result in one sentence; ``broken`` is how many tests or files failed otherwise than by it."""
+    """Return the run's result in one sentence; ``broken`` tests or files failed for other reasons."""
     gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
     failing = [outcome for outcome in gated if outcome.verdict.fails(strict)]
     failures = f"{units.counted(broken, 'test')} failed"
@@ -195,7 +195,7 @@ def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
 
 
 def settles_nothing(outcomes: Iterable[Outcome]) -> bool:
-    """Whether no gated test has a verdict by which it is as fast as it was, faster, slower or new."""
+    """Whether no gated test has a verdict that says that it is as fast as before, faster, slower or new."""
     return all(outcome.verdict.status in _UNSETTLED for outcome in outcomes if outcome.verdict.gated)
 
 
@@ -209,12 +209,12 @@ def _slowdown(outcome: Outcome) -> str:
 
 
 def change_text(outcome: Outcome) -> str:
-    """Write the change of a test's time: ``+1.2 %``; empty where there is no estimate."""
+    """Write the change of a test's time: ``+1.2 %``; empty if there is no estimate."""
     return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
 
 
 def pace_text(outcome: Outcome) -> str:
-    """Write the time of a call and the one before: ``48.2 µs a call, was 44.1 µs``; empty without figures."""
+    """Write the time of a call now and before: ``48.2 µs a call, was 44.1 µs``; empty without figures."""
     if not outcome.result.measured:
         return ""
     was = ""
@@ -224,7 +224,7 @@ def pace_text(outcome: Outcome) -> str:
 
 
 def compares_nothing(outcomes: Iterable[Outcome]) -> bool:
-    """Whether no gated test could be compared, which is no pass unless all of them are new."""
+    """Whether no gated test could be compared, which is not a pass unless all of them are new."""
     gated = [outcome.verdict for outcome in outcomes if outcome.verdict.gated]
     if gated and all(verdict.status is Status.INCOMPARABLE for verdict in gated):
         return True

@@ -1,4 +1,4 @@
-"""One table of columns and cells, the looks of statuses, and both as text: widths, folding and colours."""
+"""Tables of columns and cells, the looks of statuses, and both as text: widths, folding and colours."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PART = re.compile(r"[^\W_]+[\W_]*|[\W_]+")  # of a name, with the signs behind 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, and its place where room is short.
+    """A column: its title, and its rank if room is short.
 
-    Of columns that have no room, those of the highest ``priority`` number are left out first, those of 0 never.
-    The one column that ``folds`` gives way to the others: text that is wider than it breaks between words, or within
-    them. ``usual`` is the least width of a column where there is room.
+    If room is short, columns of the highest ``priority`` number are left out first, those of 0 never. The one column
+    that ``folds`` gives way to the others: wider text breaks between words, or within them. ``usual`` is the least
+    width of a column if there is room.
     """
 
     title: str
@@ -43,8 +43,8 @@ class Column:
 class Cell:
     """A cell: its text, and how a writer may show it.
 
-    ``kind`` is a status's value or ``"strong"``, ``depth`` is how far a row's name is indented, ``order`` is the figure
-    that rows are sorted by, ``bar`` a share to draw beside the text.
+    ``kind`` is a status's value or ``"strong"``. ``depth`` is how far a row's name is indented. ``order`` is the figure
+    that rows are sorted by. ``bar`` is a share to draw beside the text.
     """
 
     text: str
@@ -56,14 +56,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of as many cells as there are columns; ``title`` stands above them where a writer shows one."""
+    """Rows of as many cells as there are columns; ``title`` stands above them if a writer shows one."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     title: str
 
     def only(self, titles: Iterable[str]) -> Table:
-        """Return the table with the columns of some titles alone, in that order."""
+        """Return the table with only the columns of some titles, in that order."""
         places = {column.title: place for place, column in enumerate(self.columns)}
         kept = [places[title] for title in titles]
         return replace(
@@ -100,7 +100,7 @@ class Look(NamedTuple):
     style: str
 
 
-# In the order in which verdicts are listed: those that want a reader's attention first.
+# In the order in which verdicts are listed: first those that need a reader's attention.
 LOOKS = {
     Status.ERROR: Look("✗", "❌", "bold red"),
     Status.SLOWER: Look("▲", "❌", "bold red"),
@@ -137,7 +137,7 @@ def print_table(console: Console, table: Table, *, ruled: bool = True, titled: b
 
 
 def print_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
-    """Print terms, each with a text beside it, whose lines are kept and folded where they are too long."""
+    """Print terms, each with a text beside it; lines of the text are kept, and folded if they are too long."""
     rows = [(term if not number else "", line) for term, text in facts for number, line in enumerate(text.split("\n"))]
     columns = (Column("", "left", usual=8), Column("", "left", folds=True))
     print_table(console, make_table(columns, rows), titled=False)
@@ -149,10 +149,10 @@ def table_text(table: Table, width: int | None, *, ruled: bool = True, titled: b
 
 
 def table_lines(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[Text]:
-    """Return a table's lines in at most ``width`` columns, None for as many as it takes.
+    """Return a table's lines in at most ``width`` columns; None means as many as needed.
 
-    Columns that have no room are left out. Where those that always stay need more, lines are longer than ``width``:
-    no figure is cut. A ``ruled`` table has a line below its titles, one that is not ``titled`` has none.
+    Columns that have no room are left out. If those that always stay need more room, lines are longer than ``width``:
+    figures are never cut. A ``ruled`` table has a line below its titles; one that is not ``titled`` has no titles.
     """
     table, widths = _laid_out(table, width, titled=titled)
     lines = [line for row in table.rows for line in _row_lines(row, table.columns, widths)]
@@ -181,7 +181,7 @@ def _laid_out(table: Table, width: int | None, *, titled: bool) -> tuple[Table, 
 
 
 def _row_lines(cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int]) -> Iterator[Text]:
-    """Yield the lines of one row: several where a text is folded."""
+    """Yield the lines of one row: several if a text is folded."""
     texts = [_folded(cell, width) for cell, width in zip(cells, widths, strict=True)]
     for parts in zip_longest(*texts, fillvalue=""):
         line: list[tuple[str, str]] = []
@@ -205,9 +205,9 @@ def _folded(cell: Cell, width: int) -> list[str]:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return a line of text in lines of ``width``, broken between words, and a name that is wider between its parts.
+    """Break a line of text into lines of ``width`` between words; a wider name breaks between its parts.
 
-    What is to be copied stays whole, and may make a line longer: an address, and what stands in backticks.
+    Text to be copied, an address or text in backticks, stays whole, and may make a line longer.
     """
     if cell_len(text) <= width:
         return [text]
@@ -223,7 +223,7 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a line of text in at most ``width`` columns, cut between words or parts of names, with an ellipsis."""
+    """Cut a line of text to at most ``width`` columns, between words or parts of names, with an ellipsis."""
     if cell_len(text) <= width:
         return text
     kept = ""
@@ -235,7 +235,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Split a text at its blanks, but for those in backticks."""
+    """Split a text at its blanks, except those in backticks."""
     words = [""]
     for number, part in enumerate(text.split("`")):
         first, *others = [part] if number % 2 else part.split(" ")
@@ -245,7 +245,7 @@ def _words(text: str) -> list[str]:
 
 
 def _parts(word: str, width: int) -> list[str]:
-    """Break a word that is wider than a line: after signs that divide names, and within parts where these are wider."""
+    """Break a word that is wider than a line: after signs that divide names, and within parts that are too wide."""
     lines = [""]
     for part in _PART.findall(word):
         if cell_len(lines[-1] + part) <= width:

@@ -1,6 +1,6 @@
 """The tables about tests, each defined once: reports only lay them out as text, Markdown or HTML.
 
-Timer trees have a table, too.
+Timer trees have a table too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pytest_rlperf.report.table import GRAVEST_FIRST, Cell, Column, Table, make_
 from pytest_rlperf.report.wording import count_text, phase_changes
 
 CHANGE = "change      99 % CI"
-_CPU_APART = 0.25  # of one CPU second a wall second
+_CPU_APART = 0.25  # of one CPU second per wall second
 _CHANGES_MOST = 8  # of one phase, without -v
 _LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
 
 
 def sides(outcome: Outcome) -> list[tuple[str, Result]]:
-    """Return the results by side, the one that is compared with first: base and head, or baseline and now."""
+    """Return the results by side, the reference first: base and head, or baseline and now."""
     before, names = outcome.before, ("base", "head") if outcome.live is not None else ("baseline", "now")
     found = [] if before is None else [(names[0], before)]
     if outcome.result.measured:
@@ -36,7 +36,7 @@ def sides(outcome: Outcome) -> list[tuple[str, Result]]:
 
 
 def verdict_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return the table of verdicts, a row a test, without the columns in which no test has anything."""
+    """Return the table of verdicts, one row per test, without columns that are empty for all tests."""
     columns = (
         Column("test", "left", folds=True),
         Column("median", priority=1),
@@ -68,9 +68,9 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
 
 
 def _cpu_shares(results: Sequence[Result]) -> str:
-    """Return the CPU seconds a wall second, both sides' where they differ; empty where none has over one.
+    """Return the CPU seconds per wall second, for both sides if they differ; empty if none has more than one.
 
-    Less than one may be other processes' work as well as waiting.
+    A value below one may be due to other processes' work as well as to waiting.
     """
     if not any(all(worker.cpu_share > 1 + _CPU_APART for worker in result.workers) for result in results):
         return ""
@@ -84,7 +84,7 @@ def _change(estimate: Estimate) -> str:
 
 
 def verdict_line(outcome: Outcome, *, whole: bool = False) -> str:
-    """Return a test's verdict in one line: its status, the change or else the time of a call, and its name.
+    """Return a test's verdict in one line: its status, the change, or else the time of a call, and its name.
 
     A ``whole`` name is the test's id.
     """
@@ -94,34 +94,34 @@ def verdict_line(outcome: Outcome, *, whole: bool = False) -> str:
 
 
 def _first_count(verdict: Verdict) -> str:
-    """Return the first of the counts that changed, or the work that rose most, and how many others changed."""
+    """Return the work that rose most, or the first count that changed, and how many others changed."""
     changes = verdict.counters
     others = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
     return f"{count_text((*verdict.more_work, *changes)[0])}{others}" if changes else ""
 
 
 def verdict_label(verdict: Verdict) -> str:
-    """Return a verdict's status, with marks where it is accepted or gates nothing."""
+    """Return a verdict's status, with a mark if it is accepted or gates nothing."""
     accepted = " (accepted)" if is_accepted(verdict) else ""
     return f"{verdict.status.value}{accepted}{'' if verdict.gated else ' *'}"
 
 
 def is_accepted(verdict: Verdict) -> bool:
-    """Whether a test is slower, and a person or a commit accepts that."""
+    """Whether a test is slower, and a person or a commit accepts it."""
     return verdict.status is Status.SLOWER and verdict.accepted
 
 
 def verdict_kind(verdict: Verdict) -> str:
-    """Return the status whose looks a verdict has: a slowdown that is accepted, or fails nothing, is no failure."""
+    """Return the status whose looks a verdict has: a slowdown that is accepted or not gated is not a failure."""
     if is_accepted(verdict):
         return Status.SAME.value
     return (verdict.status if verdict.gated or verdict.status is not Status.SLOWER else Status.UNDECIDED).value
 
 
 class _PhaseLine(NamedTuple):
-    """A line of a phase tree: its times in a call, and what it adds to the change of the whole call.
+    """A line of a phase tree: its times in a call, and its part of the change of the whole call.
 
-    What is in no phase below ``path`` has no ``entries``. ``was_s`` and ``change_s`` are None where they are not known.
+    The line for time in no phase below ``path`` has no ``entries``. ``was_s`` and ``change_s`` are None if not known.
     """
 
     path: str
@@ -153,16 +153,16 @@ class _PhaseLine(NamedTuple):
 
     @property
     def adds(self) -> Cell:
-        """The cell of what it adds to the change."""
+        """The cell of its part of the change."""
         return Cell("") if self.change_s is None else Cell(units.signed_seconds(self.change_s), "strong")
 
     def share(self, whole_s: float) -> Cell:
-        """Return the cell of its share of a call."""
+        """Return the cell for its share of a call."""
         return Cell(units.percent(self.total_s / whole_s, signed=False))
 
 
 def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
-    """Return a test's phases as a table, depth first, those of the first ``levels`` of the tree."""
+    """Return a test's phases as a table, depth first, down to ``levels`` levels of the tree."""
     whole_s = outcome.result.traced_call_s
     rows = [
         [
@@ -177,7 +177,7 @@ def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
         if levels is None or line.depth < levels
     ]
     columns = (
-        # With the changes beside it a line has to fit 80 columns, too.
+        # A line with the changes beside it also has to fit 80 columns.
         Column("phase", "left", folds=True, usual=26 if any(adds.text for *_, adds in rows) else 32),
         Column("time", usual=8),
         Column("share", usual=7),
@@ -189,7 +189,7 @@ def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
 
 
 def phase_comparison(outcome: Outcome) -> Table:
-    """Return a test's phases with both sides' times beside each other; those that carry the change are marked."""
+    """Return a test's phases with both sides' times beside each other; phases that carry the change are marked."""
     whole_s, live = outcome.result.traced_call_s, outcome.live
     carriers = set() if live is None else {part.path for part in live.carriers}
     names = [name for name, _ in sides(outcome)]
@@ -217,13 +217,13 @@ def phase_comparison(outcome: Outcome) -> Table:
 def _phase_lines(outcome: Outcome) -> list[_PhaseLine]:
     """Return the lines of a test's phase tree, each level's unaccounted time after its children.
 
-    A phase that only the figures before have is there with no time. The changes of all lines add up to the whole.
+    A phase that only the figures before have is shown without time. The changes of all lines add up to the whole.
     """
     result, before = outcome.result, () if outcome.before is None else outcome.before.phases
     whole_s = result.traced_call_s
     if whole_s <= 0:
         return []
-    # Where a device is waited for at every edge nothing overlaps, so such times are compared with such alone.
+    # If a device is waited for at every edge, nothing overlaps, so these times are compared only with their like.
     synced = {phase.path: _is_synced(phase) for phase in result.phases}
     alike = [phase for phase in before if synced.get(phase.path, _is_synced(phase)) == _is_synced(phase)]
     was_s = {phase.path: phase.total_s for phase in alike}
@@ -261,7 +261,7 @@ def _is_synced(phase: Phase) -> bool:
 
 
 def share_table(outcome: Outcome) -> Table:
-    """Return where a call's time goes, as bars with their figures."""
+    """Return the shares of a call's time, as bars with their figures."""
     was = {} if outcome.before is None else {share.name: share.share for share in outcome.before.shares}
     rows: list[list[Cell | str]] = [
         [
@@ -279,7 +279,7 @@ def share_table(outcome: Outcome) -> Table:
 
 
 def counter_lines(outcome: Outcome, *, verbose: bool) -> list[str]:
-    """Return the lines about a test's counts: those that changed and, where ``verbose``, all of the whole call."""
+    """Return the lines about a test's counts: those that changed and, if ``verbose``, all counts of the whole call."""
     lines = phase_changes(outcome.verdict.counters, None if verbose else _CHANGES_MOST)
     counting = outcome.result.counting
     if not verbose or counting is None:
@@ -300,7 +300,7 @@ def _texts(phase: PhaseCounts) -> dict[str, str]:
 
 
 def device_tables(outcome: Outcome) -> list[Table]:
-    """Return the figures of either side on a device, and the phases by its clock; none for a test on the host."""
+    """Return the figures of each side on a device, and the phases by its clock; none for a test on the host."""
     found = [(name, [worker.device for worker in result.workers if worker.device]) for name, result in sides(outcome)]
     found = [(name, figures) for name, figures in found if figures]
     if not found:
@@ -314,7 +314,7 @@ def device_tables(outcome: Outcome) -> list[Table]:
 
 
 def _device_facts(figures: Sequence[DeviceFigures]) -> dict[str, str]:
-    """Return one side's figures: medians over its processes, and the worst that was seen of the device's state."""
+    """Return one side's figures: medians over its processes, and the worst state of the device."""
     last, states = figures[-1], [each.conditions for each in figures if each.conditions is not None]
     held_back = [state.throttled for state in states if state.throttled is not None]
     reasons = ", ".join(sorted({reason for each in held_back for reason in each})) or "nothing"
@@ -341,13 +341,13 @@ def _device_facts(figures: Sequence[DeviceFigures]) -> dict[str, str]:
 
 
 def _over(pick: Callable[[list[float]], float], values: Iterable[float | None], write: Callable[[float], str]) -> str:
-    """Write one of the values that are known, empty where none is."""
+    """Write one of the known values; empty if none is known."""
     known = [value for value in values if value is not None]
     return write(pick(known)) if known else ""
 
 
 def _device_phases(result: Result) -> Table:
-    """Return the phases by the device's own clock, which never mixes with the host's; a lag is behind the host."""
+    """Return the phases by the device's own clock, which is never mixed with the host's; a lag is behind the host."""
     columns = (
         Column("phase", "left"),
         Column("device time"),
@@ -395,7 +395,7 @@ def _known(value: float | None, write: Callable[[float], str]) -> str:
 
 
 def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int) -> str:
-    """Return a baseline's figures, a line a test, with its origin."""
+    """Return a baseline's figures, one line per test, with their origins."""
     stored = {key: baseline.results[key] for key in keys}
     columns = (
         Column("test", "left", folds=True),
@@ -452,7 +452,7 @@ _LONGEST_COUNT = 999_999
 
 
 def render_tree(tree: TimerTree, *, width: int | None) -> str:
-    """Return a tree as a table of at most ``width`` columns, with all its figures where that is None."""
+    """Return a tree as a table of at most ``width`` columns, with all its figures if ``width`` is None."""
     whole_ns, paths = _whole_ns(tree.root), [((), tree.root), *tree.root.walk()]
     rows = [_row(timing, len(path), whole_ns) for path, timing in paths]
     lines = table_text(make_table(_COLUMNS, rows).without_empty(), width, ruled=False)
@@ -470,7 +470,7 @@ def render_tree(tree: TimerTree, *, width: int | None) -> str:
 
 
 def _row(timing: Timing, depth: int, whole_ns: int) -> list[Cell | str]:
-    """Return a path's figures, empty where they are not known."""
+    """Return a path's figures; a cell is empty if its figure is not known."""
     count = units.quantity(timing.count) if timing.count > _LONGEST_COUNT else str(timing.count or "")
     name = f"{shown(timing.name)} {_PARALLEL}" if timing.is_parallel else shown(timing.name)
     return [
@@ -486,10 +486,10 @@ def _row(timing: Timing, depth: int, whole_ns: int) -> list[Cell | str]:
 
 
 def _whole_ns(root: Timing) -> int:
-    """Return what shares are of: the root's total, or what its parts add up to where theirs are no sums."""
+    """Return the whole of the shares: the root's total, or the sum of its parts if that is larger."""
     return max(root.total_ns, sum(_whole_ns(child) for child in root.children if not child.is_parallel))
 
 
 def _time(ns: float | None) -> str:
-    """Write nanoseconds; less than none is what is left of a total that is no sum, such as a last entry."""
+    """Write nanoseconds; empty if negative, as the rest of a total that is not a sum, such as a last entry, may be."""
     return "" if ns is None or ns < 0 else units.seconds(ns / 1e9)

@@ -1,4 +1,4 @@
-"""Writes to the terminal, or to a log: progress while tests are measured, the summary, a self-check, a search."""
+"""Writes to the terminal or to a log: progress while tests are measured, the summary, a self-check, a search."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from pytest_rlperf.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from pytest_rlperf.sides.specs import Candidate  # which Windows, where files are only shown, cannot import
+    from pytest_rlperf.sides.specs import Candidate  # not importable on Windows, where files are only shown
 
-_LOGGED_S = 15.0  # without another line, until a log has one on what is being measured
+_LOGGED_S = 15.0  # without another line, until a log says what is being measured
 _LOG_WIDTH = 80  # of lines with verdicts, whose names are never cut
 _DEEPEST = 3  # levels of phases shown without -v
 _NAME_LEAST = 16  # columns of a test's name on the live line
@@ -61,11 +61,11 @@ _MOST = 10  # commits named of a range
 
 
 class LogLines:
-    """The progress of a run in a log, where lines are only added: its plan, its verdicts, and what it is at.
+    """The progress of a run in a log, where lines are only added: its plan, its verdicts, and its current tests.
 
-    ``write`` puts a line there at once. ``verbosity`` is pytest's: at -1 the plan alone is written. Where
-    ``tells_verdicts``, each test has a line when it is over; those whose keys are ``ambiguous`` have their whole ids.
-    ``begun_s`` is when the run began by ``clock``.
+    ``write`` adds a line at once. ``verbosity`` is pytest's: at -1 only the plan is written. If ``tells_verdicts``,
+    each test has a line when it is over; tests whose keys are ``ambiguous`` have their whole ids. ``begun_s`` is when
+    the run began by ``clock``.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LogLines:
         self._plan: Plan | None = None
 
     def begin(self, test: str) -> None:
-        """Name what is being prepared by the next steps."""
+        """Name what the next steps prepare."""
         self._name = test
 
     def show(self, step: str) -> None:
@@ -99,7 +99,7 @@ class LogLines:
         self.measuring([UnderWay(self._name, step)])
 
     def clear(self) -> None:
-        """Nothing to wipe."""
+        """Wipe nothing: a log has no live line."""
 
     def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
         """Keep how many tests there are, and the time left; ``done`` and ``verdicts`` have their lines."""
@@ -119,7 +119,7 @@ class LogLines:
             self._line(f"rlperf: {under_way_text(spent_s, tests, done, self._total, self._left_s)}")
 
     def settle(self, outcome: Outcome, *, fails: bool) -> None:
-        """Write a verdict, once; behind the first, how long the other tests take, if no earlier run has shown it."""
+        """Write a verdict, once; after the first, write how long the others take, if no earlier run has shown it."""
         key, is_measured = outcome.result.nodeid, outcome.result.measured
         if key in self._told:
             return
@@ -134,11 +134,11 @@ class LogLines:
             self._line(f"rlperf: {pace_text(plan.measured - 1, outcome.seconds * waiting / plan.lanes)}")
 
     def tell(self, key: str, word: str, color: str) -> None:
-        """Write how a test has ended that has no verdict, or that has failed beside it."""
+        """Write how a test has ended that has no verdict, or that has failed for another reason."""
         self._tell(key, f"{word:<34} {shown(key if key in self._ambiguous else test_name(key))}", "", color)
 
     def _tell(self, key: str, line: str, took: str, color: str) -> None:
-        """Write a line on a test: at its end how long that took, and how many of the tests are over."""
+        """Write a line on a test, ending with how long it took, and how many of the tests are over."""
         self._told.add(key)
         if self.tells_verdicts:
             part = f"[{100 * len(self._told) // max(1, self._total):>3}%]"
@@ -151,10 +151,10 @@ class LogLines:
 
 
 class Screen:
-    """What pytest's terminal writer writes to in a measured run: its file, and one live line below what it wrote.
+    """The target of pytest's terminal writer in a measured run: its file, and one live line below its output.
 
-    The live line is erased before anything else is written, whoever writes it. What the file's encoding lacks is
-    written another way: pytest would escape the whole text, its line feeds too.
+    The live line is erased before anything else is written. Characters that the file's encoding lacks are written
+    another way: pytest would escape the whole text, including its line feeds.
     """
 
     def __init__(self, writer: Any) -> None:
@@ -165,18 +165,18 @@ class Screen:
         writer._file = self
 
     def write(self, text: str) -> int:
-        """Write below what was written before."""
+        """Write below the text written before."""
         self.show("")
         return self._file.write(in_encoding(text, getattr(self._file, "encoding", None)))
 
     def show(self, live: str) -> None:
-        """Show another live line, none where it is empty; the cursor stays where pytest has it."""
+        """Show another live line, none if it is empty; the cursor stays where pytest has left it."""
         if live == self._live:
             return
-        if not self._live:  # else the writer has counted already what it is about to write
+        if not self._live:  # else the writer has already counted the text it is about to write
             self._column = self._writer.width_of_current_line % self._writer.fullwidth + 1
         self._live = live
-        # Down one line (scrolling where it is the last), wipe it, write, and back up to where pytest goes on.
+        # Down one line (scrolling if it is the last), wipe it, write, and back up to where pytest goes on.
         text = in_encoding(live, getattr(self._file, "encoding", None))
         self._file.write(f"\n\x1b[2K{text}\x1b[1A\x1b[{self._column}G")
         self._file.flush()
@@ -188,7 +188,7 @@ class Screen:
 class LiveLine:
     """The progress of a run on a terminal: one line below pytest's own, rewritten in place, ``width`` columns wide.
 
-    It has the test's number, the verdicts so far, the time left, the test's name, and the step.
+    The line has the test's number, the verdicts so far, the time left, the test's name, and the step.
     """
 
     def __init__(self, screen: Screen, width: int) -> None:
@@ -204,11 +204,11 @@ class LiveLine:
         self._test = test
 
     def count(self, done: int, total: int, verdicts: Mapping[str, int], left_s: float = 0.0) -> None:
-        """Keep how many of the tests are done, how many there are of each verdict so far, and the time left."""
+        """Keep how many tests are done, how many there are of each verdict so far, and the time left."""
         self._done, self._total, self._verdicts, self._left_s = done, total, dict(verdicts), left_s
 
     def plan(self, plan: Plan) -> None:
-        """Nothing: the line has the number of tests and the time left."""
+        """Show nothing: the line has the number of tests and the time left."""
 
     def measuring(self, tests: Sequence[UnderWay]) -> None:
         """Show the step of the first test."""
@@ -216,10 +216,10 @@ class LiveLine:
         self.show(tests[0].step)
 
     def settle(self, outcome: Outcome, *, fails: bool) -> None:
-        """Nothing: pytest shows each verdict in its place."""
+        """Show nothing: pytest shows each verdict in its place."""
 
     def show(self, step: str) -> None:
-        """Show the step on the line, if that changes it."""
+        """Show the step on the line, if the line changes."""
         self._screen.show(for_log(f"  {self._text(step, self._width - 3)}"))
 
     def clear(self) -> None:
@@ -227,7 +227,7 @@ class LiveLine:
         self._screen.show("")
 
     def _text(self, step: str, width: int) -> str:
-        """Return the line, in at most ``width`` columns: the test's name gives way."""
+        """Return the line in at most ``width`` columns, shortening the test's name first."""
         parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
         if self._verdicts:
             parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
@@ -261,7 +261,7 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
         print_facts(console, summary.facts())
         for step in summary.steps:
             console.print(Text(f"{'next':<10}{step.effect}:"), soft_wrap=True)
-            lines = [*map(shown, step.lines)]  # each of which is copied whole
+            lines = [*map(shown, step.lines)]  # users copy each line whole
             indent = max(0, min(12, width - max(map(cell_len, lines))))
             for line in lines:
                 console.print(Text(f"{'':<{indent}}{line}"), soft_wrap=True)
@@ -270,14 +270,14 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
 
 
 def _is_brief(outcome: Outcome) -> bool:
-    """Whether there is no more to a test than that there is nothing to compare it with, or nothing to measure."""
+    """Whether a test has nothing to report except that there is nothing to compare it with, or nothing to measure."""
     is_new = outcome.verdict.status is Status.NEW and outcome.result.measured
     is_equal = outcome.verdict.status is Status.SAME and not outcome.result.measured
     return (is_new or is_equal) and not outcome.result.notes and not outcome.verdict.counters
 
 
 def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print why tests are NEW, or SAME unmeasured: once for those of one reason."""
+    """Print why tests are NEW, or SAME without measurement: once for each reason."""
     for (status, text), count in Counter((outcome.verdict.status, message(outcome)) for outcome in outcomes).items():
         title = Text(f"{units.counted(count, 'test')}  ")
         title.append(status.value, STYLES[status.value])
@@ -289,18 +289,18 @@ def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
 
 
 def _line(text: str) -> Text:
-    """Return a name, which may hold the end of a line, as one line of text."""
+    """Return a name, which may contain a line break, as one line of text."""
     return Text(shown(text) if text else "")
 
 
 def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
-    """Print a test's reason and its phase tree, where it is not simply the same."""
+    """Print a test's reason and its phase tree, unless it is simply the same."""
     if is_plain(outcome) and outcome.result.measured and not verbose:
         return
     verdict = outcome.verdict
     title = _line(f"{outcome.result.name}  ")
     title.append(verdict.status.value, STYLES[verdict.status.value])
-    console.print(title, soft_wrap=True)  # a name is copied whole
+    console.print(title, soft_wrap=True)  # users copy a name whole
     blame = blame_text(outcome)
     sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]
     _print_indented(console, message(outcome))
@@ -319,7 +319,7 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
 
 
 def _print_indented(console: Console, text: str) -> None:
-    """Print lines of text, which are folded where they are too long, below what they belong to."""
+    """Print lines of text indented, and fold those that are too long."""
     for whole in shown_lines(text).split("\n"):
         for line in folded(whole, console.width - 2):
             console.print(Text(f"  {line}"), soft_wrap=True)
@@ -388,7 +388,7 @@ def _trial(trial: SlowdownTrial) -> str:
 
 
 def comparison_lines(title: str, found: Mapping[str, Outcome | str]) -> list[str]:
-    """Return a line on each test of a comparison: its verdict and change, or why there is none."""
+    """Return a line for each test of a comparison: its verdict and change, or why there is none."""
     return [shown(f"{title}: {key}: {_result(outcome)}") for key, outcome in found.items()]
 
 
@@ -404,10 +404,10 @@ def _result(outcome: Outcome | str) -> str:
 def bisection_lines(
     left: Sequence[Candidate], tests: Sequence[str], found: Mapping[str, Outcome | str]
 ) -> Iterator[str]:
-    """Yield the end of a search by ``tests``.
+    """Yield the lines on the end of a search by ``tests``.
 
-    ``left`` are the last good candidate and those behind it, up to the first that is known to be slower; ``found`` is
-    the comparison of these two, empty where the search stopped before its end.
+    ``left`` are the last good candidate and those after it, up to the first that is known to be slower. ``found`` is
+    the comparison of these two; empty if the search stopped before its end.
     """
     good, *others, bad = left
     command = shown(f"rlperf bisect {good.range_to(bad)} {shlex.join(tests)}")

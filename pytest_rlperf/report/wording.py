@@ -1,4 +1,4 @@
-"""English for verdicts: every reason, blame and note that reports show is written here, and read by no code."""
+"""English for verdicts: every reason, blame and note of the reports is written here; no code reads these texts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from pytest_rlperf.model.stored import Provenance
 
 SAVING = "pytest --rlperf-save-baseline"
 _STORE_AGAIN = "store it again with --rlperf-save-baseline"
-_OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
-_TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
+_OPERATIONS = "ops:"  # left out: the rest is the full name of PyTorch's operation
+_TRACED_APART = 0.25  # of the median: with a larger difference a note says that phases do not add up to it
 _COUNTS_MOST = 4  # of one phase
 PARTS_MOST = 3  # of a change
 _MACHINES_MOST = 3
@@ -88,7 +88,7 @@ def verdict_message(verdict: Verdict) -> str:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """Return the reason that decides, what would help, reasons beside it, and the commit that accepts a slowdown."""
+    """Return the reason that decides, the remedy, other reasons, and the commit that accepts a slowdown."""
     if isinstance(verdict.reason, reasons.FullReason):
         return reason_lines(verdict.reason)
     found = reason_lines(verdict.reason)
@@ -99,7 +99,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
 
 
 def accepted_text(allowance: Allowance) -> str:
-    """Write what a commit accepts: ``accepted up to 9 % by 1a2b3c4d5e6f: larger networks``."""
+    """Write the slowdown that a commit accepts: ``accepted up to 9 % by 1a2b3c4d5e6f: larger networks``."""
     extent = f"accepted up to {bound(allowance.most)}" if allowance.most else "counts accepted"
     return f"{extent} by {allowance.commit}: {allowance.reason}"
 
@@ -110,7 +110,7 @@ def bound(fraction: float) -> str:
 
 
 def reason_lines(reason: Reason) -> list[str]:
-    """Return a reason in English, in lines that fit 80 columns where its facts are short."""
+    """Return a reason in English, in lines that fit 80 columns if its facts are short."""
     for write in (_nothing_compared, _broken, _stored, _live, _beside_times):
         text = write(reason)
         if text is not None:
@@ -204,7 +204,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
 
 
 def _advice(disturbances: Sequence[Disturbance]) -> list[str]:
-    """Return what helps against disturbances on a device."""
+    """Return remedies against disturbances on a device."""
     return [
         *([_THROTTLED] if any(each.throttled for each in disturbances) else []),
         *([_RECOMPILED] if any(each.recompiled for each in disturbances) else []),
@@ -249,7 +249,7 @@ def _live(reason: Reason) -> str | None:
 
 
 def _undecided(reason: reasons.PairsUndecided) -> str:
-    """Write the upper bound, what the pairs would have found, why they decide nothing, and what disturbed them."""
+    """Write the upper bound, the slowdown that pairs would find, why they do not decide, and what disturbed them."""
     lines = [] if reason.at_most is None else [f"change at most {units.change(reason.at_most)}"]
     if reason.smallest_seen is not None:
         lines = ["; ".join([*lines, f"would detect {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
@@ -263,7 +263,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
 
 
 def _other_work(work: OtherWork) -> str:
-    """Write what others used: ``other processes used 52 % of the CPUs, python (mostly pid 47) 87 % of one``."""
+    """Write what CPU others used: ``other processes used 52 % of the CPUs, python (mostly pid 47) 87 % of one``."""
     if not work.process:
         return f"other containers or virtual machines used {100 * work.unseen_share:.0f} % of the machine's CPUs"
     everything, named = (f"{100 * share:.0f} %" for share in (work.seen_share, work.cpu_share))
@@ -292,7 +292,7 @@ def _remedy_text(remedy: Remedy, reason: Reason) -> str:
             return f"measure again without other work, such as that of {shown(work.process)}"
 
 
-# Resources by their names in figures: the words for one and for several, or what bytes are of.
+# Resources by their names in figures: the words for one and for several, or those after a number of bytes.
 _NUMBERS = {
     "objects": ("block of Python memory", "blocks of Python memory"),
     "open_files": ("open file", "open files"),
@@ -360,7 +360,7 @@ def finding_line(fact: Fact) -> str:
 
 
 def left_behind_text(grown: facts.Growth) -> str:
-    """Return a note on what calls of one side leave behind, beside which there is nothing to compare with."""
+    """Return a note on what calls leave behind, for one side without another to compare with."""
     return f"each call leaves {_grown(grown.more)} behind: a leak, or a cache that is not full yet"
 
 
@@ -369,7 +369,7 @@ def _grown(more: Mapping[str, float]) -> str:
 
 
 def _compiled(program: Compiled) -> str:
-    """Write which function was compiled, and for what that it was not compiled for before."""
+    """Write which function was compiled, and for which new types."""
     if program.why:
         return f"{shown(program.function)}: {shown(' '.join(program.why.split()))}"
     if not program.inputs or program.before is None:
@@ -389,7 +389,7 @@ def _figure(name: str, amount: float) -> str:
 
 
 def _law(law: facts.Law) -> str:
-    """Write how a figure grows from one size to another on either side, and the law of what head adds where known."""
+    """Write how a figure grows from one size to another on each side, and the law of the head's extra time if known."""
     times = [units.number(large / (small or 1.0)) if large else "1" for small, large in (law.head, law.base)]
     added = "" if law.exponent is None else f", what is added ∝ size^{law.exponent:.1f}"
     return f"{law.name} ×{times[0]} (base ×{times[1]}){added}"
@@ -437,7 +437,7 @@ def _same_code(reason: reasons.SameCode | reasons.Unreached) -> str:
 
 
 def _cause(versions: Sequence[VersionChange]) -> str:
-    """Write what differs from when figures were stored, and what shows the cost of that."""
+    """Write what has changed since figures were stored, and the option that shows its cost."""
     if not versions:
         return "no package has changed, so the machine has"
     first = versions[0]
@@ -456,20 +456,20 @@ def version_text(change: VersionChange) -> str:
 
 
 def trailer(key: str, ratio: float | None, high: float | None) -> str:
-    """Return the line of a commit message that accepts how much slower the test of ``key`` is, less the reason.
+    """Return the line of a commit message that accepts the slowdown of the test ``key``, without the reason.
 
-    ``ratio`` is the change with ``high`` its upper bound, None for a test that is slower by its counts.
+    ``ratio`` is the change and ``high`` its upper bound; None for a test that is slower by its counts.
     """
     if ratio is None:
         return f"{TRAILER}: {pattern_of(key)} counts"
     known = [100 * (each - 1) for each in (ratio, high) if each is not None and math.isfinite(each)]
     most = max([0.0, *known])
-    # Measured again, or on another machine, it will be another figure.
+    # A second measurement will differ, and one on another machine more so.
     return f"{TRAILER}: {pattern_of(key)} <= +{math.ceil(round(_HEADROOM * most, 6)) + _HEADROOM_PERCENT}%"
 
 
 def improved(count: int) -> str:
-    """Advise to store what got faster than its baseline, by more than the tolerance."""
+    """Advise to store tests that got faster than their baseline by more than the tolerance."""
     return f"{units.counted(count, 'test')} faster than in the baseline: store the new figures to keep the gain"
 
 
@@ -502,7 +502,7 @@ def count_text(change: CounterChange) -> str:
 
 
 def more_work_text(verdict: Verdict) -> str:
-    """Write the work that rose most where times decide nothing: ``a call does more: native_calls:builtins 1 → 9``."""
+    """Write the work that rose most if times decide nothing: ``a call does more: native_calls:builtins 1 → 9``."""
     if not verdict.more_work:
         return ""
     first, *others = verdict.more_work
@@ -520,7 +520,7 @@ def undecided_text(undecided: int, gated: int) -> str:
 
 
 def touched_lines(outcome: Outcome) -> list[str]:
-    """Name the changed parts that a test runs which may take another time, and what they call more.
+    """Name the changed parts that a test runs and that may change its time, and their additional calls.
 
     ``changed: buffer.py:41 Buffer.sample · copy.deepcopy 0 → 8 a call · aten::clone 0 → 16``.
     """
@@ -565,7 +565,7 @@ def _at_a_time(lanes: int) -> str:
 
 
 def _untested_text(note: notes.Untested) -> str:
-    """Name what has changed and no test runs, and how to write a test where that is little."""
+    """Name the changed parts that no test runs, and if there are few, show how to write a test."""
     functions = [part.name for part in note.parts if part.kind is Kind.FUNCTION]
     is_little = len(note.parts) <= _NAMED_MOST
     names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
@@ -590,7 +590,7 @@ _DOUBTS = {
 
 
 def _in_doubt(doubt: notes.Doubt, keys: Sequence[str]) -> str:
-    """Write why tests were measured that were not seen to run anything of the change."""
+    """Write why tests were measured that were not seen to run any part of the change."""
     was = "was" if len(keys) == 1 else "were"
     why = _DOUBTS[doubt] if len(keys) == 1 else _DOUBTS[doubt].replace("its ", "their ")
     return f"{_named(keys)} {was} measured, although not seen to run a changed function: {why}"
@@ -600,7 +600,7 @@ def _in_doubt(doubt: notes.Doubt, keys: Sequence[str]) -> str:
 
 
 def blame_text(outcome: Outcome) -> str:
-    """Name the phases that carry a live change: ``critic +1.9 of +2.1 ms a call``; empty where nothing changed."""
+    """Name the phases that carry a live change: ``critic +1.9 of +2.1 ms a call``; empty if nothing changed."""
     live = outcome.live
     if live is None or not (outcome.result.phases or live.base.phases):
         return ""
@@ -609,7 +609,7 @@ def blame_text(outcome: Outcome) -> str:
 
 
 def rare_text(outcome: Outcome) -> str:
-    """Write what a usual call takes, what one does on average, and how long rare ones take; empty without any."""
+    """Write the time of a usual call, the mean, and the time of rare calls; empty without rare calls."""
     result, before = outcome.result, outcome.before
     if outcome.live is not None and outcome.live.are_unrepeated:
         return (
@@ -631,7 +631,7 @@ def rare_text(outcome: Outcome) -> str:
 
 
 def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Contribution]) -> str:
-    """Write the share of a change that its carriers have; there are no contributions where too little was traced."""
+    """Write the share of a change that its carriers have; there are no contributions if too little was traced."""
     if not contributions:
         return "too few traced turns to find the phase that carries it: raise --rlperf-max-time"
     if not carriers:
@@ -643,9 +643,9 @@ def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Cont
 
 
 def phases_note(result: Result) -> str:
-    """Write the time that phases add up to where that is not about the median; empty where it is.
+    """Write the time that phases add up to if it is not about the median; else empty.
 
-    Phases are means of traced calls, which a stall makes longer; the median leaves it out.
+    Phases are means of traced calls, which a stall lengthens; the median leaves stalls out.
     """
     if not (result.measured and result.phases):
         return ""
@@ -660,7 +660,7 @@ def phases_note(result: Result) -> str:
 
 
 def cost_text(outcome: Outcome) -> str:
-    """Write what a test's figures rest on, and what they cost."""
+    """Write how many calls and pairs a test's figures rest on, and the time that they cost."""
     if not outcome.result.measured:
         return f"{outcome.seconds:.1f} s"
     workers = outcome.result.workers
@@ -695,7 +695,7 @@ def plot_legend(*, has_stored: bool, has_band: bool, is_cut: bool) -> str:
 
 
 def not_drawn_text(statuses: Iterable[Status]) -> str:
-    """Write how many tests have no change that can be drawn, by status; empty for none."""
+    """Write how many tests have no change that can be drawn, by status; empty if there are none."""
     counts = Counter(status.value for status in statuses)
     each = ", ".join(f"{count} {status}" for status, count in counts.items())
     return f"Not drawn, as their times were not compared: {each}." if counts else ""
@@ -761,7 +761,7 @@ def plan_text(plan: notes.Plan) -> str:
 
 
 def pace_text(others: int, expected_s: float) -> str:
-    """Write how long the tests after the first take, where no earlier run shows it."""
+    """Write how long the tests after the first one take, if no earlier run shows it."""
     those = "other test, if it takes" if others == 1 else f"other {others} tests, if each takes"
     return f"about {units.roughly(expected_s)} for the {those} as long as this one"
 
@@ -769,7 +769,7 @@ def pace_text(others: int, expected_s: float) -> str:
 def under_way_text(
     spent_s: float, tests: Sequence[notes.UnderWay], done: int = 0, total: int = 0, left_s: float = 0.0
 ) -> str:
-    """Write how long a run has been on, what is being measured, and how far it is."""
+    """Write how long a run has lasted, what is being measured, and how far the run is."""
     shown_tests = [
         " ".join(filter(None, (shown(test.test) if test.test else "", shown(test.step))))
         + ("" if test.ratio is None else f", {units.change(test.ratio)} so far")
@@ -785,7 +785,7 @@ def under_way_text(
 
 
 def note_lines(found: Sequence[notes.Note], *, verbose: bool) -> list[str]:
-    """Return notes in English, those of one kind in one line each; ``verbose`` with those that decide nothing."""
+    """Return notes in English, one line for each kind; if ``verbose``, with notes that decide nothing."""
     lines = [text for text in map(_note, found) if text]
     short = [note for note in found if isinstance(note, notes.ShortOfTime)]
     lines += [_short_of_time(short)] if short else []
@@ -807,13 +807,13 @@ def note_lines(found: Sequence[notes.Note], *, verbose: bool) -> list[str]:
 
 
 def uncalled(calls: Mapping[str, str]) -> str:
-    """Write which tests passed and never called their fixture, each with the call that it lacks."""
+    """Write which tests passed without calling their fixture, each with the missing call."""
     each = ", ".join(f"{nodeid} passed but never calls {call}" for nodeid, call in calls.items())
     return f"{each}: nothing was checked or measured{see('writing-tests.md#limits')}"
 
 
 def _note(note: notes.Note) -> str:
-    """Write a note that stands by itself; empty for one of a kind that stands together with others."""
+    """Write a note that has its own line; empty if notes of its kind share one."""
     match note:
         case notes.TextNote(text):
             return text
@@ -849,7 +849,7 @@ def _note(note: notes.Note) -> str:
 
 
 def _named(keys: Sequence[str]) -> str:
-    """Return the names of tests, of the first few where there are many."""
+    """Return the names of tests, only the first few if there are many."""
     return _first_few([test_name(key) for key in keys])
 
 
@@ -902,7 +902,7 @@ def obstacle_text(obstacle: notes.Obstacle) -> str:
 
 
 def saved_lines(saved: notes.Saved) -> list[str]:
-    """Return what a run has stored, and why other results were not."""
+    """Return which results a run has stored, and why it did not store others."""
     lines = []
     if saved.stored:
         lines.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{seen_from_here(saved.path)}")
@@ -921,5 +921,5 @@ def saved_lines(saved: notes.Saved) -> list[str]:
 
 
 def seen_from_here(path: Path) -> str:
-    """Return ``path`` as it is seen from the current directory, where it lies below it."""
+    """Return ``path`` relative to the current directory if it lies below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

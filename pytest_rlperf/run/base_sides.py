@@ -10,7 +10,7 @@ from pytest_rlperf.sides.prepare import Preparation
 
 
 class BaseSides:
-    """The base sides of a run, all prepared before its loop begins: git, environments and builds would block that."""
+    """The base sides of a run, all prepared before its loop begins: git, environments and builds would block it."""
 
     def __init__(self, preparation: Preparation, processes: Processes, commits: Iterable[str]) -> None:
         self._known: dict[str, Drivers | SideError] = {}
@@ -21,12 +21,12 @@ class BaseSides:
                 self._known[sha] = error
 
     def of_commit(self, sha: str) -> Drivers:
-        """Return the drivers of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
+        """Return the drivers for ``sha``'s code and today's; SideError, every time, if ``sha``'s cannot be had."""
         found = self._known[sha]
         if isinstance(found, SideError):
             raise found
         return found
 
     def give_up(self, sha: str, error: SideError) -> None:
-        """Answer with ``error`` from now on where ``sha`` is wanted."""
+        """Raise ``error`` from now on when ``sha`` is wanted."""
         self._known[sha] = error

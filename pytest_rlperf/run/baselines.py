@@ -22,8 +22,8 @@ WORKERS = 3  # the sample of a stored comparison
 class Baselines:
     """The baselines of one name: this machine class's, and those of others.
 
-    ``faults`` are why files beside this machine's, which has none, cannot be read. BaselineError where this machine's
-    cannot be read, or could not be written in the end.
+    ``faults`` say why other files cannot be read, if this machine has no file. BaselineError if this machine's file
+    cannot be read, or could not be written at the end.
     """
 
     def __init__(self, settings: Config, root: Path) -> None:
@@ -49,7 +49,7 @@ class Baselines:
         return None if self.own is None else self.own.results.get(key)
 
     def commit_of(self, key: str) -> str | None:
-        """Return the commit that a test's figures are of, on this machine class before another."""
+        """Return the commit of a test's figures, those of this machine class before those of another."""
         return next((origin.commit for origin in self._origins(key) if origin.settleable), None)
 
     def commit_before(self, key: str) -> str | None:
@@ -57,7 +57,7 @@ class Baselines:
         return next((origin.commit for origin in self._origins(key) if origin.commit is not None), None)
 
     def unsettled(self, key: str) -> reasons.NotSettledLive | None:
-        """Return why no code can be run in the place of a test's figures; None where there may be, or no figures."""
+        """Return why no code can be run in place of a test's figures; None if some may be, or without figures."""
         origins = self._origins(key)
         if not origins or any(origin.settleable for origin in origins):
             return None
@@ -65,12 +65,12 @@ class Baselines:
         return reasons.NotSettledLive(reasons.NoCode.UNCOMMITTED if is_committed else reasons.NoCode.OUTSIDE_GIT)
 
     def _origins(self, key: str) -> list[Provenance]:
-        """Return where a test's figures come from: those of this machine class or, where it has none, of others."""
+        """Return where a test's figures come from: this machine class or, if it has no baseline, others."""
         known = self._others if self.own is None else [self.own]
         return [each.sessions[each.results[key].session] for each in known if key in each.results]
 
     def uses_mean(self, key: str) -> bool | None:
-        """Whether a test's figures are means of long calls, None where there are no figures."""
+        """Whether a test's figures are means of long calls; None if there are no figures."""
         stored = self.stored(key)
         return None if stored is None else stored.result.workers[0].long
 
@@ -82,7 +82,7 @@ class Baselines:
         return tuple(changed_versions(self.own.sessions[stored.session].packages))
 
     def origin(self, outcome: Outcome) -> str:
-        """Name what an outcome was compared with."""
+        """Name the code or the baseline that an outcome was compared with."""
         if outcome.live is not None:
             return f"{outcome.live.head_label} with {outcome.live.base_label}, live"
         if self._settings.against is not None:
@@ -93,7 +93,7 @@ class Baselines:
         return origin_text(self.store.name, session)
 
     def origins(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """Name what outcomes were compared with, each thing once."""
+        """Name what outcomes were compared with, each name once."""
         compared = [outcome for outcome in outcomes if outcome.before]
         if self._settings.against is not None:
             compared = compared or list(outcomes)

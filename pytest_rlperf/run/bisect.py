@@ -33,15 +33,15 @@ GOOD, BAD, SKIP = "good", "bad", "skip"
 
 
 def ends(last: int, verdicts: Mapping[int, str]) -> tuple[int, int]:
-    """Return the last good candidate before the first bad one, and that one; ``last`` is bad."""
+    """Return the last good candidate before the first bad one, and the first bad one; ``last`` is bad."""
     bad = min((number for number, verdict in verdicts.items() if verdict == BAD), default=last)
     return max((number for number, verdict in verdicts.items() if verdict == GOOD), default=0), bad
 
 
 def next_probe(last: int, verdicts: Mapping[int, str]) -> int | None:
-    """Return the candidate to compare next: the last, then always the middle; None where the search is over.
+    """Return the candidate to compare next: the last, then always the middle; None if the search is over.
 
-    Beside skipped candidates it is the one farthest from all that are known: a row of commits that do not build is
+    If candidates were skipped, it is the one farthest from all that are known: a row of commits that do not build is
     soon left behind.
     """
     if last not in verdicts:
@@ -56,7 +56,7 @@ def next_probe(last: int, verdicts: Mapping[int, str]) -> int | None:
 
 
 def verdict_on(found: Collection[Outcome | str]) -> str:
-    """Return the verdict on a candidate by its tests: bad where one is slower, else skip where one is undecided.
+    """Return the verdict on a candidate by its tests: bad if one is slower, else skip if one is undecided.
 
     A candidate that is faster is good: the slowdown is not in it yet.
     """
@@ -80,7 +80,7 @@ class BisectRun(MeasuredRun):
         self._verdicts: dict[int, str] = {}
         self._compared: tuple[int, int] | None = None
         self._found: dict[str, Outcome | str] = {}
-        self._tests: list[str] = []  # that are slower on the last candidate
+        self._tests: list[str] = []  # those that are slower on the last candidate
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -100,7 +100,7 @@ class BisectRun(MeasuredRun):
             terminalreporter.write_line(for_log(line))
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
-        """Probe until no probe is left, or the budget is spent; UsageError where there is nothing to search."""
+        """Probe until no probe is left, or the budget is spent; UsageError if there is nothing to search."""
         started_s = time.monotonic()
         progress.begin(self._range)
         try:
@@ -133,7 +133,7 @@ class BisectRun(MeasuredRun):
             guardian.close()
 
     def _compare(self, session: pytest.Session, progress: RunProgress, base: int, head: int) -> None:
-        """Compare two candidates as a run against the first of them does."""
+        """Compare two candidates as a run against the first one does."""
         loop = ProbeLoop(self._config, self._run, self._began, make_lanes(self._config, self._run), progress)
         self._found = loop.compare(session, self._candidates[base], self._candidates[head])
         self._compared = base, head
@@ -147,7 +147,7 @@ class BisectRun(MeasuredRun):
                 reporter.write_line(for_log(line))
 
     def _begin(self, session: pytest.Session) -> None:
-        """Keep the tests that are slower on the last candidate; SideError where there are none."""
+        """Keep the tests that are slower on the last candidate; SideError if there are none."""
         first, *_, last = self._candidates
         self._found = {key: outcome for key, outcome in self._found.items() if verdict_on([outcome]) == BAD}
         if not self._found:
@@ -160,7 +160,7 @@ class BisectRun(MeasuredRun):
 
 
 class ProbeLoop(TestLoop):
-    """Compares two candidates by the session's tests, and reports none of these."""
+    """Compares two candidates by the session's tests, and does not report the tests."""
 
     def compare(self, session: pytest.Session, base: Candidate, head: Candidate) -> dict[str, Outcome | str]:
         """Return the outcome of each test, or why there is none."""

@@ -1,4 +1,4 @@
-"""The time of a run: what each test gets of it, and an estimate of what is left."""
+"""The time of a run: the part that each test gets, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_rlperf.options import Config
 
-_LEAST_LEFT = 0.25  # of a test's usual time, where it takes longer already
-_BUDGET_S = 1800.0  # for all tests where none is given
-_LEAST_PAIR_S = 3.0  # of that for each of a test's fewest pairs
+_LEAST_LEFT = 0.25  # of a test's usual time, if it takes longer already
+_BUDGET_S = 1800.0  # for all tests, if no budget is given
+_LEAST_PAIR_S = 3.0  # of the budget, for each of a test's fewest pairs
 _INSTANT_S = 1e-6
-_SLOWER = 2  # times the pace so far: what the tests to come surely need
+_SLOWER = 2  # times the pace so far: the tests to come need no more
 
 
 class Budget:
-    """The time for all tests of a run, of which each gets an equal part of what is left when it begins.
+    """The time for all tests of a run: each test gets an equal part of the time left when it begins.
 
-    So tests that are settled early leave their time to others, and to those that are UNDECIDED when theirs is up.
+    So tests that are settled early leave their time to others, and to those that are UNDECIDED when their time is up.
     ``lanes`` tests are measured at once. Without --rlperf-total-time many tests get less than --rlperf-max-time each,
     but always enough for the fewest pairs.
     """
@@ -31,7 +31,7 @@ class Budget:
         self._lanes = lanes
         self._tests = self._tests_left = tests
         given_s = settings.total_time_s
-        # What imports and fixtures take is not counted, so that a pair's time is about that of a quiet machine.
+        # The time of imports and fixtures is not counted, so that a pair's time is about that of a quiet machine.
         least_s = settings.pairs[0] * _LEAST_PAIR_S
         if given_s is None:
             given_s = math.inf if settings.selfcheck else max(_BUDGET_S, tests * least_s / lanes)
@@ -57,10 +57,9 @@ class Budget:
 
 
 class TimeLeft:
-    """Estimates the time that a run's tests will take: as in earlier runs here, and more and more at this run's pace.
+    """Estimates the time that a run's tests will take: as in earlier runs here, but more and more at this run's pace.
 
-    ``usual_s`` are the seconds by tests, as ``learned_s`` of the run before returned them. ``lanes`` tests go on at
-    once.
+    ``usual_s`` are the seconds by tests, as ``learned_s`` of the run before returned them. ``lanes`` tests run at once.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class TimeLeft:
         self._took_s: dict[str, float] = {}
 
     def leave_out(self, key: str) -> None:
-        """Expect no time of a test that need not be measured."""
+        """Expect no time for a test that need not be measured."""
         self._expected_s.pop(key, None)
 
     def begin(self, key: str) -> None:
@@ -89,11 +88,11 @@ class TimeLeft:
         self._took_s[key] = self._clock() - self._begun_s[key]
 
     def left_s(self) -> float:
-        """Return the time left, 0 where no earlier run says how long tests take."""
+        """Return the time left, 0 if no earlier run says how long tests take."""
         if not self._expected_s:
             return 0.0
         took_s, now_s = dict(self._took_s), self._clock()
-        whole_s = sum(self._expected_s.values())  # which weighs as much in the pace as all that ended
+        whole_s = sum(self._expected_s.values())  # it weighs as much in the pace as all tests that ended
         pace = (whole_s + sum(took_s.values())) / (whole_s + sum(self._expected_s[key] for key in took_s))
         ends_s = [0.0] * self._lanes
         for key, expected_s in self._expected_s.items():
@@ -103,6 +102,6 @@ class TimeLeft:
         return max(ends_s)
 
     def learned_s(self) -> dict[str, float]:
-        """Return the usual seconds of tests, which each run moves half of the way to its own."""
+        """Return the usual seconds of tests: each run moves them half of the way to its own."""
         moved = {key: (took_s + self._usual_s.get(key, took_s)) / 2 for key, took_s in self._took_s.items()}
         return {**self._usual_s, **moved}

@@ -1,4 +1,4 @@
-"""What a run keeps in pytest's cache: its JSON for ``rlperf show``, and how long tests take."""
+"""The things that a run keeps in pytest's cache: its JSON for ``rlperf show``, and how long tests take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = "rlperf/seconds"  # how long tests usually take
 
 
 def cache_of(config: pytest.Config) -> pytest.Cache | None:
-    """Return pytest's cache, None where there is none, or where a link in the tree would lead what a run keeps out."""
+    """Return pytest's cache; None if there is none, or if a link in the tree would lead a run's files out of it."""
     cache = getattr(config, "cache", None)
     if cache is None:
         return None

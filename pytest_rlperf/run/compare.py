@@ -1,4 +1,4 @@
-"""One test's live comparison: by time, by counts, and by what its pairs hint at."""
+"""One test's live comparison: by time, by counts, and by the findings that its pairs hint at."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
 
-_PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
+_PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes per call of a line that is worth naming, and the share of all growth
 _PLACES_MOST = 3
 _PROGRAMS_MOST = 2
-_LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
+_LONGER_S = 3.0  # for both sides, if a pair is too short to show growth
 _IMPORT = re.compile(r"^[ \t]*(?:import[ \t]|from[ \t]+[^. \t]).*", re.MULTILINE)  # of another package, perhaps
 
 
 class Compared(NamedTuple):
-    """Head's result, the comparison with base, the verdict by its times, and base's and head's counts by functions."""
+    """The head's result, the comparison with the base, the verdict by time, and each side's counts by functions."""
 
     head: Result
     live: Live
@@ -62,8 +62,8 @@ class LiveComparison:
     def compare(self, history: PairSpread | None = None) -> Steps[Compared]:
         """Return the comparison.
 
-        UnpairedError where there is nothing to measure, or it is not the same work on both sides, SideError where a
-        side has the other's code, RetryFreshError where new interpreters should measure.
+        UnpairedError if there is nothing to measure, or if the work differs between the sides. SideError if a side has
+        the other side's code. RetryFreshError if new interpreters should measure.
         """
         taken = yield from take_pairs(self._test, self._open, history)
         taken = yield from self._with_traces(taken)
@@ -77,9 +77,9 @@ class LiveComparison:
     # ------------------------------------------------------------------ its pairs
 
     def _open(self, index: int, server: int) -> Steps[OpenPair]:
-        """Return a pair at its call, with code that may differ, doing the same work; have the first pairs count.
+        """Return a pair at its call, whose code may differ and whose work is the same; the first pairs count.
 
-        The first one stays, as its head worker reports the test.
+        The first pair stays, as its head worker reports the test.
         """
         test, drivers = self._test, self._drivers
         if not index:
@@ -100,7 +100,7 @@ class LiveComparison:
         return OpenPair(driver, stays=not index, import_s=self._import_s(driver), has_counts=has_counts)
 
     def _checked(self, driver: PairDriver) -> Steps[list[wire.Checked]]:
-        """Check a pair's components, and return what came of it; the errors are as in :meth:`compare`."""
+        """Check a pair's components and return the results; the errors are those of :meth:`compare`."""
         checked = yield from self._test.ask(driver, wire.CheckAll())
         self._drivers.learn(*checked)
         base, head = driver.loaded(checked)
@@ -118,12 +118,12 @@ class LiveComparison:
         return checked
 
     def _import_s(self, driver: PairDriver) -> tuple[float, float]:
-        """Return what importing the tests took; zeros for later tests of a run, for which it is the same."""
+        """Return the seconds to import the tests; zeros for later tests of a run, which share the import."""
         base, head = driver.collected
         return (0.0, 0.0) if self._test.order else (base.import_s, head.import_s)
 
     def _refuse_other_work(self, base: wire.Called, head: wire.Called) -> None:
-        """Raise UnpairedError where a call is not the same work on both sides."""
+        """Raise UnpairedError if a call is not the same work on both sides."""
         works = [(each.component, each.unit, each.items) for each in (base, head)]
         if works[0] != works[1]:
             texts = (work_text(*works[0]), work_text(*works[1]))
@@ -133,7 +133,7 @@ class LiveComparison:
     # ------------------------------------------------------------------ what they show
 
     def _with_traces(self, taken: PairsTaken) -> Steps[PairsTaken]:
-        """Return the pairs with more traced blocks of the first one, where calls are so long that there are too few."""
+        """Return the pairs, with more traced blocks of the first one if calls are so long that there are too few."""
         test, measured = self._test, taken.measured
         missing = TRACED_LEAST - len(measured.traced)
         if taken.verdict.status is not Status.SLOWER or missing <= 0:
@@ -144,7 +144,7 @@ class LiveComparison:
         return taken._replace(measured=PairsMeasured.of(measured.pairs, [*measured.traced, *traced]))
 
     def _found(self, taken: PairsTaken) -> tuple[Result, Live]:
-        """Return head's result and the comparison, from what all pairs have given."""
+        """Return the head's result and the comparison, from the figures of all pairs."""
         test, sides, measured = self._test, self._drivers.sides, taken.measured
         assert test.called is not None
         base, result = (
@@ -167,9 +167,9 @@ class LiveComparison:
         return result, live
 
     def _with_growth(self, live: Live, first: PairDriver) -> Steps[Live]:
-        """Return the comparison with more calls of the first pair, where those so far only hint at growth.
+        """Return the comparison, with more calls of the first pair if those so far only hint at growth.
 
-        Where memory grows, a process of each side shows which lines allocate what it keeps.
+        If memory grows, a process of each side shows which lines allocate the memory that it keeps.
         """
         test = self._test
         if test.policy.findings["growth"] == OFF:
@@ -188,7 +188,7 @@ class LiveComparison:
         return replace(live, places=_places(*kept, max(_PLACE_LEAST, _PLACE_SHARE * size)))
 
     def _with_compiled(self, live: Live, first: PairDriver) -> Steps[Live]:
-        """Return the comparison with the names of what head has compiled, where its calls may compile more."""
+        """Return the comparison, with the names of the head's compiled programs if its calls may compile more."""
         policy = self._test.policy
         if policy.findings["compiles"] == OFF or not (compiles.hints(live) or compiles.find(live, policy)):
             return live
@@ -198,15 +198,15 @@ class LiveComparison:
     def _allocations(
         self, driver: PairDriver, calls: int
     ) -> Steps[tuple[list[wire.Allocation], list[wire.Allocation]]]:
-        """Return the lines that allocate what so many calls keep, on base and on head."""
+        """Return the lines that allocate the memory that ``calls`` calls keep, on the base and on the head."""
         order = wire.FindAllocations(calls)
         base = yield from self._test.ask(driver, wire.Relay(order, to_base=True))
         return base, (yield from self._test.ask(driver, wire.Relay(order)))
 
     def _with_start_ups(self, live: Live) -> Steps[Live]:
-        """Return the comparison with first calls of new interpreters, where copies of a process hint at slow ones.
+        """Return the comparison, with first calls of new interpreters if copies of a process hint at slow ones.
 
-        What only head imports costs no copy anything; the import of the tests is the same for all tests of a run.
+        A module that only the head imports costs a copy nothing; all tests of a run share the import of the tests.
         """
         test, usual_s = self._test, first_call.usual_calls_s(live)
         assert test.called is not None
@@ -228,7 +228,7 @@ class LiveComparison:
         return live
 
     def _start_up(self) -> Steps[StartUp]:
-        """Return what a pair of new interpreters takes to import the tests, and to call the component once."""
+        """Return how long a pair of new interpreters takes to import the tests, and to call the component once."""
         test, drivers = self._test, self._drivers.new_interpreters()
         driver = yield from drivers.lease(new=True)
         driver.is_worn = True  # the next ones are new processes, too
@@ -240,7 +240,7 @@ class LiveComparison:
 
 
 def _places(base: Iterable[wire.Allocation], head: Iterable[wire.Allocation], least: float) -> tuple[str, ...]:
-    """Return the lines of head that keep more, by ``least`` bytes a call, than equal lines do on base."""
+    """Return the lines of the head that keep at least ``least`` bytes per call more than equal lines of the base."""
     known = defaultdict[tuple[str, str], float](float)
     for each in base:
         known[each.file, each.code] += each.bytes
@@ -250,14 +250,14 @@ def _places(base: Iterable[wire.Allocation], head: Iterable[wire.Allocation], le
 
 
 def _imports_more(base: Mapping[str, str], head: Mapping[str, str]) -> bool:
-    """Whether head's files, by their modules, have lines that import what no line of base's files does."""
+    """Whether the head's files, by their modules, have import lines that the base's files do not have."""
     return not _import_lines(head.values()) <= _import_lines(base.values())
 
 
 def _import_lines(files: Iterable[str]) -> set[str]:
     lines: set[str] = set()
     for file in files:
-        with contextlib.suppress(OSError):  # what cannot be read imports nothing that is known
+        with contextlib.suppress(OSError):  # a file that cannot be read imports nothing that is known
             text = Path(file).read_text(encoding="utf-8", errors="replace") if file.endswith(".py") else ""
             lines |= {found.strip() for found in _IMPORT.findall(text)}
     return lines

@@ -20,10 +20,10 @@ from pytest_rlperf.run.stored_counts import live_counts
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of a test: what its outcome keeps, and what the verdict rests on, yet without stored figures.
+    """The measurements of a test: ``result`` for its outcome, ``evidence`` for its verdict, without stored figures.
 
-    ``base_commit`` is the full SHA since which commits may accept a slowdown. ``touched`` are the parts of the change
-    that the test runs or reads.
+    Commits after ``base_commit``, a full SHA, may accept a slowdown. ``touched`` are the parts of the change that the
+    test runs or reads.
     """
 
     result: Result
@@ -33,7 +33,7 @@ class Measured:
 
 
 def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> tuple[Outcome, tuple[Note, ...]]:
-    """Judge a test, and note what could not be compared."""
+    """Judge a test, and note the counts that could not be compared."""
     result, found, baselines = measured.result, measured.evidence, run.baselines
     base = measured.base_commit or (None if run.settings.against else baselines.commit_before(found.head.nodeid))
     notes: list[Note] = []
@@ -49,16 +49,16 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
         allowances=run.accepted.since(base),
     )
     verdict = judge(evidence, policy)
-    # Where nothing is slower, only messages that can still be amended are of use: those of the change at hand.
+    # If nothing is slower, only messages that can still be amended are of use: those of the change at hand.
     if base is not None and (verdict.status is Status.SLOWER or run.settings.against is not None):
         notes += run.accepted.heed(base)
-    # A side that the user named is what there is to compare with, also where nothing was measured.
+    # If the user named a base side, tests are compared with nothing else, even if nothing was measured.
     stored = evidence.stored if live is not None or run.settings.against is None else None
     return Outcome(result, stored, live, verdict, seconds, touched=measured.touched), tuple(notes)
 
 
 def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:
-    """Return the exact counts to compare, base's of live pairs or else stored ones; add ``notes`` on others."""
+    """Return the exact counts to compare: the base's in live pairs, else stored ones; add ``notes`` on others."""
     result, live, now = measured.result, measured.evidence.live, measured.result.counting
     if now is None or measured.evidence.unpaired is not None:
         return None
@@ -79,7 +79,7 @@ def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Not
 
 def failure_of(outcome: Outcome, run: RunState) -> wire.Failure | None:
     """Return why a test must fail, if it must."""
-    # Storing is what NEW and INCOMPARABLE need; a strict run must be able to store its first baseline.
+    # Storing cures NEW and INCOMPARABLE; a strict run must be able to store its first baseline.
     cured = run.settings.save and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE)
     if cured or not outcome.verdict.fails(run.settings.strict):
         return None
@@ -99,7 +99,7 @@ def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outco
 
 
 def error_line(text: str) -> str:
-    """Return the line of a failure that names it: the error of a traceback, else the first."""
+    """Return the line that names a failure: the error of a traceback, else the first line."""
     lines = [line.strip() for line in text.strip().splitlines()] or ["without a message"]
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
     return errors[0] if errors else lines[0]

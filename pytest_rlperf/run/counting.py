@@ -1,4 +1,4 @@
-"""Which pairs of a test count, and what they have counted together."""
+"""The pairs of a test that count, and their counts together."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.measured import Counting, FunctionCounts, PhaseCounts, Tally
 from pytest_rlperf.options import Config
 
-_SHARE = 0.1  # of the time a test may be measured, for all of its workers together
-_GATING_SHARE = 0.5  # likewise, where counts decide: a gate that is left out lets everything pass
-_FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no time for another
+_SHARE = 0.1  # of the time for measuring a test, for all of its workers together
+_GATING_SHARE = 0.5  # the same share if counts decide: a gate that is left out lets everything pass
+_FIRST_CALL_SHARE = 0.1  # of the same time: a first call that took longer leaves no time for another
 _WORKERS = 6  # that share that time
-_PAIRS_MOST = 3  # that count what differs
+_PAIRS_MOST = 3  # that count, the later ones only what differs
 _LENIENCE = 4.0
 
 
 def count_order(settings: Config, instruments: Iterable[str] = (), lenience: float = 1.0) -> wire.CountAll | None:
-    """Return the order for a test's workers to count; None where counts are not wanted.
+    """Return the order for a test's workers to count; None if counts are not wanted.
 
-    Those that follow others may take a few times as long: their calls are as long but for a cold start.
+    Workers of later pairs may take a few times as long: except for a cold start, their calls take as long.
     """
     if settings.findings["counts"] == OFF:
         return None
@@ -32,13 +32,13 @@ def count_order(settings: Config, instruments: Iterable[str] = (), lenience: flo
 
 
 class CountingPairs:
-    """Decides which pairs of one test count: the first, and two more where the sides differ, what differs there.
+    """Decides which pairs of one test count: the first, and if the sides differ two more, which count what differs.
 
-    A count is exact where two processes agree. Where both sides agree, one pair has two of them; elsewhere it takes
-    more pairs to tell a change of the code from one of the process.
+    A count is exact if two processes agree. If both sides agree, one pair has two such processes; otherwise it takes
+    more pairs to tell a change in the code from one in the process.
 
-    Where a call fails while it is counted, the next pair makes its calls uncounted: one of a certain number, such as
-    the 20th of a process, fails there too if counting it is not to blame.
+    If a call fails while it is counted, the next pair makes its calls uncounted: a call of a certain number, such as
+    the 20th of a process, fails there too if counting is not to blame.
     """
 
     def __init__(self, settings: Config) -> None:
@@ -49,7 +49,7 @@ class CountingPairs:
         self._rests = 0  # pairs that make their calls uncounted
 
     def order(self) -> wire.CountAll | None:
-        """Return the order for the next pair, None where it need not count."""
+        """Return the order for the next pair; None if it need not count."""
         if self._rests:
             self._rests -= 1
             return None
@@ -67,29 +67,29 @@ class CountingPairs:
         if any(tally.has_failed for tally in found):
             self._rests = 1
         elif not all(tally.repetitions for tally in found):
-            self._pairs = _PAIRS_MOST  # there is no time for it
+            self._pairs = _PAIRS_MOST  # there is no time for more
         else:
             self._pairs += 1
 
     def _differing(self) -> list[str]:
-        """Return the names of counts by which the sides differ: none that merely vary."""
+        """Return the names of counts that differ between the sides, without those that merely vary."""
         base, head = self.learned()
         return [] if base is None or head is None else sorted({each.name for each in compare(base, head, EVERY)})
 
     def functions(self) -> tuple[Sequence[FunctionCounts], Sequence[FunctionCounts]]:
-        """Return what was counted of functions of the code under test in a call of base, and of head."""
+        """Return the counts of functions of the code under test, in a call of the base and in one of the head."""
         return self._base[0].functions if self._base else (), self._head[0].functions if self._head else ()
 
     def learned(self) -> tuple[Counting | None, Counting | None]:
-        """Return base's counts, and head's."""
+        """Return the base's counts, and the head's."""
         return learn(self._base, self._head), learn(self._head, self._base)
 
 
 def learn(tallies: Sequence[Tally], others: Sequence[Tally] = ()) -> Counting | None:
     """Return the counts of several workers of one side together; None without any worker.
 
-    A count is exact where it was equal in every worker and repetition, of at least two workers: those of the other side
-    count for it where they have the same. A count that a repetition lacks is zero there, if its instrument ran.
+    A count is exact if it was equal in every repetition of at least two workers. Workers of the other side count among
+    them if they have the same value. A count that a repetition lacks is zero there, if its instrument ran.
     """
     if not tallies:
         return None
@@ -114,7 +114,7 @@ def learn(tallies: Sequence[Tally], others: Sequence[Tally] = ()) -> Counting | 
 
 
 def _repetitions(tallies: Sequence[Tally]) -> list[list[dict[tuple[str, str], int]]]:
-    """Return the counts of every repetition, by the workers that have counted."""
+    """Return the counts of every repetition, grouped by the workers that have counted."""
     return [
         [{(count.path, count.name): count.value for count in counts} for counts in each.repetitions]
         for each in tallies
@@ -123,7 +123,7 @@ def _repetitions(tallies: Sequence[Tally]) -> list[list[dict[tuple[str, str], in
 
 
 def _values(workers: Sequence[Sequence[dict[tuple[str, str], int]]], place: tuple[str, str]) -> tuple[list[int], int]:
-    """Return a count in every repetition whose instrument ran, and how many workers those are of."""
+    """Return a count in every repetition whose instrument ran, and the number of workers with such a repetition."""
     instrument = place[1].partition(":")[0]
     # An instrument that ran has its own counts of the whole call, even if they are zero.
     ran = [[counts for counts in worker if ("", instrument) in counts] for worker in workers]

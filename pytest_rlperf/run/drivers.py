@@ -1,4 +1,4 @@
-"""The run's drivers and preload servers: who has one, and their end."""
+"""The run's drivers and preload servers: which test has which driver, and how they start and end."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from pytest_rlperf.timers import VARIABLE
 PAIR_NAMES = ("base worker", "head worker")
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
-_OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
+_OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' prefixes
 _ASKED_FOR = "new interpreters are asked for"
-_LOADS_MOST = 5  # of preload servers, each of which begins without what made the one before of no use
+_LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the one before
 
 
 @dataclass
 class Processes:
-    """All processes of a run, and what they start with.
+    """All processes of a run, and the settings that they start with.
 
-    ``variables`` are those that the run's process began with, and ``ours`` the modules that the run has loaded for
-    itself; ``readers`` are packages from elsewhere that have read the tree while they were imported. ``fixtures`` are
-    those of its tests. ``forks`` is whether processes may be forked from a preload server. ``top`` is the top of
+    ``variables`` are those that the run's process began with. ``ours`` are the modules that the run has loaded for
+    itself. ``readers`` are packages from elsewhere that read the tree while they were imported. ``fixtures`` are those
+    of the run's tests. ``forks`` is whether processes may be forked from a preload server. ``top`` is the top of
     today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take ``start_limit_s`` to import
     and collect.
     """
@@ -59,7 +59,7 @@ class Processes:
     _closing_s: float = 0.0
 
     def drivers(self, sides: Sides, *names: str, fresh: str = "") -> Drivers:
-        """Return drivers of ``sides``, which end with the run; the workers of base, if any, and of head have names."""
+        """Return drivers of ``sides``, which end with the run; ``names`` are for their workers, the head's last."""
         pool = Drivers(self, sides, names, fresh)
         self._pools.append(pool)
         return pool
@@ -69,19 +69,19 @@ class Processes:
         return (each for pool in self._pools for each in pool.all() if each.alive and each.is_awaited)
 
     def not_forked(self) -> list[str]:
-        """Return why processes were not forked that were to be."""
+        """Return why processes that were to be forked were not."""
         reasons = (pool.fresh for pool in self._pools if self.forks)
         return [reason for reason in dict.fromkeys(reasons) if reason and reason != _ASKED_FOR]
 
     def start_closing(self, limit_s: float) -> None:
-        """Begin to end every process: what tests have left to tear down has ``limit_s`` for that."""
+        """Begin to end every process; the teardowns of tests have ``limit_s`` to finish."""
         for driver in self._alive():
             if isinstance(driver, PairDriver):
                 driver.start_ending(limit_s)
         self._closing_s = limit_s
 
     def close(self) -> bool:
-        """End every process, and what else they have started, and remove their files; False where no guardian did."""
+        """End every process and its children, and remove their files; return False if the guardian did not answer."""
         for each in self._alive():
             each.end(self._closing_s + FORCE_S if isinstance(each, PairDriver) else 0)
         return self.guardian.close()
@@ -90,9 +90,9 @@ class Processes:
         return [each for pool in self._pools for each in pool.all() if each.alive]
 
     def environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Return the variables that a process starts with: those of the run's own start with changes made to them.
+        """Return the variables that a process starts with: those of the run's own start, with ``changes``.
 
-        Collecting the tests may have changed this process's variables since, for one side alone.
+        Collecting the tests may have changed this process's variables since, for one side only.
         """
         changed = {**self.variables, **changes}
         environment = {
@@ -105,11 +105,11 @@ class Processes:
 
 
 class Drivers:
-    """The drivers of a comparison: each has base's template and head's, or head's alone where there is no base.
+    """The drivers of a comparison: each has a template of the base, if there is one, and of the head.
 
-    A test has a driver for each of its pairs, and no two of its pairs have one driver: their workers would share a
-    memory's layout. Drivers are forked from a preload server, or are new interpreters where ``fresh`` has why. The
-    pairs that confirm a change are of a second server.
+    A test has a driver for each of its pairs, and two of its pairs never share one: their workers would have the same
+    memory layout. Drivers are forked from a preload server, or are new interpreters for the reason in ``fresh``. The
+    pairs that confirm a change come from a second server.
     """
 
     def __init__(self, processes: Processes, sides: Sides, names: Sequence[str], fresh: str = "") -> None:
@@ -117,19 +117,19 @@ class Drivers:
         self.change = Change(sides)
         self.fresh = fresh or ("" if processes.forks else _ASKED_FOR)
         self._processes = processes
-        self._names = names  # of base's workers, where there are any, and of head's
+        self._names = names  # of the base's workers, if any, and of the head's
         self._has_base = len(names) > 1
         self._drivers: list[PairDriver] = []
         self._servers: list[PreloadServer] = []
         self._leases: list[Job[PairDriver]] = []  # of drivers that observe
         self._loading: dict[int, Job[PreloadServer]] = {}
         self._modules: list[str] | None = None
-        # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
+        # Modules that ask whether there is a GPU ask its driver's library, and do not touch CUDA itself.
         self._set_by_tests: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         self._left_out: set[str] = set()
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
-        # What the run has loaded of these may be another one than a side's own.
+        # A module of these that the run has loaded may be another one than a side's own.
         loaded = (name for name in sides.modules if name in sys.modules)
         self._differing = sorted({*processes.readers, *(name.partition(".")[0] for name in (*sides.own, *loaded))})
         self._top = sides.top or processes.top
@@ -147,12 +147,12 @@ class Drivers:
         return self.sides.changed is not None and not self.sides.changed
 
     def all(self) -> list[Endpoint]:
-        """Return every process that may be alive: drivers before preload servers."""
+        """Return every process that may be alive, drivers before preload servers."""
         self._drivers = [driver for driver in self._drivers if driver.alive]
         return [*self._drivers, *self._servers]
 
     def of(self, *, fresh: bool) -> Drivers:
-        """Return these drivers, or those of the same comparison that are new interpreters."""
+        """Return these drivers, or if ``fresh`` the new interpreters of the same comparison."""
         return self.new_interpreters() if fresh else self
 
     def new_interpreters(self) -> Drivers:
@@ -163,7 +163,7 @@ class Drivers:
         return self._twin
 
     def check_collected(self, keys: Collection[str]) -> Steps[None]:
-        """Raise SideError, with base's own message, where base has collected none of ``keys``."""
+        """Raise SideError, with the base's own message, if the base has collected none of ``keys``."""
         driver = yield from self.lease(observes=self.compares)
         driver.give_back()
         first = driver.collected[0]
@@ -187,11 +187,11 @@ class Drivers:
         observes: bool = False,
         new: bool = False,
     ) -> Steps[PairDriver]:
-        """Return a driver for one test that has collected, until it is given back: none of ``avoid``.
+        """Return a driver that has collected, not one of ``avoid``; one test has it until it is given back.
 
-        It is of the preload server of that number, and has ``width`` templates of one side. Its templates have imported
-        what workers of earlier tests did. One that ``observes`` notes what it reads, and so imports nothing more.
-        StoppedError where it cannot be had.
+        It is forked from the preload server of number ``server``, and has ``width`` templates of one side. Its
+        templates have imported the modules that workers of earlier tests did. A driver that ``observes`` notes what it
+        reads, and so imports nothing more. StoppedError if none can be had.
         """
         width = width or len(self._names)
         while True:
@@ -202,7 +202,7 @@ class Drivers:
                     return driver
 
     def lease_observers(self) -> Steps[PairDriver]:
-        """Return a driver that observes once none of them collects: what it opens would look as if a test had."""
+        """Return a driver that observes, once none collects: files that collecting opens would look like a test's."""
         job = yield from Spawn(self.lease(observes=True))
         self._leases.append(job)
         with if_broken_off(self._drop, job):
@@ -210,7 +210,7 @@ class Drivers:
         return job.outcome()
 
     def _drop(self, job: Job[PairDriver]) -> None:
-        """Break off a lease; give back what it has got."""
+        """Break off a lease; give back its driver if it has one."""
         if not job.is_done:
             job.close()
             return
@@ -218,13 +218,13 @@ class Drivers:
             job.outcome().give_back()
 
     def learn(self, *checked: wire.Checked) -> None:
-        """Learn what workers of each side have imported for themselves."""
+        """Learn which modules the workers of each side have imported for themselves."""
         for known, each in zip(self._imported, checked, strict=False):
             wanted = (name for name in each.imported if not belongs_to(name, (*NEVER, *self._differing)))
             known.update(dict.fromkeys(name for name in wanted if name not in self._left_out))
 
     def _has_imported(self, driver: PairDriver) -> Steps[bool]:
-        """Import in a driver's templates what workers did; return False if an import left something behind there."""
+        """Import the workers' modules in a driver's templates; return False if an import left something behind."""
         sides = self._imported if driver.has_base else self._imported[-1:] * driver.width
         more = [
             [name for name in side if name not in known] for side, known in zip(sides, driver.imported, strict=True)
@@ -233,7 +233,7 @@ class Drivers:
             return True
         for known, names in zip(driver.imported, more, strict=True):
             known.update(names)
-        driver.is_worn = True  # until it is known whether it should have imported them
+        driver.is_worn = True  # until it is known whether the import was harmless
         try:
             dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
         except StoppedError:
@@ -247,7 +247,7 @@ class Drivers:
         return False
 
     def _free(self, avoid: Collection[PairDriver], *, server: int, width: int, observes: bool) -> PairDriver | None:
-        """Return the driver of the lowest number that is as wanted and that no test has, which has it from now on."""
+        """Take the free driver of the lowest number that is as wanted, and return it; None if there is none."""
         for driver in sorted(self._drivers, key=lambda driver: driver.number):
             is_wanted = driver.observes == observes and driver.width >= width
             of_server = driver.preloaded == (None if self.fresh else server)
@@ -257,7 +257,7 @@ class Drivers:
         return None
 
     def trim(self) -> None:
-        """End the drivers of high numbers, which few tests need: each takes its memory."""
+        """End the drivers of high numbers, which few tests need: each one takes memory."""
         for driver in self._drivers:
             driver.is_worn |= driver.number >= KEPT_MOST and not driver.is_taken
             driver.end_if_useless()
@@ -270,7 +270,7 @@ class Drivers:
     # ------------------------------------------------------------------ starting one
 
     def _started(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver]:
-        """Start a driver; new interpreters where copies of a preload server cannot be had."""
+        """Start a driver; a new interpreter if a preload server cannot be forked."""
         if not self.fresh:
             driver = yield from self._forked(server, width, observes=observes)
             if driver is not None:
@@ -280,7 +280,7 @@ class Drivers:
         return driver
 
     def _collect(self, driver: PairDriver) -> Steps[None]:
-        """Wait until a driver's templates have collected; StoppedError where one cannot, which ends the driver."""
+        """Wait until a driver's templates have collected; if one cannot, end the driver and raise StoppedError."""
         with if_broken_off(driver.give_back):
             try:
                 yield from Reply(driver, self._processes.start_limit_s + PATIENCE_S)
@@ -298,7 +298,7 @@ class Drivers:
         return next(number for number in itertools.count() if number not in used)
 
     def _forked(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver | None]:
-        """Return a driver forked from a server, None where copies of it cannot work as new processes do."""
+        """Return a driver forked from a server; None if forked copies do not work as new processes do."""
         driver = None
         try:
             found = yield from self._server(server)
@@ -344,7 +344,7 @@ class Drivers:
                 forks=found is not None,
                 observes=observes,
             ),
-            # Neither side is always the first to be forked.
+            # The sides alternate in being forked first.
             templates if number % 2 or not self._has_base else templates[::-1],
             own_heap=not self._has_base,
             scratch=str(self._processes.guardian.scratch),
@@ -385,7 +385,7 @@ class Drivers:
             python=side.python,
             prefix=prefix,
             sites=sites,
-            # The first shows whether copies can work.
+            # The first driver shows whether copies can work.
             probe=server is not None and (observes if self.compares else number == 0),
             tree="" if side.tree is None else str(side.tree),
             name=name,
@@ -400,7 +400,7 @@ class Drivers:
         return self._processes.environment({**side.environment, **server.changes})
 
     def _unequal(self, collected: Sequence[wire.Ready]) -> str:
-        """Return the variable that collecting leaves otherwise than a server began with: libraries read it before."""
+        """Return a fault if collecting sets a library's variable after the library has read it; else empty."""
         sides = (self.sides.base, self.sides.head) if self._has_base else (self.sides.head,) * len(collected)
         names = self._names if self._has_base else (self._names[0],) * len(collected)
         for ready, side, name in zip(collected, sides, names, strict=False):
@@ -412,7 +412,7 @@ class Drivers:
         return ""
 
     def _strange(self, collected: Sequence[wire.Ready]) -> str:
-        """Return the module that a copy of a server has from another place than its side would load it from."""
+        """Return the error if a copy of a server has a module from a place that is not its side's; else empty."""
         sides = (self.sides.base, self.sides.head) if self._has_base else ()
         for ready, side in zip(collected, sides, strict=False):
             try:
@@ -422,7 +422,7 @@ class Drivers:
         return ""
 
     def _fall_back(self, reason: str) -> None:
-        """Start new interpreters from now on, and say why; the first of several reasons counts."""
+        """Start new interpreters from now on, and keep the reason; the first of several reasons counts."""
         if not self.fresh:
             self.fresh = reason
             for driver in self._drivers:
@@ -434,14 +434,14 @@ class Drivers:
     # ------------------------------------------------------------------ preload servers
 
     def _customized(self) -> str:
-        """Return the module of the tree that Python runs when it starts, as no copy of a server can; else empty."""
+        """Return the tree's module that Python runs when it starts, which a copy of a server cannot do; else empty."""
         entries = self._processes.variables.get("PYTHONPATH", "").split(os.pathsep)
         places = [Path(entry).resolve() for entry in entries if entry]
         found = [place / f"{name}.py" for place in places for name in ("sitecustomize", "usercustomize")]
         return next((str(path) for path in found if path.is_relative_to(self._top) and path.is_file()), "")
 
     def _server(self, number: int) -> Steps[PreloadServer | None]:
-        """Return a server that has imported what both sides load alike; None where that cannot be had."""
+        """Return a server that has imported what both sides load alike; None if there cannot be one."""
         if not self.fresh and (file := self._customized()):
             self._fall_back(f"{file} is run when Python starts")
         if self.fresh:
@@ -453,7 +453,7 @@ class Drivers:
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
     def _begun_server(self, variables: Mapping[str, str]) -> PreloadServer:
-        """Return a server that has these variables, too, and has imported nothing yet."""
+        """Return a server that also has these variables, and has imported nothing yet."""
         guardian = self._processes.guardian
         environment = padded(self._processes.environment({**self._set_by_tests, **variables}))
         server = PreloadServer(environment, guardian.new_directory(), guardian)
@@ -461,10 +461,10 @@ class Drivers:
         return server
 
     def _loaded(self) -> Steps[PreloadServer]:
-        """Start a server, again without what each side must import for itself; StoppedError where it cannot be had.
+        """Start a server; retry without modules that each side must import for itself. StoppedError if all tries fail.
 
-        Variables of native libraries that the tests' own code sets while it is collected are there before it imports
-        any; those that the imported modules set themselves are among its changes.
+        The server has the variables of native libraries that the tests' own code sets during collection before it
+        imports anything. Variables that the imported modules set themselves are among its changes.
         """
         processes = self._processes
         if self._modules is None:
@@ -473,7 +473,8 @@ class Drivers:
             wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
             plain = self._begun_server({})
             since = {name: value for name, value in library_variables().items() if plain.environment.get(name) != value}
-            # Which of these the tests have set, a server without them shows. Meanwhile another one begins with all.
+            # A server without these variables shows which of them the tests have set. Meanwhile another begins with
+            # all.
             eager = self._begun_server(since) if since else plain
             loads: list[Job[list[str]]] = []
             for server in dict.fromkeys((plain, eager)):
@@ -487,7 +488,7 @@ class Drivers:
             found = None
             if not dirty:
                 self._set_by_tests.update(by_tests)
-                # Where the tests have set only some of them, neither is right.
+                # If the tests have set only some of them, neither is right.
                 found = plain if not by_tests else eager if by_tests == since else None
             for server in {plain, eager} - {found}:
                 server.end(0)

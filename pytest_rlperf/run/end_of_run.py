@@ -1,4 +1,4 @@
-"""The end of a run: its files, its summary and its commands to type next."""
+"""The end of a run: its files, its summary, and the commands to type next."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HTML = "--rlperf-html"
 
 
 def check_outputs(settings: Config) -> None:
-    """Raise OutputError where a file cannot be written, before any time is spent on measuring."""
+    """Raise OutputError if a file cannot be written, before any time is spent on measuring."""
     if settings.json is not None:
         check_file(_JSON, settings.json)
     if settings.trace is not None:
@@ -46,7 +46,7 @@ def check_outputs(settings: Config) -> None:
 
 @dataclass
 class EndOfRun:
-    """Reports a run at its end, by its outcomes and notes, and by the places where its tests failed.
+    """Reports a run at its end: its outcomes, its notes, and the places where its tests failed.
 
     ``items`` are the tests to be measured, by their ids.
     """
@@ -70,8 +70,8 @@ class EndOfRun:
     def write(self, failed: Collection[str], finished: Collection[str]) -> list[str]:
         """Write the files that options name, and return the errors of those that could not be written.
 
-        ``failed`` are the keys of tests that failed, and the ids of files that cannot be collected, ``finished`` the
-        keys of tests that came to their end.
+        ``failed`` are the keys of tests that failed, and the ids of files that cannot be collected. ``finished`` are
+        the keys of tests that came to their end.
         """
         settings = self.settings
         unmeasured = {*finished} - {*failed, *self.run.outcomes.keys}
@@ -92,7 +92,7 @@ class EndOfRun:
         return errors
 
     def _keep(self, document: str) -> None:
-        """Keep the run's JSON in pytest's cache, for ``rlperf show``, where there is one that can be written."""
+        """Keep the run's JSON in pytest's cache, for ``rlperf show``, if there is a cache and it can be written."""
         cache = cache_of(self.config)
         if cache is not None:
             with suppress(OSError, OutputError):
@@ -105,7 +105,7 @@ class EndOfRun:
         if run.fitness is not None:
             return selfcheck_document(run.baselines.machine, run.outcomes.selfchecks, run.fitness)
         notes = note_lines([note for note in run.notes if not isinstance(note, Saved)], verbose=True)
-        # The coordinator has more tests than a merged run where a node was lost.
+        # If a node was lost, the coordinator has more tests than a merged run.
         file = replace(self._file(), tests=run.outcomes.tests, notes=tuple(notes))
         return document_of(replace(file, failed=tuple(failed), unmeasured=tuple(unmeasured)))
 
@@ -167,10 +167,10 @@ class EndOfRun:
             reporter.section("components by libraries")
             reporter.write(for_log(components))
         for command in self._write_github(summary, failed):
-            reporter.write_line(command)  # to GitHub's runner, which is to obey it: its parts are escaped
+            reporter.write_line(command)  # GitHub's runner obeys the command: its parts are escaped
 
     def _write_github(self, summary: Summary, failed: Collection[str]) -> list[str]:
-        """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
+        """Write GitHub's files, if this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
             command=self._command(self._paths, "--rlperf"),
@@ -210,12 +210,12 @@ class EndOfRun:
         return steps
 
     def _command(self, paths: Collection[str], *flags: str) -> str:
-        """Return the command that runs tests against the same base; the key of a test can be put behind it."""
+        """Return the command that runs tests against the same base; a test's key can be appended to it."""
         against = [] if self.settings.against is None else [f"--rlperf-against={self.settings.against}"]
         return shlex.join(["pytest", *paths, *against, *flags])
 
     @property
     def _paths(self) -> list[str]:
-        """The paths of tests as they were typed, none where pytest's settings name them."""
+        """The paths of tests as they were typed; none if pytest's settings name them."""
         pyargs = ["--pyargs"] if self.config.option.pyargs else []
         return [*pyargs, *self.config.args] if self.config.args_source is self.config.ArgsSource.ARGS else []

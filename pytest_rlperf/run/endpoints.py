@@ -45,7 +45,7 @@ class StoppedError(Exception):
 
     @property
     def is_due_to_base(self) -> bool:
-        """Whether base's code cannot run a test; a port that is in use is nobody's fault, a missing name is base's."""
+        """Whether the base's code cannot run a test; a missing name is the base's fault, a port in use is not."""
         done = self.stop.done
         if done is not None and (done.is_taken or done.name_missing):
             return self.stop.is_base and not done.is_taken
@@ -53,11 +53,11 @@ class StoppedError(Exception):
 
 
 class DriverLostError(StoppedError):
-    """A driver itself is lost, or a preload server: another one may do what it was to do."""
+    """A driver itself, or a preload server, is lost: another one may do its work."""
 
 
 class BrokenError(Exception):
-    """A driver failed to carry out an order, by a fault of its own."""
+    """A driver failed to carry out an order, through its own fault."""
 
 
 class RetryFreshError(Exception):
@@ -71,23 +71,23 @@ class Endpoint(Process):
     silence_s = math.inf
 
     def lost(self, text: str) -> ProcessLostError:
-        """Return the error of a process that is of no use any more."""
+        """Return the error of a process that is not usable any more."""
         self.is_awaited = False
         return super().lost(text)
 
     def gone(self, lost: ProcessLostError) -> DriverLostError:
-        """Return the error of this process as a job gets it."""
+        """Return this process's error in the form that a job gets."""
         return DriverLostError(wire.Stop(self.name, str(lost), is_doubtful=True))
 
     def send(self, message: wire.Message, *ends: Connection) -> None:
-        """Send a message; DriverLostError where the process is gone."""
+        """Send a message; DriverLostError if the process is gone."""
         try:
             super().send(message, *ends)
         except ProcessLostError as lost:
             raise self.gone(lost) from None
 
     def receive_any(self) -> Any:
-        """Return a message that has begun to come; DriverLostError where the process is gone."""
+        """Return a message that has begun to come; DriverLostError if the process is gone."""
         try:
             return wire.receive_from_driver(self.connection)
         except (BlockingIOError, wire.UnreadableError) as error:
@@ -97,11 +97,11 @@ class Endpoint(Process):
             raise self.gone(self.lost(self.how_it_ended())) from None
 
     def ended(self) -> Exception:
-        """Return the error of a process that this one has ended while a job waited for it."""
+        """Return the error for this process, which was ended while a job waited for it."""
         return self.gone(self.lost(f"{self.name} was ended"))
 
     def overdue(self, limit_s: float) -> Exception:
-        """End the process, which has not answered within ``limit_s``, and return the error."""
+        """End the process, as it has not answered within ``limit_s``, and return the error."""
         return self.gone(self.lost(self.abort("did not answer", limit_s, "it waits for none of its workers")))
 
 
@@ -118,9 +118,10 @@ class PreloadServer(Endpoint):
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
     def load(self, modules: list[str], packages: list[str], top: str, outside_tree: list[str]) -> Steps[list[str]]:
-        """Import modules; return those that want what each side has to import for itself.
+        """Import modules; return those that need a module that each side has to import for itself.
 
-        After such a one this process is of no use. DriverLostError where that ends the process, or takes too long.
+        If there are any, the process is ended, as it is not usable. DriverLostError if it ends by itself or takes too
+        long.
         """
         self.send(wire.Load(modules, packages, top, outside_tree))
         self.is_awaited = True
@@ -131,7 +132,7 @@ class PreloadServer(Endpoint):
         return imported.dirty
 
     def read(self) -> Any:
-        """Return what came of the imports."""
+        """Return the result of the imports."""
         message = self.receive_any()
         self.is_awaited = False
         if not isinstance(message, wire.Imported):
@@ -146,7 +147,7 @@ class PreloadServer(Endpoint):
 
 
 class PairDriver(Endpoint):
-    """A process that has the workers of one test at a time take turns; ``preloaded`` is the server that it is of."""
+    """A process that lets the workers of one test take turns; the server of number ``preloaded`` forked it."""
 
     def __init__(
         self,
@@ -169,9 +170,9 @@ class PairDriver(Endpoint):
             (each for each in settings.templates if not each.is_base), key=lambda each: each.number
         ).name
         self.collected: list[wire.Ready] = []
-        self.imported: list[set[str]] = [set() for _ in settings.templates]  # by each template, when it was told to
+        self.imported: list[set[str]] = [set() for _ in settings.templates]  # by each template, on orders
         self.is_taken = True
-        self.is_worn = False  # it is of no use to another test, as where a process of it is lost
+        self.is_worn = False  # not usable for another test, for example if it lost a process
         self.is_awaited = True  # until it has collected
         self.reports: list[wire.Reported | wire.Warned] | None = None  # to which those of its test are added
         self.show: Callable[[str], None] | None = None
@@ -179,7 +180,7 @@ class PairDriver(Endpoint):
 
     @property
     def forks(self) -> bool:
-        """Whether its workers are copies, and no new interpreters."""
+        """Whether its workers are forked copies, not new interpreters."""
         return self.preloaded is not None
 
     @property
@@ -188,7 +189,7 @@ class PairDriver(Endpoint):
         return self.alive and not (self.is_taken or self.is_awaited or self.is_worn)
 
     def loaded(self, checked: Sequence[wire.Checked]) -> list[dict[str, str]]:
-        """Return the file of each module that its templates have loaded, or their workers that were checked."""
+        """Return the file of each module that its templates, or their checked workers, have loaded."""
         return [{**ready.loaded, **each.loaded} for ready, each in zip(self.collected, checked, strict=True)]
 
     def give(self, order: wire.Order[Any]) -> None:
@@ -199,7 +200,7 @@ class PairDriver(Endpoint):
         self.is_awaited = True
 
     def read(self) -> Any:
-        """Return the value that answers the last order, or raise what kept it from being carried out."""
+        """Return the value that answers the last order, or raise the error that prevented an answer."""
         self.silence_s = SILENCE_MOST_S  # it has begun
         if not self.pid and (pid := sender_of(self.connection)) and self.guardian.owns(pid):
             self.is_known_as(pid)
@@ -225,7 +226,7 @@ class PairDriver(Endpoint):
         return None
 
     def _read_end(self) -> None:
-        """Drop what a process says that was told to end; forget it where that was the last of it."""
+        """Drop the messages of a process that was told to end; forget the process once it has closed the connection."""
         try:
             self.connection.recv_bytes()
         except (EOFError, OSError):
@@ -245,13 +246,13 @@ class PairDriver(Endpoint):
                     raise self.gone(self.unreadable(error)) from None
 
     def give_back(self) -> None:
-        """Let other tests use it, as its test is over or leaves it."""
+        """Let other tests use the driver, as its test is over or leaves it."""
         self.is_taken = False
         self.reports = self.show = None
         self.end_if_useless()
 
     def end_if_useless(self) -> None:
-        """End it where no test has it and none is to have it; one at work goes on."""
+        """End the driver if no test has it and none may have it; one at work goes on."""
         if self.is_worn and not (self.is_taken or self.is_awaited):
             self.start_ending(QUIT_LIMIT_S)
 

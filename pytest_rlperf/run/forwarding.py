@@ -43,7 +43,7 @@ class ReportForwarder:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
 
     def forward_all(self, messages: Iterable[wire.Reported | wire.Warned]) -> None:
-        """Pass on reports and warnings, the teardown's report by :meth:`finish`; an unreadable one fails the test."""
+        """Pass on reports and warnings, except the teardown's, for :meth:`finish`; an unreadable one fails the test."""
         for message in messages:
             if isinstance(message, wire.Warned):
                 self._warn(message)
@@ -59,7 +59,7 @@ class ReportForwarder:
                 self._log(report)
 
     def _read(self, pickled: Mapping[str, bytes]) -> pytest.TestReport:
-        """Return a report of the test; raise any error where what was sent is none."""
+        """Return a report of the test; raise any error if the message is not a report."""
         data = {}
         for name, value in pickled.items():
             with contextlib.suppress(Exception):  # of a plugin's object whose module only the worker has
@@ -83,7 +83,7 @@ class ReportForwarder:
             self._log(report)
 
     def finish(self, properties: list[tuple[str, object]]) -> None:
-        """Finish the test: its teardown's report carries the properties that JUnit XML reads there."""
+        """Finish the test: its teardown's report carries the properties for JUnit XML."""
         report = self._teardown or self._report("teardown", "passed", None)
         report.user_properties += properties
         self._log(report)

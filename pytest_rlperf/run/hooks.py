@@ -54,7 +54,7 @@ _TestStatus: TypeAlias = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  
 
 
 def _platform_notes(platform: str) -> list[Note]:
-    """Return what this system does not offer to a run; Linux offers all of it."""
+    """Return notes on features that this system does not offer to a run; Linux offers all of them."""
     text = f"on {'macOS' if platform == 'darwin' else platform} processes cannot be placed on CPUs: times spread more"
     return [] if platform.startswith("linux") else [TextNote(text)]
 
@@ -67,7 +67,7 @@ class MeasuredRun:
         self._settings = settings
         self._began = began
         self._screen: Screen | None = None
-        self._log: LogLines | None = None  # where there is no terminal to rewrite a line on
+        self._log: LogLines | None = None  # if no terminal can rewrite a line
         self._begun_s = time.monotonic()
         notes = _platform_notes(sys.platform)
         self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
@@ -101,7 +101,7 @@ class MeasuredRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Let pytest write to a screen on which a live line gives way to all else."""
+        """Let pytest write to a screen on which the live line gives way to all other output."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             self._screen = Screen(reporter._tw)
@@ -125,7 +125,7 @@ class MeasuredRun:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Keep the measured tests only, and read their markers before any time is spent."""
+        """Keep only the measured tests, and read their markers before any time is spent."""
         measured = [item for item in items if _can_be_measured(item)]
         dropped = [item for item in items if item not in set(measured)]
         items[:] = measured
@@ -151,16 +151,16 @@ class MeasuredRun:
         return sum(self._settings.for_test(item).fail for item in items)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Remember which measured tests there are beside those of this run."""
+        """Remember the measured tests that are not in this run."""
         self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
-        """Show how many tests there are, and which are not measured though they ask for a fixture."""
+        """Show how many tests there are, and which ask for a fixture but are not measured."""
         late = [
             f"rlperf: {test} is not measured: it asks for {name} by request.getfixturevalue; name it in the signature"
             for test, name in self._asking.items()
         ]
-        # In a log the plan begins with their number.
+        # In a log the plan begins with the number of tests.
         is_planned = items and self._writes_log and self._settings.bisect is None and self._settings.ray is None
         return late if is_planned else [self._how_many(items), *late]
 
@@ -174,7 +174,7 @@ class MeasuredRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Measure every test; what test modules have replaced in this process, which runs none, is put back."""
+        """Measure every test; undo what test modules have replaced in this process, as it runs no test."""
         self._untouched.restore()
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
@@ -204,7 +204,7 @@ class MeasuredRun:
             reporter.write_line(for_log(f"rlperf: {fault}"))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""
+        """Remember files that cannot be collected: --continue-on-collection-errors measures the others, and fails."""
         if report.failed:
             self._failed.add(report.nodeid)
 
@@ -232,9 +232,9 @@ class MeasuredRun:
     def pytest_report_teststatus(
         self, report: pytest.TestReport, config: pytest.Config
     ) -> Generator[None, _TestStatus, _TestStatus]:
-        """Show a line with a test's verdict in the place of its dot, which a log has where it was known.
+        """Show a line with a test's verdict instead of its dot; a log shows the verdict when it is known.
 
-        An UNDECIDED test that passes is counted by itself; its report stays that of a passed one.
+        An UNDECIDED test that passes is counted separately; its report stays that of a passed test.
         """
         category, letter, word = yield
         item = self._end.items.get(report.nodeid)
@@ -253,7 +253,7 @@ class MeasuredRun:
         return category, self._fitting(f"{name:<34} {shown(item.name)}"), word
 
     def _verdict_of(self, key: str, report: pytest.TestReport) -> Outcome | None:
-        """Return the outcome of a test, None if there is no verdict or the test has ended for another reason."""
+        """Return the outcome of a test; None if there is no verdict, or if the test has ended for another reason."""
         outcome = self._run.outcomes.tests.get(key)
         if report.when != "call" or outcome is None or outcome.verdict.status is Status.ERROR:
             return None
@@ -273,7 +273,7 @@ class MeasuredRun:
             log.tell(key, word, {"passed": "green", "failed": "red"}.get(report.outcome, "yellow"))
 
     def _fitting(self, line: str) -> str:
-        """Return a line of its own, with the test's name cut between its parts where a terminal has no room for it."""
+        """Return the text as its own line, with the test's name cut between its parts if the terminal has no room."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and reporter.isatty:
             line = shortened(line, reporter._tw.fullwidth - _BESIDE)
@@ -290,7 +290,7 @@ class MeasuredRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Store results, write files, and set the exit status: a run that measured nothing is no success."""
+        """Store results, write files, and set the exit status: a run that measured nothing is not a success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self._refuse_empty_comparison(session)
         fitness = self._run.fitness
@@ -302,7 +302,7 @@ class MeasuredRun:
         elif exitstatus == pytest.ExitCode.OK and not self._run.outcomes.keys:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
-        # Where files or tests were named, or --lf left files out, there may be tests that were not collected.
+        # If files or tests were named, or --lf left files out, there may be tests that were not collected.
         named = any("::" in arg or arg.endswith(".py") for arg in self._config.args)
         if not (named or getattr(self._config.option, "lf", False)):
             keys = {result_key(item) for item in session.items}
@@ -328,10 +328,10 @@ class MeasuredRun:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
-        """Make it a usage error, never a pass, where no gated test could be compared.
+        """Make it a usage error, never a pass, if no gated test could be compared.
 
-        One shard may well have new tests alone: `rlperf merge` sees all of them. Storing is what a baseline needs that
-        nothing can be compared with.
+        One shard may have only new tests: `rlperf merge` sees all tests. Storing cures a baseline that nothing can be
+        compared with.
         """
         against = self._settings.against
         cured = self._run.shard is not None or (self._settings.save and against is None)
@@ -351,7 +351,7 @@ class MeasuredRun:
         return reporter is not None and not (reporter.isatty and reporter.hasmarkup)
 
     def _progress(self, items: Sequence[pytest.Item]) -> LiveLine | LogLines:
-        """Return what shows progress: on a terminal a line that is rewritten, in a log whole lines."""
+        """Return the display of progress: on a terminal a line that is rewritten, in a log whole lines."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self._writes_log:
             self._log = self._log_lines(reporter, items)
@@ -361,7 +361,7 @@ class MeasuredRun:
         return LiveLine(self._screen, reporter._tw.fullwidth)
 
     def _log_lines(self, reporter: pytest.TerminalReporter, items: Sequence[pytest.Item]) -> LogLines:
-        """Return the lines of a log, which take the place of pytest's own on files and tests."""
+        """Return the lines of a log, which replace pytest's own lines on files and tests."""
         names = Counter(test_name(key) for key in map(result_key, items))
         tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0
         if tells:
@@ -385,10 +385,10 @@ class MeasuredRun:
 def _interrupt_once(config: pytest.Config) -> None:
     """Let SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
-    Only the first does. Those in the next seconds have no effect: they would break off a teardown, a removal or a
-    report of the run that ends.
+    Only the first signal does. Signals in the next seconds have no effect: they would break off a teardown, a removal
+    or a report of the run that ends.
     """
-    ending_s = 0.0  # until when others have no effect
+    ending_s = 0.0  # other signals have no effect before
     if threading.current_thread() is not threading.main_thread():
         return  # a program that runs pytest in a thread handles its own signals
     # Under nohup SIGHUP stays ignored.
@@ -414,10 +414,10 @@ def _interrupt_once(config: pytest.Config) -> None:
 
     for number in usual:
         signal.signal(number, interrupt)
-    os.register_at_fork(after_in_child=leave_copies)  # what plugins and modules of tests fork is ended as ever
+    os.register_at_fork(after_in_child=leave_copies)  # processes that plugins and test modules fork end as usual
     config.add_cleanup(reset)
 
 
 def _can_be_measured(item: pytest.Item) -> bool:
-    """Whether a test is measured, or fails a measured run as any other because it misses its fixture by a letter."""
+    """Whether a test is measured, or misspells its fixture's name and so fails a measured run as it fails any other."""
     return is_measured(item) or uses_benchmark(item) or bool(unmet(item))

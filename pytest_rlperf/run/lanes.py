@@ -1,4 +1,4 @@
-"""How many lanes this machine has."""
+"""The number of lanes of this machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CORES = Path("/sys/devices/system/cpu")
 
 
 class LaneCount(NamedTuple):
-    """How many lanes this machine has: its ``cpus``, one of each core; ``quota`` CPUs are fewer where that is set."""
+    """The number of lanes of this machine: its ``cpus``, one of each core, or fewer if a ``quota`` of CPUs is set."""
 
     cpus: tuple[int, ...]
     quota: float | None
 
     @property
     def most(self) -> int:
-        """The most lanes at once: one at least, also where the system does not list its CPUs."""
+        """The most lanes at once: at least one, even if the system does not list its CPUs."""
         cpus = max(1, len(self.cpus))
         return cpus if self.quota is None else max(1, min(cpus, int(self.quota)))
 
@@ -45,7 +45,7 @@ def count_lanes(cpus: Collection[int] | None = None, cores: Path = _CORES, cgrou
 
 
 def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
-    """Return the lanes of a run: one where tests write to an output that they share; note where there are fewer."""
+    """Return the lanes of a run: one if tests share an output; note it if there are fewer than wanted."""
     machine, wanted = count_lanes(), run.settings.lanes
     if config.option.capture in ("no", "tee-sys") or run.settings.selfcheck:
         wanted = 1

@@ -49,9 +49,9 @@ from pytest_rlperf.spawn.segments import segments
 
 
 class Beginning(NamedTuple):
-    """How the run's process started: its sys.path, its variables, and the modules that the run loaded for itself.
+    """The start of the run's process: its sys.path, its variables, and the modules that the run loaded for itself.
 
-    ``readers`` are the packages from elsewhere that have read files of the tree while they were imported.
+    ``readers`` are the packages from elsewhere that read files of the tree while they were imported.
     """
 
     path: list[str]
@@ -75,7 +75,7 @@ class TestLoop:
     lanes: Lanes
     progress: RunProgress
     _started: Processes | None = None
-    _current: OpenTest | None = None  # whose report is next
+    _current: OpenTest | None = None  # the test whose report is next
     _under_way: list[OpenTest] = field(default_factory=list)
     _left: TimeLeft = field(init=False)
     _items: Mapping[str, pytest.Item] = field(default_factory=dict)  # by the keys of tests
@@ -120,9 +120,9 @@ class TestLoop:
             processes.start_closing(limit_s)
 
     def close(self) -> str:
-        """End all that the run has started, whose reports need not wait for that; return what went wrong, if anything.
+        """End all processes that the run has started; return what went wrong, if anything.
 
-        So a summary is there while processes tear down what tests have left to them.
+        Call it after the reports: a summary is shown while processes still run the teardowns of tests.
         """
         if self._started is None:
             return ""
@@ -136,7 +136,7 @@ class TestLoop:
         return "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
-        """Return the sides of --rlperf-against; SideError or BaselineError where its code cannot be had."""
+        """Return the sides of --rlperf-against; SideError or BaselineError if its code cannot be had."""
         spec = self.run_state.settings.against
         if spec is None:
             return None
@@ -173,8 +173,8 @@ class TestLoop:
                 cache.set(SECONDS, self._left.learned_s())
 
     def _remove_leftovers(self, tests: Sequence[OpenTest], shared_memory: SharedMemory, guardian: Guardian) -> None:
-        """Remove what the tests' processes have left to the machine; what is of living ones goes when they end."""
-        # One proof in a thousand holds by chance, and other programs' memory must stay.
+        """Remove what the tests' processes have left on the machine; living processes keep their files and memory."""
+        # One proof in a thousand is a coincidence, and other programs' memory must stay.
         beginnings = {name for test in tests for name, proofs in test.leaves.items() if proofs > 1}
         segments_left = {segment for test in tests for segment in test.segments}
         removed = [
@@ -191,7 +191,7 @@ class TestLoop:
         return OpenTest(result_key(item), settings, run.policy(settings), self.lanes, item.name, fresh=not forks)
 
     def _all(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
-        """Observe all tests, then measure and report them: first those that run the most of the change."""
+        """Observe all tests, then measure and report them, first those that run the most of the change."""
         if not self.run_state.settings.selfcheck:
             yield from self._observed(tests, measurement)
         ordered = sorted(tests, key=lambda test: test.weight)
@@ -214,14 +214,14 @@ class TestLoop:
                 job.outcome()
 
     def _in_order(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
-        """Begin as many tests as there are lanes, and report each once those before it are reported."""
+        """Begin as many tests as there are lanes, and report each one once those before it are reported."""
         budget = Budget(self.run_state.settings, sum(not test.is_over for test in tests), self.lanes.count)
         jobs: list[Job[None]] = []
         for number, test in enumerate(tests):
             self._current = test
             reports = self._begin_report(test)
             while len(jobs) <= number or not jobs[number].is_done:
-                # With one lane a test begins when the one before it is reported: what it prints comes in its place.
+                # With one lane a test begins when the one before it is reported, so its output appears in order.
                 while len(jobs) < len(tests) and sum(not job.is_done for job in jobs) < self.lanes.room:
                     if self.lanes.count == 1 and len(jobs) > number:
                         break
@@ -239,7 +239,7 @@ class TestLoop:
                 raise session.Interrupted(session.shouldstop)
 
     def _measured(self, test: OpenTest, measurement: Measurement, budget: Budget) -> Steps[None]:
-        """Measure one test in its part of the run's time, unless it is over."""
+        """Measure one test within its part of the run's time, unless it is over."""
         if test.is_over:
             return
         self._left.begin(test.key)
@@ -251,7 +251,7 @@ class TestLoop:
         self._settle(test)
 
     def _watched(self, test: OpenTest, steps: Steps[None]) -> Steps[None]:
-        """Take a test's steps, which are shown meanwhile."""
+        """Take a test's steps, and show them meanwhile."""
         self._under_way.append(test)
         try:
             yield from steps
@@ -298,7 +298,7 @@ class TestLoop:
         self._counted = done, total
 
     def _show_step(self) -> None:
-        """Show the steps of the tests under way, first that of the test that is to be reported next."""
+        """Show the steps of the tests under way, first the step of the test that is reported next."""
         if self._under_way:
             self._show_count(*self._counted)
             current_first = sorted(self._under_way, key=lambda test: test is not self._current)
@@ -349,7 +349,7 @@ class TestLoop:
 
 
 def make_project(session: pytest.Session, began: Beginning, settings: Config) -> Project:
-    """Return the tree of today as this session sees it."""
+    """Return today's tree as this session sees it."""
     config = session.config
     conftests = (getattr(module, "__file__", None) for module in config.pluginmanager._conftest_plugins)
     return Project(

@@ -1,4 +1,4 @@
-"""How a run measures a test: it is observed, compared live where there is code to run against, else by itself."""
+"""The measurement of a test: it is observed, compared live if there is code to run against, else measured by itself."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _ANSWER_S = 1e-5  # no worker answers an order sooner
 class Measurement:
     """Measures and judges the tests of a run.
 
-    ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes one where it can.
-    ``solo`` has the workers that measure a test by itself, or against itself. It ``explains`` where the time of a call
-    goes, which takes a second, where any output shows that.
+    ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes the base if it
+    can. ``solo`` has the workers that measure a test by itself, or against itself. It ``explains`` where the time of a
+    call goes, which takes a second, if any output shows it.
     """
 
     run: RunState
@@ -52,9 +52,9 @@ class Measurement:
     explains: bool
 
     def measure(self, test: OpenTest, limit_s: float) -> Steps[None]:
-        """Measure a test for at most ``limit_s`` and let it end; an error that stops this is an error of the test.
+        """Measure a test for at most ``limit_s`` and let it end; an error that stops this is the test's error.
 
-        SideError where collecting the tests has loaded the other side's code: no test could be measured with its own.
+        SideError if collecting the tests has loaded the other side's code: no test could be measured with its own code.
         """
         if limit_s < test.settings.max_time_s:
             test.settings, test.is_short = replace(test.settings, max_time_s=limit_s), True
@@ -65,7 +65,7 @@ class Measurement:
             yield from self.attempt(test)
 
     def attempt(self, test: OpenTest, *, is_turn: bool = True) -> Steps[None]:
-        """Measure a test and let it end in its workers, or find a doubt; before its turn only if it can be spared."""
+        """Measure a test and let it end in its workers, or note a doubt; before its turn, only if it can be spared."""
         with closing(test):
             try:
                 test.judged = yield from self._judged(test, is_turn=is_turn)
@@ -78,7 +78,7 @@ class Measurement:
                     yield from _give_up(test, error)
 
     def _judged(self, test: OpenTest, *, is_turn: bool) -> Steps[Judged | None]:
-        """Return the results of a test; None where it is to be measured, before its turn."""
+        """Return the results of a test; None before its turn if it has to be measured."""
         if not is_turn and not (yield from self._is_spared(test)):
             return None
         if self.run.settings.selfcheck:
@@ -98,9 +98,9 @@ class Measurement:
         return Judged(wire.Leave(outcome.result, failure_of(outcome, self.run)), outcome, notes=notes)
 
     def _is_spared(self, test: OpenTest) -> Steps[bool]:
-        """Observe a test; return whether it need not be measured, so that an observer of it can report it.
+        """Observe a test; return whether it need not be measured, so that one of its observers can report it.
 
-        Whatever goes wrong goes wrong again where the test is measured.
+        An error here occurs again when the test is measured.
         """
         drivers, _ = yield from self._base(test)
         if drivers is None:
@@ -118,9 +118,9 @@ class Measurement:
         return False
 
     def _measured(self, test: OpenTest) -> Steps[Measured]:
-        """Return the figures of a test: of live pairs where there is code to run against, else of one side by itself.
+        """Return the figures of a test: of live pairs if there is code to run against, else of one side by itself.
 
-        Where a baseline's commit does not run, stored numbers are to decide.
+        If a baseline's commit does not run, stored numbers decide.
         """
         is_named, unpaired = self.against is not None, None
         commit = None if is_named else self.run.baselines.commit_of(test.key)
@@ -148,7 +148,7 @@ class Measurement:
         return Measured(result, Evidence(result, unpaired=unpaired, unsettled=unsettled), commit)
 
     def _compared(self, test: OpenTest, drivers: Drivers) -> Steps[Measured]:
-        """Compare live, unless it is the same code; then measure by itself what is to be stored."""
+        """Compare live, unless the code is the same; then measure by itself what is to be stored."""
         saves, named = test.settings.save, self.against is not None
         unpaired: reasons.Unpaired | None
         try:
@@ -177,7 +177,7 @@ class Measurement:
         return Measured(result, Evidence(result, unpaired=unpaired, by_itself=None if named else result))
 
     def _observed(self, test: OpenTest, drivers: Drivers) -> Steps[Observation]:
-        """Return what observers show of the test, which do so once."""
+        """Return what observers show of the test; they run only once."""
         coverage = self.run.coverage
         if test.observed is None:
             test.observed = found = yield from observe(test, drivers.of(fresh=test.fresh))
@@ -194,7 +194,7 @@ class Measurement:
     def _needs_figures(self, test: OpenTest, unpaired: reasons.Unpaired) -> bool:
         """Whether a test that is not compared is measured by itself.
 
-        Where nothing differs but, perhaps, what the code runs on, figures by themselves can show that.
+        If nothing differs except, perhaps, the packages that the code runs on, figures by themselves can show it.
         """
         if test.settings.save:
             return True
@@ -203,7 +203,7 @@ class Measurement:
         return self.against is None
 
     def _unmeasured(self, test: OpenTest) -> Steps[Result]:
-        """Return a result without figures of a component that has run once, as it does without --rlperf."""
+        """Return a result without figures, for a component that has run once, as it does without --rlperf."""
         if test.reporter is None:
             held = yield from test.lane()
             with held:
@@ -226,13 +226,13 @@ class Measurement:
         return replace(result, counting=learn(alone.tallies), start=Start.FORKED if driver.forks else Start.FRESH)
 
     def _open_solo(self, test: OpenTest, width: int) -> Steps[tuple[PairDriver, wire.Called]]:
-        """Return a driver of head's, with the test at its call in so many workers, and what it has called there."""
+        """Return a driver of the head, with the test at its call in ``width`` workers, and the call it made there."""
         driver = yield from self.solo.of(fresh=test.fresh).lease(width=width)
         called = yield from test.open(driver, [SEED + number // 2 for number in range(width)])
         return driver, called[-1]
 
     def _base(self, test: OpenTest) -> Steps[tuple[Drivers | None, str]]:
-        """Return the drivers of base and today's code; None without any, and why a baseline's commit cannot be had."""
+        """Return the drivers for the base and today's code, or None, and why a baseline's commit cannot be had."""
         commit = self.run.baselines.commit_of(test.key)
         if self.against is not None or commit is None:
             return self.against, ""
@@ -247,7 +247,7 @@ class Measurement:
         return drivers, ""
 
     def _own_files(self, test: OpenTest) -> Steps[dict[str, str]]:
-        """Return the digests of the files that the test's module loads of the user's own tree, where it runs there."""
+        """Return the digests of the files that the test's module loads from the user's own tree, if it runs there."""
         drivers = (self.against or self.solo).of(fresh=test.fresh)
         if drivers.sides.head.tree is not None:
             return {}
@@ -256,7 +256,7 @@ class Measurement:
         return digests(driver.collected[-1].loaded.values())
 
     def _explained(self, test: OpenTest, outcome: Outcome) -> Steps[tuple[Outcome, list[TextNote]]]:
-        """Return an outcome with where a call's time goes, and notes on traces that could not be written."""
+        """Return the outcome with the shares of a call's time, and notes on traces that could not be written."""
         if self.explains:
             outcome = yield from explain(test, outcome)
         directory = test.settings.trace
@@ -264,12 +264,12 @@ class Measurement:
 
 
 def _width(test: OpenTest) -> int:
-    """Return how many workers measure a test: one where its checked call takes all of its time, however short it is."""
+    """Return how many workers measure a test: one if any checked call, however short, takes all of its time."""
     return WORKERS if test.settings.max_time_s > _ANSWER_S else 1
 
 
 def _first_edited(before: Mapping[str, str]) -> str:
-    """Return the first of the files whose digests are no longer those, empty where all are as they were."""
+    """Return the first file whose digest has changed; empty if all are as they were."""
     now = digests(before)
     return next((file for file in before if now[file] != before[file]), "")
 
@@ -281,7 +281,7 @@ def _not_on_base(base_label: str, done: wire.Done) -> reasons.NotOnBase:
 
 
 def explain(test: OpenTest, outcome: Outcome) -> Steps[Outcome]:
-    """Return the outcome with where a call's time goes, as one worker of head's sees it."""
+    """Return the outcome with the shares of a call's time, as one worker of the head sees them."""
     test.show("looking where the time goes")
     assert test.measures is not None
     found: wire.Explained = yield from test.ask(test.measures, wire.Relay(wire.Explain()))
@@ -290,7 +290,7 @@ def explain(test: OpenTest, outcome: Outcome) -> Steps[Outcome]:
 
 
 def write_traces(test: OpenTest, directory: Path) -> Steps[list[TextNote]]:
-    """Write the trace of one call of each side whose workers have the test open; return notes on what failed."""
+    """Write the trace of one call for each side whose workers have the test open; return notes on what failed."""
     notes = []
     assert test.measures is not None
     for side in ("head", "base") if test.measures.has_base else ("head",):
@@ -313,13 +313,13 @@ def _give_up(test: OpenTest, error: Exception) -> Steps[None]:
             yield from test.conclude(wire.Leave(failure=wire.Failure(text, regression=False)))
         except StoppedError as lost:
             text += f"\n{lost}"
-    # A reporter that has left by itself has reported why, unless it did not even have the test.
+    # A reporter that left on its own has reported why, unless it did not even have the test.
     is_unreported = reporter is None or test.is_reporter_lost or not test.reports
     test.failed = Failed(text, is_unreported, isinstance(error, StrayError))
 
 
 def _doubt_of(error: Exception) -> str:
-    """Return why new interpreters are to measure a test again; empty where they need not."""
+    """Return why new interpreters should measure a test again; empty if they need not."""
     if isinstance(error, StoppedError):
         failing = "" if error.stop.done is None else "in a forked process it failed: "
         return f"{failing}{error_line(str(error))}" if error.stop.is_doubtful else ""
@@ -328,10 +328,10 @@ def _doubt_of(error: Exception) -> str:
 
 
 def _failure_text(error: Exception, reporter: str) -> str:
-    """Return why a test cannot be measured; SideError where no other can be, either."""
+    """Return why a test cannot be measured; SideError if no other test can be measured either."""
     if isinstance(error, StoppedError) and error.stop.done is not None:
         return _how_it_left(error.stop.name, error.stop.done, reporter)
-    if isinstance(error, StoppedError | MeasurementError):  # the second where a worker could not even be started
+    if isinstance(error, StoppedError | MeasurementError):  # MeasurementError if a worker could not even be started
         return str(error)
     if isinstance(error, StrayError) and not error.concerns_all:
         return str(error)
@@ -339,13 +339,13 @@ def _failure_text(error: Exception, reporter: str) -> str:
         raise error
     if isinstance(error, BrokenError):
         return f"the measurement broke: {error}"
-    # The other tests have their verdicts, whatever is wrong with this one.
+    # The other tests get their verdicts, whatever is wrong with this one.
     trace = "".join(traceback.format_exception(error)).rstrip()
     return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
 
 
 def _how_it_left(name: str, done: wire.Done, reporter: str) -> str:
-    """Return how a test ended in one worker while it went on in the one that reports it."""
+    """Return how a test ended in one worker while it went on in the worker that reports it."""
     if done.outcome == "passed":
         return (
             f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter}; it "

@@ -1,4 +1,4 @@
-"""Whether a test's two sides can differ at all: processes that are not measured run it, and say what they did."""
+"""The check whether a test's two sides can differ at all: unmeasured processes run it, and say what they did."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytest_rlperf.run.schedule import Lane, Steps, if_broken_off
 from pytest_rlperf.run.test import OTHER_SEED, SEED, Observation, OpenTest, UnpairedError
 
 ROUNDS = 2  # of processes at most
-_LONGEST_S, _BRIEF_S = 2.0, 0.1  # of one side's calls; the second where the test has to be measured anyway
+_LONGEST_S, _BRIEF_S = 2.0, 0.1  # of one side's calls; the second if the test has to be measured anyway
 
 
 def observe(test: OpenTest, drivers: Drivers) -> Steps[Observation]:
     """Return what is known of a test without measuring it.
 
-    It need not be measured where both trees are equal, or no process of either side has run or read anything by which
-    they differ; the last of head's processes then reports the test, where it can. A test that fails here fails again
-    where it is reported. UnpairedError where measuring it would compare nothing, SideError where a side has read
-    another one's file.
+    It need not be measured if both trees are equal, or if no process of either side has run or read anything that
+    differs. The last of the head's processes then reports the test, if it can. A test that fails here fails again when
+    it is reported. UnpairedError if measuring it would compare nothing. SideError if a side has read the other side's
+    file.
     """
     if drivers.is_same_code:
         return Observation(reasons.SameCode(drivers.sides.base.label))
@@ -40,7 +40,7 @@ def _observed_in(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observat
     with held:
         was_forked = not drivers.fresh
         driver = yield from drivers.lease_observers()
-        if was_forked and drivers.fresh and not test.fresh:  # what was to be forked no longer is
+        if was_forked and drivers.fresh and not test.fresh:  # its processes can no longer be forked
             driver.give_back()
             raise RetryFreshError(drivers.fresh)
         return (yield from _observed(test, drivers, driver))
@@ -64,7 +64,7 @@ def _observed(test: OpenTest, drivers: Drivers, driver: PairDriver) -> Steps[Obs
 
 
 class _Looks:
-    """The rounds of one test's observers, and all that they have shown."""
+    """The rounds of one test's observers, and everything that they have shown."""
 
     def __init__(self, test: OpenTest, drivers: Drivers, driver: PairDriver) -> None:
         self.reports: list[wire.Reported | wire.Warned] = []
@@ -72,13 +72,13 @@ class _Looks:
         self._test, self._drivers, self._driver = test, drivers, driver
         self._read, self._reached = Reads(), Reached()
         self._is_opened, self._is_many, self._unwatched = False, False, ""
-        self._met: list[tuple[Footprint, Footprint]] = []  # what each round has shown after the first call
+        self._met: list[tuple[Footprint, Footprint]] = []  # each round's footprints after the first call
 
     def round(self, number: int) -> Steps[Observation | None]:
-        """Observe the test in new processes of both sides; return what is known then, None if one was lost.
+        """Observe the test in new processes of both sides; return what is known then, or None if a process was lost.
 
-        Each side has both seeds in turn. So one round shows whether what a test runs depends on its seed; where it
-        does, the second has each side do what the other did.
+        Each side has both seeds in turn. So one round shows whether the code that a test runs depends on its seed. If
+        it does, in the second round each side has the seed that the other side had.
         """
         test, driver, sides = self._test, self._driver, self._drivers.sides
         self.reports.clear()
@@ -103,10 +103,10 @@ class _Looks:
         )
 
     def _order(self) -> wire.ObserveAll:
-        """Return the order for calls after the first, which mostly settles what a test does.
+        """Return the order for the calls after the first one, which mostly settles what a test does.
 
-        Where nothing of the change is known to run, objects may show that something does, or a later call: this takes
-        longer, and matters where such a test is spared, or has read nothing that differs.
+        If no part of the change is known to run, objects or a later call may show that one does. This look takes
+        longer, and matters if the test would be spared, or has read nothing that differs.
         """
         spares = self._test.settings.reach or not self._read.differing
         if not self._reached.nothing or not spares:
@@ -116,7 +116,7 @@ class _Looks:
         return wire.ObserveAll(_LONGEST_S, is_loaded, change.called_as if is_loaded else [])
 
     def _add(self, base: Footprint, head: Footprint, *, is_first: bool) -> None:
-        """Add what both sides have run and read by now; ``is_first`` where both have made one call."""
+        """Add what both sides have run and read by now; ``is_first`` if both have made one call."""
         sides, change = self._drivers.sides, self._drivers.change
         read = compare_reads(sides, (*base.files, *base.opened), (*head.files, *head.opened))
         self._is_opened |= bool(base.opened or head.opened)
@@ -128,11 +128,11 @@ class _Looks:
         self._reached |= change.reached(read, base, head)
         if is_first:
             self._met.append((base, head))
-            # Where nothing differs that could run, they do not the same by chance.
+            # If nothing that could run differs, a difference between their footprints is chance.
             self.is_uneven = not change.is_empty and change.is_uneven(*zip(*self._met, strict=True))
 
     def _refuse_unbuilt(self) -> None:
-        """Raise UnpairedError where what both sides load may be compiled of files that differ and are not read."""
+        """Raise UnpairedError if a file that both sides load may be compiled from unread files that differ."""
         read = self._read
         unread = [source for source in self._drivers.sides.sources if source not in read.files]
         if read.compiled and unread:
@@ -140,12 +140,12 @@ class _Looks:
 
     @property
     def is_settled(self) -> bool:
-        """Whether another round would show nothing that is of use."""
+        """Whether another round would show nothing useful."""
         return not self._reached.nothing or not self.is_uneven
 
     @property
     def _is_doubtful(self) -> bool:
-        """Whether the test may be touched by no more than files that the processes of another test have opened."""
+        """Whether the test may be touched only by files that another test's processes have opened."""
         reached = self._reached
         has_read = reached.known and not reached.may and {part.kind for part in reached.executes} == {Kind.FILE}
         return self._is_opened and has_read
@@ -161,7 +161,7 @@ class _Looks:
 
 
 def _leave(test: OpenTest, driver: PairDriver) -> Steps[None]:
-    """Let the observers leave the test, which another process is to report."""
+    """Let the observers leave the test; another process reports it."""
     try:
         yield from test.leave(driver)
     except StoppedError:

@@ -1,4 +1,4 @@
-"""Live pairs of one test: they are begun, warmed up and measured until there is a verdict.
+"""The live pairs of one test: they are begun, warmed up and measured until there is a verdict.
 
 Each pair has a lane: one of the CPUs of this machine, on which one pair at a time measures.
 """
@@ -30,19 +30,19 @@ from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.run.schedule import AnyOf, Held, Job, Spawn, Steps, if_broken_off
 from pytest_rlperf.run.test import OpenTest
 
-_LOST_MOST = 3  # drivers of one pair, by no fault of the test
+_LOST_MOST = 3  # drivers of one pair, through no fault of the test
 # n pairs of t seconds, each set up in u seconds, take n(t + u) for a variance of (s² + e²)/n, where s is the spread
-# between pairs and e a pair's own error, e² ~ 1/t. The time to a given variance is least where e/s = √(t/u).
+# between pairs and e a pair's own error, e² ~ 1/t. The time to a given variance is least if e/s = √(t/u).
 _ERROR_OF_SPREAD = 0.5
 _ERROR_OF_TOLERANCE = 1 / 3  # until a spread is known: pairs of equal code differ by about as much on a busy machine
 _SPREAD_LEAST = 3  # pairs
 
 
 class OpenPair(NamedTuple):
-    """A pair with the test open at its call, checked; it ``stays`` there once it is measured, or leaves the test.
+    """A checked pair with the test open at its call; once measured it ``stays`` there, or leaves the test.
 
-    ``import_s`` is what importing the tests took, base's first. ``has_counts`` where both sides have exact counts by
-    now.
+    ``import_s`` are the seconds to import the tests, the base's first. ``has_counts`` if both sides have exact counts
+    by now.
     """
 
     driver: PairDriver
@@ -56,7 +56,7 @@ OpenNext: TypeAlias = Callable[[int, int], Steps[OpenPair]]
 
 
 class PairsTaken(NamedTuple):
-    """The verdict by a test's pairs, their figures, the first one's driver, and how dear the rare calls are, if any."""
+    """The verdict by a test's pairs, their figures, the first pair's driver, and the cost of rare calls, if any."""
 
     verdict: Verdict
     measured: PairsMeasured
@@ -67,18 +67,18 @@ class PairsTaken(NamedTuple):
 def take_pairs(
     test: OpenTest, open_pair: OpenNext, history: PairSpread | None = None, slowed: wire.Slowdown | None = None
 ) -> Steps[PairsTaken]:
-    """Take pairs of a test, judged in their order after each, until there is a verdict.
+    """Take pairs of a test, and judge them in order after each one, until there is a verdict.
 
-    The first pair shows what the others need; then several are taken at once, in a lane each. Head is ``slowed`` by as
-    many steps in every pair: otherwise pairs would differ by the errors of sizing.
+    The first pair shows what the others need; then several are taken at once, each in its own lane. The head is
+    ``slowed`` by the same number of steps in every pair: otherwise pairs would differ by the errors of sizing.
     """
     return (yield from _Pairs(test, open_pair, history, slowed).take())
 
 
 class _WarmPair(NamedTuple):
-    """A pair that is warm, with its lane, which ``has`` gives back; ``share_s`` is its part of the test's time.
+    """A warm pair and its lane, which ``has`` gives back; ``share_s`` is its part of the test's time.
 
-    ``setup_s`` went by before.
+    Setting it up took ``setup_s``.
     """
 
     number: int
@@ -91,7 +91,7 @@ class _WarmPair(NamedTuple):
 
 
 class _Pairs:
-    """The pairs of one test so far, and what the first of them has shown."""
+    """The pairs of one test so far, and the facts that the first pair has shown."""
 
     def __init__(
         self, test: OpenTest, open_pair: OpenNext, history: PairSpread | None, slowed: wire.Slowdown | None
@@ -101,7 +101,7 @@ class _Pairs:
         self._open = open_pair
         self._history = history
         policy = test.policy
-        # The time is shared out so that a pair that confirms has its part.
+        # The time is shared out so that a confirming pair has its part.
         self._times = PairTimes(
             least=max((policy.pairs[0] if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
@@ -111,14 +111,14 @@ class _Pairs:
         self._reads = any(policy.findings[kind] != OFF for kind in OF_READINGS)
         self._begun = 0
         self._has_counts = False
-        self._single = (False, False)  # whether one thread did the work in the first pair, on base and on head
+        self._single = (False, False)  # whether one thread did the work in the first pair, on the base and on the head
         self._slowed = slowed
         self._shape: Shape | None = None
         self._call_s = 0.0
         self._calls = 0
 
     def take(self) -> Steps[PairsTaken]:
-        """Take pairs until there is a verdict; return it with the figures of all of them."""
+        """Take pairs until there is a verdict; return the verdict with the figures of all pairs."""
         running: list[Job[None]] = []
         verdict: Verdict | None = None
         try:
@@ -139,12 +139,12 @@ class _Pairs:
                 job.close()
         shares = yield from self._test.ask(first.open.driver, wire.EndIdle())
         measured = self._times.measured(shares)
-        if verdict.status is not Status.UNDECIDED:  # else other processes are of no interest to a report
+        if verdict.status is not Status.UNDECIDED:  # otherwise reports do not show other processes
             measured = replace(measured, pairs=tuple(replace(pair, other_work=None) for pair in measured.pairs))
         return PairsTaken(verdict, measured, first.open.driver, self._times.rare_calls())
 
     def _missing(self, running: int) -> int:
-        """Return how many pairs to begin: the fewest, then one, or as many as lanes are idle; few at once.
+        """Return how many pairs to begin: the fewest first, then one, or as many as there are idle lanes; few at once.
 
         One more than the most may be begun, as it may confirm.
         """
@@ -156,12 +156,12 @@ class _Pairs:
         return self._times.begin(max(1, min(lanes.free, lanes.pairs_most, most + 1 - self._begun)))
 
     def _server(self) -> int:
-        """Return the number of the preload server for the next pair: a change is confirmed by the second one's."""
+        """Return the number of the preload server for the next pair: pairs of the second server confirm a change."""
         ratios = log_ratios(self._times.records())
         return int(bool(ratios) and abs(statistics.median(ratios)) > self._test.policy.tolerance)
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
-        """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
+        """Return the verdict by the pairs so far; ``is_last`` if no other pair is under way."""
         records = self._times.records()
         if not records:
             return None
@@ -176,14 +176,14 @@ class _Pairs:
         return verdict
 
     def _spare_s(self) -> float:
-        """Return the time that the run can spare for an UNDECIDED test; none where its user wants it to be brief."""
+        """Return the time that the run can spare for an UNDECIDED test; 0 if the user wants the test to be brief."""
         budget, is_brief = self._test.budget, self._test.settings.max_time_s < MAX_TIME_S
         return 0.0 if budget is None or is_brief else budget.spare_s()
 
     # ------------------------------------------------------------------ one pair
 
     def _pair(self, index: int) -> Steps[None]:
-        """Set up one pair and measure it; where its driver is lost, another one is to do that."""
+        """Set up one pair and measure it; if its driver is lost, another driver does it."""
         for attempt in range(_LOST_MOST):
             try:
                 warm = yield from self._warm(index)
@@ -215,21 +215,21 @@ class _Pairs:
             return _WarmPair(index, pair, held, has.pop_all(), share_s, setup_s, is_single)
 
     def _learn(self, index: int, warmed: wire.Warmed) -> bool:
-        """Learn what a pair has shown as it warmed up; return whether one thread does the work on both sides."""
+        """Learn from a pair's warm-up; return whether one thread does the work on both sides."""
         sides = (warmed.base, warmed.head)
         if self._slowed is not None:
             self._slowed = wire.Slowdown(self._slowed.share, warmed.steps)
         if self._shape is None:
             self._shape, self._call_s, self._calls = warmed.head.shape, warmed.head.call_s, warmed.head.calls
             self._single = warmed.base.single is True, warmed.head.single is True
-        # As many calls as a busy machine made slowly may take a later pair too little time to find out.
+        # A busy machine may have sized the calls: a later, faster pair may then take too little time to find out.
         found = [known if side.single is None else side.single for side, known in zip(sides, self._single, strict=True)]
         needs_machine = not all(found) or any(side.accelerated for side in sides)
         self._test.needs_machine = needs_machine or (index > 0 and self._test.needs_machine is True)
         return all(found)
 
     def _measure(self, warm: _WarmPair) -> Steps[None]:
-        """Measure a pair in its lane, or with the machine to itself where it needs that."""
+        """Measure a pair in its lane, or with the machine to itself if it needs that."""
         test, times, held, pair = self._test, self._times, warm.held, warm.open
         with warm.has, if_broken_off(times.give_back, warm.share_s):
             if test.needs_machine and not held.is_whole:
@@ -255,11 +255,11 @@ class _Taken(NamedTuple):
 
 
 class PairTimes:
-    """Shares ``max_time_s`` out among pairs, beside the time to start workers and set up; keeps what they gave.
+    """Shares ``max_time_s`` out among pairs, without the time to start workers and set up; keeps the pairs' figures.
 
-    Several pairs may be under way at once. There will be ``least`` pairs, or ``least_unplaced`` where the kernel places
-    workers. A pair is good enough once its own error is small beside ``tolerance``, in logarithms, or beside the spread
-    of the pairs before.
+    Several pairs may be under way at once. There will be ``least`` pairs, or ``least_unplaced`` if the kernel places
+    workers. A pair is good enough once its own error is small compared with ``tolerance``, in logarithms, or with the
+    spread of the pairs before.
     """
 
     def __init__(self, *, least: int, least_unplaced: int = 0, max_time_s: float, tolerance: float = 0.0) -> None:
@@ -269,38 +269,38 @@ class PairTimes:
         self._left_s = max_time_s
         self._tolerance = tolerance
         self._begun = 0
-        self._beginning = 0  # of the pairs that begin at once, how many have not begun yet
+        self._beginning = 0  # how many of the pairs that begin at once have not begun yet
         self._taken: dict[int, _Taken] = {}
         self._mean_calls = MeanCalls([])
-        self._records: list[PairRecord] = []  # from the first one on without a gap, made once for each pair added
+        self._records: list[PairRecord] = []  # from the first pair on without a gap, made once for each pair added
 
     @property
     def count(self) -> int:
-        """How many pairs have been measured, of those from the first one on without a gap."""
+        """How many pairs have been measured, from the first one on without a gap."""
         return next(index for index in itertools.count() if index not in self._taken)
 
     @property
     def is_up(self) -> bool:
-        """Whether there is no time for half of another pair as long as those so far."""
+        """Whether there is not even time for half of a pair as long as those so far."""
         return self._left_s <= self.usual_s / 2
 
     def extend(self) -> None:
-        """Have the time of one more pair, as long as those so far."""
+        """Allow the time of one more pair, as long as those so far."""
         self._left_s = self.usual_s
 
     def begin(self, most: int) -> int:
-        """Return how many pairs to begin at once, ``most`` or as many as there is time for; they share that time."""
+        """Return how many pairs to begin at once: ``most``, or as many as there is time for; they share that time."""
         usual_s = self.usual_s
         self._beginning = max(1, min(most, int(self._left_s / usual_s))) if usual_s else most
         return self._beginning
 
     @property
     def usual_s(self) -> float:
-        """The seconds of a pair so far, 0 before any."""
+        """The mean seconds of the pairs so far, 0 before the first."""
         return statistics.fmean(taken.record.seconds for taken in self._taken.values()) if self._taken else 0.0
 
     def share_s(self) -> float:
-        """Return the time of the pair that is to warm up now, and to be measured."""
+        """Return the time for the pair that is to be warmed up and measured now."""
         missing = max(1, self._least - self._begun, self._beginning)
         self._beginning -= 1
         self._begun += 1
@@ -309,7 +309,7 @@ class PairTimes:
         return share_s
 
     def share_again_s(self, index: int, share_s: float, *, is_single: bool) -> float:
-        """Return the time of a pair that is warm: more pairs share it where one turns out not to be placed."""
+        """Return the time for a warm pair: more pairs share it if one turns out not to be placed."""
         if self._least < self._least_unplaced and not is_single:
             self._least = self._least_unplaced
             self._left_s += share_s
@@ -336,21 +336,21 @@ class PairTimes:
             of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
             self.enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
         if self._mean_calls.are_few:
-            self.enough_error = 0.0  # none is: the pair goes on for as long as pairs do
+            self.enough_error = 0.0  # no error is: the pair takes its whole time
 
     def records(self) -> list[PairRecord]:
-        """Return the figures of every pair, from the first one on without a gap."""
+        """Return the figures of the pairs, from the first one on without a gap."""
         return list(self._records)
 
     def rare_calls(self) -> RareCalls | None:
-        """Return how dear the rare calls are; None where no call is dearer than others."""
+        """Return how much the rare calls cost; None if no call costs more than others."""
         return self._mean_calls.rare_calls(self._records)
 
     def _in_order(self) -> list[_Taken]:
         return [self._taken[index] for index in range(self.count)]
 
     def measured(self, idle_shares: Sequence[float] = (0.0, 0.0)) -> PairsMeasured:
-        """Return the figures of all pairs, with the CPU time that the first one has used since it was measured."""
+        """Return the figures of all pairs, with the CPU time that the first pair has used since it was measured."""
         records = self.records()
         base, head = (
             replace(worker, idle_cpu_share=share)

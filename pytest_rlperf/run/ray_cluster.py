@@ -1,7 +1,7 @@
-"""A run on a Ray cluster: each task of Ray measures one shard of the tests on a node, and this run reports all of them.
+"""A run on a Ray cluster: each Ray task measures one shard of the tests on a node, and this run reports all tests.
 
-A task is pytest in the project's directory, which lies at the same place on every node. It has its machine to itself:
-both sides of a pair are there, in lanes as in any other run.
+A task is pytest in the project's directory, which is at the same place on every node. The task has its machine to
+itself: both sides of a pair run there, in lanes as in any other run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pytest_rlperf.run.state import RunState
 from pytest_rlperf.sides.private import own_directory
 
 OPTION = "--rlperf-ray"
-_SHARDS_A_NODE = 2  # a node that is done early takes another one, and a lost node loses half of its tests
+_SHARDS_A_NODE = 2  # a node that is done early takes another shard, and a lost node loses only half of its tests
 _CONNECT_S = 5.0
 _POLL_S = 1.0
 _TAIL = 30  # lines of a node's output
@@ -48,7 +48,7 @@ _TAIL = 30  # lines of a node's output
 def measure_shard(directory: str, command: Sequence[str], variables: Mapping[str, str]) -> tuple[str, bytes, bytes]:
     """Run this module as a process in a directory; return this node's name, the answer and the output.
 
-    A second shard on the same machine waits for the first, and would disturb it.
+    A second shard on the same machine waits for the first, as it would disturb it.
     """
     place = own_directory() / f"ray-{socket.gethostname()}.lock"  # nodes may share a home
     with place.open("ab") as lock, tempfile.TemporaryFile() as output:
@@ -67,7 +67,7 @@ def measure_shard(directory: str, command: Sequence[str], variables: Mapping[str
 
 
 class ReportRecorder:
-    """The hooks of a node's pytest: it sets options over those of the command line, and records reports."""
+    """The hooks of a node's pytest: they override options of the command line, and record reports."""
 
     def __init__(self, options: Mapping[str, str | None]) -> None:
         self.reports: dict[str, list[object]] = {}  # as JSON has them, by the test's id
@@ -82,7 +82,7 @@ class ReportRecorder:
             setattr(config.option, name, value)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a report; those of a test that an interrupt breaks off are left out."""
+        """Record a report; leave out the reports of a test that an interrupt breaks off."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self._open.append(wire.as_json(wire.Reported.of(data)))
         if report.when == "teardown":
@@ -108,7 +108,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Connect to a cluster and yield Ray; UsageError where there is none."""
+    """Connect to a cluster and yield Ray; UsageError if there is none."""
     try:
         import ray
     except ImportError as error:
@@ -116,21 +116,21 @@ def connected(address: str) -> Iterator[Any]:
     handler = signal.getsignal(signal.SIGTERM)
     host, _, port = address.rpartition(":")
     try:
-        if host:  # for which Ray itself would wait for minutes
+        if host:  # Ray itself would wait for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # whatever Ray raises where it cannot connect
+    except Exception as error:  # whatever Ray raises if it cannot connect
         raise usage_error(f"{OPTION}={address}: no Ray cluster to connect to: {_last_line(error)}") from None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
+        signal.signal(signal.SIGTERM, handler)  # Ray has installed its own
     try:
         yield ray
     finally:
-        ray.shutdown()  # which ends the tasks
+        ray.shutdown()  # this ends the tasks
 
 
 def _nodes(ray: Any, cpus: float = 1) -> list[Mapping[str, float]]:
-    """Return the resources of the nodes that have so many CPUs."""
+    """Return the resources of the nodes that have at least ``cpus`` CPUs."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= cpus]
 
 
@@ -143,7 +143,7 @@ def _last_line(error: Exception) -> str:
 
 
 class ShardAnswer(NamedTuple):
-    """A shard as a node measured it: the run, None without one, reports by node id, and why a test has none."""
+    """A node's answer for a shard: its run, or None, the reports by node id, and why a test has no report."""
 
     run: RunFile | None
     reports: Mapping[str, list[wire.Reported]]
@@ -151,7 +151,7 @@ class ShardAnswer(NamedTuple):
 
 
 def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> ShardAnswer:
-    """Return a node's answer; UsageError where its pytest could not start, which all others cannot either."""
+    """Return a node's answer; UsageError if its pytest could not start, as it could not on any other node."""
     node, data, output = found
     name = f"{shard.name} on {node}"
     tail = for_log("\n".join(output.decode("utf-8", "replace").splitlines()[-_TAIL:]))
@@ -163,14 +163,14 @@ def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> ShardAnswer:
         reports = {str(nodeid): list(map(wire.reported_of, found)) for nodeid, found in answer["reports"].items()}
     except MergeError as error:
         return ShardAnswer(None, {}, f"{error}\n{tail}")
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # of any text in the place of an answer
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # any text may be in place of an answer
         return ShardAnswer(None, {}, f"{name}: {_last_line(error)}\n{tail}")
     return ShardAnswer(run, reports, f"{name} ended before this test:\n{tail}")
 
 
 @dataclass
 class ClusterLoop:
-    """Runs measured tests on a cluster, a shard a task, and reports those of a shard when it ends."""
+    """Runs measured tests on a cluster, one shard per task, and reports a shard's tests when the shard ends."""
 
     config: pytest.Config
     run_state: RunState
@@ -241,7 +241,7 @@ class ClusterLoop:
             answer = read_answer(ray.get(ref), shard)
         except pytest.UsageError:
             raise
-        except Exception as error:  # of Ray, such as a node that was lost twice, or of the task
+        except Exception as error:  # of the task, or of Ray, for example for a node that was lost twice
             return ShardAnswer(None, {}, f"{shard.name}: {_last_line(error)}")
         if answer.run is not None:
             self._runs[shard.name] = answer.run
@@ -260,7 +260,7 @@ class ClusterLoop:
         reports.finish([])
 
     def _merge(self) -> None:
-        """Make one run of the shards' runs; a shard without one has no tests."""
+        """Merge the shards' runs into one; a shard without a run has no tests."""
         merged = self.run_state.merged = merge_shards(self._runs)
         self.run_state.outcomes.tests = dict(merged.tests)
         for run in self._runs.values():

@@ -1,4 +1,4 @@
-"""The results of a test, made of what its drivers have sent."""
+"""The results of a test, made from its drivers' messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_rlperf.report.wording import left_behind_text
 
 @dataclass(frozen=True)
 class SideMeasurement:
-    """The figures that the workers of one side took of one test, and what each held from time to time."""
+    """The figures that the workers of one side took for one test, and the resources that each held over time."""
 
     workers: tuple[WorkerRecord, ...]
     phases: tuple[Phase, ...]
@@ -29,7 +29,7 @@ class SideMeasurement:
 
     @classmethod
     def alone(cls, found: wire.Alone) -> SideMeasurement:
-        """Return what one side by itself has given."""
+        """Return the figures of one side measured by itself."""
         return cls(
             tuple(with_mean_calls(found.workers, found.rounds) if found.rounds else found.workers),
             tuple(found.phases),
@@ -64,7 +64,7 @@ class PairsMeasured:
 
 
 def make_result(key: str, called: wire.Called, measured: SideMeasurement) -> Result:
-    """Return the result of a test, made of its workers' figures."""
+    """Return the result of a test, made from its workers' figures."""
     return Result(
         nodeid=key,
         component=called.component,
@@ -85,7 +85,8 @@ def _growth_notes(usages: Sequence[Sequence[Usage]]) -> list[str]:
 def scaled_to_judged_time(result: Result) -> Result:
     """Return ``result`` with its phases as shares of the figure that is judged.
 
-    Two processes on one CPU, on a machine that others use, are held up within slices; the figure leaves that out.
+    Two processes on one CPU, on a machine that others use, are held up within slices; the judged figure leaves that
+    out.
     """
     if not result.traced_call_s:
         return result
@@ -95,11 +96,11 @@ def scaled_to_judged_time(result: Result) -> Result:
 
 
 def contributions_of(measured: PairsMeasured, base: Result, verdict: Verdict) -> tuple[Contribution, ...]:
-    """Return the part of every phase in a change, where there is one."""
+    """Return each phase's part of a change; none if nothing changed."""
     if verdict.status not in (Status.SLOWER, Status.FASTER) or verdict.estimate is None:
         return ()
     ratio = verdict.estimate.ratio
-    # The estimate is of the length of a call, traced slices are of the share of it that a phase has.
+    # The estimate is about the length of a call; traced slices show the share of it that a phase has.
     blocks = [
         (base_shares, {path: ratio * share for path, share in head_shares.items()})
         for base_shares, head_shares in (block.shares() for block in measured.traced)
@@ -108,7 +109,7 @@ def contributions_of(measured: PairsMeasured, base: Result, verdict: Verdict) ->
 
 
 def _device_notes(workers: Sequence[WorkerRecord]) -> list[str]:
-    """Return notes on how the workers' figures on a device were taken, each one once."""
+    """Return notes on how the workers' figures on a device were taken, each note once."""
     figures = [worker.device for worker in workers if worker.device is not None]
     notes = [note for each in figures for note in each.notes]
     retaken = sum(each.retaken for each in figures)

@@ -1,4 +1,4 @@
-"""What a run stores of its outcomes."""
+"""The storing of a run's outcomes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytest_rlperf.run.state import RunState
 
 
 def save(run: RunState, failed: Collection[str]) -> notes.Saved:
-    """Store what may be stored, and note which that was; ``failed`` are the keys of tests that failed.
+    """Store the results that may be stored, and note which they are; ``failed`` are the keys of tests that failed.
 
-    BaselineError where the file cannot be written.
+    BaselineError if the file cannot be written.
     """
     now, outcomes, store = run.provenance(), run.outcomes.tests, run.baselines.store
     session = session_name(now)
@@ -41,13 +41,13 @@ def save(run: RunState, failed: Collection[str]) -> notes.Saved:
 
 
 def _entry(run: RunState, outcome: Outcome, session: str, now: Provenance) -> StoredResult:
-    """Return a test's entry, with what this session adds to the earlier ones'."""
+    """Return a test's entry, with this session's additions to those of earlier sessions."""
     key = outcome.result.nodeid
     before = run.baselines.commit_of(key)
     head = now.commit if now.settleable else None
     link = link_of(before, head, outcome, run.baselines.versions_since(key))
     return StoredResult(
-        replace(outcome.result, shares=()),  # which are shown for their own sake, and compared with nothing
+        replace(outcome.result, shares=()),  # they are only shown, and never compared
         session,
         _acceptance(run, outcome, now.created),
         pairs=_pair_spread(outcome.live),
@@ -57,16 +57,16 @@ def _entry(run: RunState, outcome: Outcome, session: str, now: Provenance) -> St
 
 
 def _pair_spread(live: Live | None) -> PairSpread | None:
-    """Return how much a comparison's pairs differed, by the clock that decided; None where there were too few."""
+    """Return how much a comparison's pairs differed, by the clock that decided; None if there were too few pairs."""
     if live is None or len(live.pairs) < 2:
         return None
     return PairSpread(squared_deviations(live.log_ratios), len(live.pairs) - 1.0)
 
 
 def _is_same_code(run: RunState, outcome: Outcome) -> bool:
-    """Whether code and packages are as fast as the baseline's, as shown by something else than stored numbers.
+    """Whether code and packages are as fast as the baseline's, as shown by something other than stored numbers.
 
-    From such sessions the spread between sessions is learned: stored numbers that called them SAME would have chosen
+    The spread between sessions is learned from these sessions. If stored numbers chose them by SAME, they would choose
     those that lie close together.
     """
     verdict, estimate = outcome.verdict, outcome.verdict.estimate
@@ -74,26 +74,26 @@ def _is_same_code(run: RunState, outcome: Outcome) -> bool:
         return False
     if verdict.status is not Status.SAME or verdict.reason.code not in (Code.LIVE, Code.CODE, Code.ENVIRONMENT):
         return False
-    within = 1 + LIVE_TOLERANCE  # whatever the test tolerates
+    within = 1 + LIVE_TOLERANCE  # whatever the test's own tolerance
     return estimate is None or 1 / within < estimate.low <= estimate.high < within
 
 
 def _refusal(outcome: Outcome, *, failed: bool) -> notes.KeptBack | None:
-    """Return why a test's figures are not stored, None where they are."""
+    """Return why a test's figures are not stored; None if they are."""
     verdict, is_new = outcome.verdict, outcome.baseline is None
-    # One that fails as slower by its time has good figures.
+    # A test that fails because its time is slower has good figures.
     if verdict.status is Status.ERROR or (failed and not verdict.fails(strict=False)):
         return notes.KeptBack.FAILED
     if verdict.status is Status.INVALID:
         return notes.KeptBack.INVALID
     if len(outcome.result.workers) < WORKERS:
         return notes.KeptBack.FEW_WORKERS
-    # A verdict by counts holds whatever became of the time; a figure does not.
+    # A verdict by counts holds even if the time is invalid; a figure does not.
     if broken_rule(outcome.result) is not None:
         return notes.KeptBack.INVALID_TIME
     if _may_be_slower(outcome):
         return notes.KeptBack.SLOWER_AND_NEW if is_new else notes.KeptBack.SLOWER
-    # Stored numbers alone could not decide, and nobody has accepted that.
+    # Stored numbers by themselves could not decide, and nobody has accepted that.
     is_undecided = verdict.status is Status.UNDECIDED and not verdict.accepted
     if is_undecided and not is_new and any(reason.code == Code.UNSETTLED for reason in verdict.also):
         return notes.KeptBack.UNDECIDED
@@ -101,11 +101,11 @@ def _refusal(outcome: Outcome, *, failed: bool) -> notes.KeptBack | None:
 
 
 def _may_be_slower(outcome: Outcome) -> bool:
-    """Whether figures would take the place of better ones, or be the first of something slower, unaccepted."""
+    """Whether figures would replace better ones, or be the first figures of something slower, without acceptance."""
     verdict = outcome.verdict
     suspect = verdict.suspect and outcome.baseline is not None
     if verdict.accepted:
-        # A commit that accepts counts alone accepts no time that may be slower.
+        # A commit that accepts only counts does not accept a time that may be slower.
         return suspect and verdict.allowance is not None and not verdict.allowance.most
     return suspect or verdict.status is Status.SLOWER
 

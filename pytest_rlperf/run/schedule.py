@@ -1,7 +1,7 @@
-"""The one loop of a run: jobs are generators, which yield what they wait for and are resumed with what came of it.
+"""The one loop of a run: jobs are generators, which yield requests and are resumed with the results.
 
-Nothing here is concurrent but the processes that are waited for. A job that is closed sends what it has to, and waits
-for nothing.
+Only the processes that jobs wait for run concurrently. A job that is closed sends its last messages, and waits for
+nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
 _TURN_MOST_S = 5.0  # a turn that took longer, or in which this process was stopped, shows no silence of others
-PAIRS_MOST = 4  # of one test at once: more are begun in vain where the first of them decide
-_AT_ONCE = 1000  # messages of one process: a connection holds fewer
+PAIRS_MOST = 4  # of one test at once: more would be begun in vain if the first of them decide
+_AT_ONCE = 1000  # messages from one process: a connection holds fewer
 
 
 class Awaited(Protocol):
-    """A process that is waited for, and that says something every ``silence_s`` at the latest."""
+    """A process that jobs wait for, and that sends something at least every ``silence_s``."""
 
     connection: Connection
     silence_s: float
 
     def read(self) -> object:
-        """Read a message that has begun to come; return it where it ends the waiting, else None, or raise an error."""
+        """Read a message that has begun to arrive; return it if it ends the waiting, else None; or raise an error."""
 
     def ended(self) -> Exception:
         """Return the error of a process that was ended while a job waited for it."""
@@ -38,7 +38,7 @@ class Awaited(Protocol):
 
 
 class Request(Generic[T]):
-    """What a job yields; ``yield from`` it has the type of what the job is resumed with."""
+    """A request that a job yields; the type of ``yield from`` it is that of the value that resumes the job."""
 
     def __iter__(self) -> Steps[T]:
         value: T = yield self
@@ -47,7 +47,7 @@ class Request(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Reply(Request[Any]):
-    """Wait for the reply of a process, for ``limit_s`` at most; resumed with it, or with its error."""
+    """Wait for the reply of a process, for at most ``limit_s``; the job is resumed with the reply, or with an error."""
 
     process: Awaited
     limit_s: float
@@ -67,14 +67,14 @@ class Lane(Request["Held"]):
 
 @dataclass(frozen=True, eq=False)
 class Spawn(Request["Job[T]"], Generic[T]):
-    """Begin another job; resumed with it at once."""
+    """Begin another job; this job is resumed with it at once."""
 
     steps: Steps[T]
 
 
 @dataclass(frozen=True, eq=False)
 class AnyOf(Request["list[Job[Any]]"]):
-    """Wait until one of ``jobs`` is done; resumed with those that are."""
+    """Wait until one of ``jobs`` is done; the job is resumed with those that are."""
 
     jobs: Sequence[Job[Any]]
 
@@ -85,7 +85,7 @@ Steps: TypeAlias = Generator[Request[Any], Any, T]
 
 @contextlib.contextmanager
 def if_broken_off(undo: Callable[..., None], *args: object) -> Iterator[None]:
-    """Return the context that undoes something where its block is broken off: by an error, or as its job is closed."""
+    """Return a context that undoes something if its block is broken off, by an error or because its job is closed."""
     try:
         yield
     except BaseException:
@@ -94,13 +94,13 @@ def if_broken_off(undo: Callable[..., None], *args: object) -> Iterator[None]:
 
 
 def all_done(jobs: Sequence[Job[Any]]) -> Steps[None]:
-    """Wait until all jobs are done, those among them that are added meanwhile."""
+    """Wait until all jobs are done, including those that are added meanwhile."""
     while under_way := [job for job in jobs if not job.is_done]:
         yield from AnyOf(under_way)
 
 
 class Job(Generic[T]):
-    """A generator on its way; ``wants`` is its last request. One that is broken off wants no lane any more."""
+    """A generator under way; ``wants`` is its last request. A job that is broken off leaves the queue for lanes."""
 
     def __init__(self, steps: Steps[T], lanes: Lanes) -> None:
         self.steps = steps
@@ -118,7 +118,7 @@ class Job(Generic[T]):
         return self._result  # type: ignore[return-value]
 
     def resume(self, value: object = None, error: Exception | None = None) -> None:
-        """Go on with what came of the last request, until the next one."""
+        """Go on with the result of the last request, until the next one."""
         self.wants = None
         try:
             self.wants = self.steps.send(value) if error is None else self.steps.throw(error)
@@ -128,7 +128,7 @@ class Job(Generic[T]):
             self._error, self.is_done = raised, True
 
     def close(self) -> None:
-        """Break off where the job stands; what it holds is released."""
+        """Break off the job where it stands, and release what it holds."""
         if not self.is_done:
             self.is_done = True
             if isinstance(self.wants, Lane):
@@ -137,7 +137,7 @@ class Job(Generic[T]):
 
 
 class Held:
-    """A lane, or the whole machine, until it is released; its CPU is None where the kernel places all work."""
+    """A lane, or the whole machine, until it is released; ``cpu`` is None if the kernel places all work."""
 
     def __init__(self, lanes: Lanes, cpu: int | None, width: int) -> None:
         self.cpu = cpu
@@ -150,12 +150,12 @@ class Held:
         return self._width == self._lanes.count
 
     def narrow(self) -> None:
-        """Keep no more than one lane."""
+        """Keep only one lane."""
         self._lanes.give_back([], self._width - 1)
         self._width = 1
 
     def release(self) -> None:
-        """Give it back, once."""
+        """Give back the lane, once."""
         if self._width:
             self._lanes.give_back([self.cpu], self._width)
         self._width = 0
@@ -168,12 +168,12 @@ class Held:
 
 
 class Lanes:
-    """Hands out CPUs to jobs that measure: ``count`` at once, or all of them to one job.
+    """Hands out CPUs to jobs that measure: ``count`` at once, or all CPUs to one job.
 
-    Earlier tests come first, and of one test the earlier pairs. ``cpus`` are those to choose from, none where the
-    kernel places all work. Where there are more of them than lanes, they take turns: one may be slower for a while.
-    A test begins ``pairs_most`` at once. There is ``room`` for as many pairs in memory, of which each takes
-    ``pair_bytes``: for no more than one test's until that is known.
+    Earlier tests come first, and within a test the earlier pairs. ``cpus`` are those to choose from, none if the kernel
+    places all work. If there are more CPUs than lanes, they take turns: one may be slower for a while. A test begins
+    ``pairs_most`` pairs at once. Memory has ``room`` for a number of pairs, each of ``pair_bytes``; until that is
+    known, for the pairs of one test.
     """
 
     def __init__(self, count: int, cpus: Collection[int], pairs_most: int = PAIRS_MOST) -> None:
@@ -189,11 +189,11 @@ class Lanes:
 
     @property
     def free(self) -> int:
-        """How many lanes nobody has or waits for."""
+        """The number of lanes that nobody has or waits for."""
         return 0 if self._queue else max(0, self.room - self._used)
 
     def fit(self, pair_bytes: int, free_bytes: int) -> None:
-        """Learn what a pair takes of memory, of which so much is free beside the first one."""
+        """Learn how much memory a pair takes; ``free_bytes`` are free beside the first pair."""
         self.pair_bytes = pair_bytes
         self.room = min(self.count, 1 + free_bytes // max(1, pair_bytes))
 
@@ -202,7 +202,7 @@ class Lanes:
         self._queue.append((request.test, request.pair, next(self._arrivals), request))
 
     def grant(self) -> tuple[Lane, Held] | None:
-        """Return the first request and its lane, where that is free; later ones do not overtake it."""
+        """Return the first request and its lane, if that is free; later requests do not overtake it."""
         if not self._queue:
             return None
         first = min(self._queue)
@@ -214,11 +214,11 @@ class Lanes:
         return first[3], Held(self, self._cpus.pop(0), width)
 
     def withdraw(self, request: Lane) -> None:
-        """Take a request out of the queue, whose job was broken off."""
+        """Take the request of a job that was broken off out of the queue."""
         self._queue = [entry for entry in self._queue if entry[3] is not request]
 
     def give_back(self, cpus: Sequence[int | None], width: int) -> None:
-        """Take again what was held."""
+        """Take back the CPUs and lanes that were held."""
         self._used -= width
         self._cpus += cpus
 
@@ -241,7 +241,7 @@ class Schedule:
         self._listened_s = clock()
 
     def run(self, steps: Steps[T]) -> T:
-        """Run a job, and all those that it begins, until it is done; the others are broken off."""
+        """Run a job, and all jobs that it begins, until it is done; then break off the others."""
         job = self._begin(steps)
         try:
             while not job.is_done:
@@ -268,7 +268,7 @@ class Schedule:
             job.due_s, job.silent_s = self._clock() + job.wants.limit_s, 0.0
 
     def _turn(self) -> None:
-        """Resume the jobs that can go on; where none can, wait for a process."""
+        """Resume the jobs that can go on; if none can, wait for a process."""
         self._jobs = [job for job in self._jobs if not job.is_done]
         if self._grant() or self._end():
             return
@@ -284,7 +284,7 @@ class Schedule:
         return True
 
     def _end(self) -> bool:
-        """Resume a job that waits for another one, which is done."""
+        """Resume a job that waits for another one that is done."""
         for job in self._jobs:
             if isinstance(job.wants, AnyOf) and (done := [each for each in job.wants.jobs if each.is_done]):
                 self._resume(job, done)
@@ -292,7 +292,7 @@ class Schedule:
         return False
 
     def _listen(self) -> None:
-        """Read what processes have to say, and end those that are overdue."""
+        """Read the messages of processes, and end processes that are overdue."""
         waiting = {id(job.wants.process): job for job in self._jobs if isinstance(job.wants, Reply)}
         processes = {process.connection: process for process in self._awaited()}
         left_s = [job.due_s - self._clock() for job in waiting.values()]
@@ -320,7 +320,7 @@ class Schedule:
                 self._resume(each, error=fault)
 
     def _fault(self, job: Job[Any], wants: Reply) -> Exception | None:
-        """Return why a process that a job waits for will not answer; None where it may."""
+        """Return why a process that a job waits for will not answer; None if it may."""
         process = wants.process
         if process.connection.closed:
             return process.ended()
@@ -330,9 +330,9 @@ class Schedule:
 
 
 def _said_by(process: Awaited) -> tuple[object, Exception | None]:
-    """Read what a process has said by now, up to its reply or its error: a reply that has come saves the process.
+    """Read a process's messages so far, up to its reply or its error: a reply that has come saves the process.
 
-    One that says more and more is read again later, once others have had their turn.
+    A process that sends more and more is read again later, once others have had their turn.
     """
     for _ in range(_AT_ONCE):
         try:

@@ -19,8 +19,8 @@ SLOWDOWNS: tuple[float, ...] = (0.02, 0.03, 0.05, 0.10)
 def check_self(test: OpenTest, drivers: Drivers) -> Steps[Selfcheck]:
     """Compare one test with itself, unchanged and with known slowdowns.
 
-    Both sides run the same code, each in workers of its own. The trials of a test share their pairs: a difference
-    between two processes shows in all trials alike.
+    Both sides run the same code, each in its own workers. The trials of a test share their pairs, so a difference
+    between two processes shows equally in all trials.
     """
     drivers = drivers.of(fresh=test.fresh)
     opened: dict[tuple[int, int], OpenPair] = {}

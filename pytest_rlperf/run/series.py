@@ -1,4 +1,4 @@
-"""Series of tests: the finding of how the time of a call grows with a number."""
+"""Series of tests: the finding on how the time of a call grows with a number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_rlperf.model.measured import Result
 
 
 class Series:
-    """Tests that are the same but for one number, by which the time of a call follows a law."""
+    """Tests that differ only in one number; the time of a call follows a law in that number."""
 
     def __init__(self, items: Iterable[pytest.Item]) -> None:
         self._place: dict[str, tuple[str, float]] = {}
@@ -35,7 +35,7 @@ class Series:
         self._points: dict[str, dict[float, scale.ScalePoint]] = {}
 
     def add(self, head: Result, live: Live | None, policy: Policy) -> Finding | None:
-        """Add a test's figures; return the finding of its series where it is the last one of that."""
+        """Add a test's figures; return the finding of its series if the test is the last one of it."""
         series, size = self._place.get(head.nodeid, ("", 0.0))
         if not series or live is None or len(live.pairs) < 2 or policy.findings["scale"] == OFF:
             return None

@@ -1,4 +1,4 @@
-"""The shared memory that a run's tests leave to the machine: the run removes it."""
+"""The shared memory that a run's tests leave on the machine: the run removes it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _WATCH_S = 1.0
 
 
 class SharedMemory:
-    """Knows the blocks that were in ``place`` before, and removes what tests are known to have left there since."""
+    """Knows the blocks that were in ``place`` before, and removes those that tests have since left there."""
 
     def __init__(self, place: Path = Path("/dev/shm")) -> None:  # noqa: S108 - of the system
         self._place = place
         self._before = self._names()
 
     def remove(self, beginnings: Collection[str]) -> int:
-        """Remove this user's new blocks whose names have one of these beginnings; return how many those were.
+        """Remove this user's new blocks whose names have one of these beginnings; return how many there were.
 
-        No test is under way. Where such blocks come or go all the same, another program makes them, too: all stay. So
-        do those that any process has open.
+        Call it when no test is under way. If blocks come or go all the same, another program makes them too, and all
+        stay. Blocks that any process has open stay as well.
         """
         left = self._left(beginnings)
         if not left:

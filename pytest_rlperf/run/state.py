@@ -31,7 +31,7 @@ _JUDGING = ("against", "tolerance", "pairs", "findings", "strict")
 
 @dataclass
 class Outcomes:
-    """The outcomes of a run's tests by their keys, and what else workers have recorded of them.
+    """The outcomes of a run's tests by their keys, and other records of their workers.
 
     ``modules`` are the top-level modules that workers had loaded.
     """
@@ -51,9 +51,10 @@ class Outcomes:
 
 
 class AcceptedSlowdowns:
-    """The slowdowns that commits accept, read once for each base.
+    """The slowdowns that commits accept, read once per base.
 
-    Call :meth:`heed` where those since a base were of use: it returns notes on trailers that cannot be read.
+    Call :meth:`heed` if the slowdowns accepted since a base were used: it returns notes on trailers that cannot be
+    read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -61,16 +62,16 @@ class AcceptedSlowdowns:
         self._noted: set[str] = set()
 
     def since(self, base: str | None) -> tuple[Allowance, ...]:
-        """Return what commits after ``base``, a full SHA, accept; nothing where there is no such base."""
+        """Return the slowdowns that commits after ``base``, a full SHA, accept; nothing without a base."""
         return () if base is None else tuple(self._read(base)[0])
 
     def heed(self, base: str) -> list[notes.Note]:
-        """Count the allowances since ``base`` among those that should match a test; return the notes on trailers."""
+        """Expect the allowances since ``base`` to match a test; return the notes on trailers."""
         self._noted.add(base)
         return [notes.TextNote(text) for text in self._read(base)[1]]
 
     def unmatched(self, keys: Collection[str]) -> list[notes.Note]:
-        """Return notes on allowances that match none of the tests of ``keys``, all that could have been measured."""
+        """Return notes on allowances that match no test of ``keys``, which are all that could have been measured."""
         allowances = dict.fromkeys(allowance for base in self._noted for allowance in self._read(base)[0])
         return [notes.UnmatchedAllowance(*found) for found in unmatched(list(allowances), keys)]
 
@@ -78,10 +79,10 @@ class AcceptedSlowdowns:
 class RunState:
     """A measured run: its settings, its baselines, its outcomes, and its notes, all in one list.
 
-    ``gated`` is how many gated tests share the run's error rate. ``shard`` has the tests of this run, and of others,
-    where tests are divided. ``merged`` is the run as other machines have measured and judged it, None where this one
-    did. BaselineError where a baseline cannot be used, SideError where git refuses to read the tree whose figures are
-    to be stored.
+    ``gated`` is how many gated tests share the run's error rate. If tests are divided, ``shard`` has the tests of this
+    run, and of the others. ``merged`` is the run as other machines have measured and judged it, None if this one did.
+    BaselineError if a baseline cannot be used. SideError if git refuses to read the tree whose figures are to be
+    stored.
     """
 
     def __init__(self, settings: Config, root: Path, begun: Iterable[notes.Note] = ()) -> None:
@@ -106,7 +107,7 @@ class RunState:
             self._tree = _UNKNOWN
 
     def note(self, *added: notes.Note) -> None:
-        """Add notes that are not there yet; of one test's counts the latest stays."""
+        """Add notes that are not there yet; of the notes on one test's counts only the latest stays."""
         for note in added:
             if isinstance(note, notes.UncomparedCounts):
                 kept = (old for old in self.notes if not isinstance(old, type(note)) or old.key != note.key)
@@ -115,7 +116,7 @@ class RunState:
                 self.notes.append(note)
 
     def note_reach(self) -> None:
-        """Note which changed functions no test runs, and whether tests have moved that the change cannot matter to."""
+        """Note which changed functions no test runs, and whether tests that the change cannot affect have moved."""
         coverage, tests = self.coverage, self.outcomes.tests
         if coverage.untested and self.shard is None:
             found = tuple(coverage.untested)
@@ -130,17 +131,17 @@ class RunState:
 
     @property
     def saved(self) -> notes.Saved | None:
-        """The stored figures' note, None where nothing was to be stored."""
+        """The note on the stored figures; None if nothing was to be stored."""
         return next((note for note in reversed(self.notes) if isinstance(note, notes.Saved)), None)
 
     @property
     def fitness(self) -> Fitness | None:
-        """Whether this machine is fit for its tolerance; None where it was not checked."""
+        """Whether this machine is fit for its tolerance; None if it was not checked."""
         checks = list(self.outcomes.selfchecks.values())
         return judge_fitness(checks, self.settings.tolerance or LIVE_TOLERANCE) if checks else None
 
     def policy(self, settings: Config) -> Policy:
-        """Return the rules of a test with these settings."""
+        """Return the rules for a test with these settings."""
         return Policy(
             tolerance=settings.tolerance or LIVE_TOLERANCE,
             tests=max(1, self.gated),
@@ -154,7 +155,7 @@ class RunState:
 
     @cached_property
     def providers(self) -> Mapping[str, Sequence[str]]:
-        """Which installed distributions provide a module, by modules: to read that takes most of a second."""
+        """The installed distributions that provide a module, by modules; reading them takes most of a second."""
         return packages_distributions()
 
     def provenance(self) -> Provenance:
@@ -168,7 +169,7 @@ class RunState:
         return self._provenance
 
     def shard_of(self, number: int, count: int, keys: Iterable[str]) -> Shard:
-        """Return one of ``count`` shards of the tests ``keys``; all of one run have the same in common."""
+        """Return one of ``count`` shards of the tests ``keys``; all shards of a run share the same facts."""
         collected = tuple(dict.fromkeys(keys))
         digest = hashlib.sha256("\n".join(sorted(collected)).encode("utf-8", "replace")).hexdigest()
         common = {
@@ -182,11 +183,11 @@ class RunState:
         return Shard(number, count, collected, {fact: str(value) for fact, value in common.items()})
 
     def user(self) -> str:
-        """Return the user's name and address by git; empty where it has none."""
+        """Return the user's name and address from git; empty if git has none."""
         return git_user(self._root)
 
     def _read_tree(self) -> TreeState:
-        """Return the state of the tree, in which what the run itself writes does not count."""
+        """Return the state of the tree, without the files that the run itself writes."""
         settings = self.settings
         outputs = (settings.json, settings.html, settings.trace)
         return read_tree(self._root, settings.baseline.parent, [path for path in outputs if path is not None])

@@ -1,4 +1,4 @@
-"""The exact counts that a test's are compared with: those of a baseline, or of a live comparison's base."""
+"""The exact counts that a test's counts are compared with: a baseline's, or those of a live comparison's base."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_rlperf.model.stored import Baseline
 from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.installs import normalized
 
-# Counts that depend on the interpreter, and not on the code alone.
+# Counts that depend on the interpreter, not only on the code.
 _OF_THE_INTERPRETER = frozenset(
     {"python_calls", "native_calls", "host_peak_bytes", "host_net_bytes", "collections", "objects_left", "garbage"}
 )
@@ -21,14 +21,14 @@ _OF_THE_INTERPRETER = frozenset(
 
 @dataclass(frozen=True)
 class OtherCounts:
-    """Counts to compare with, None where none can be; ``obstacle`` is why, where that is worth a note."""
+    """Counts to compare with, or None; ``obstacle`` is the reason if it is worth a note."""
 
     counting: Counting | None
     obstacle: notes.Obstacle | None = None
 
 
 def live_counts(base: Result, against: str | None = None) -> OtherCounts:
-    """Return the counts of a live comparison's base, without those that differ between interpreters where it is one."""
+    """Return the counts of a live comparison's base; if it is an interpreter, without counts that depend on it."""
     counting = base.counting
     if counting is not None and not counting.workers:
         return OtherCounts(counting, notes.NothingCounted(counting.notes, on_base=True))
@@ -41,14 +41,14 @@ def live_counts(base: Result, against: str | None = None) -> OtherCounts:
 class StoredCounts:
     """The counts that this machine class's baseline holds.
 
-    The versions of what lies in the tree around ``root`` may differ, as that is what is tested.
+    The versions of packages in the tree around ``root`` may differ, as they are under test.
     """
 
     own: Baseline | None
     root: Path
 
     def find(self, result: Result) -> OtherCounts:
-        """Return the counts that a test's can be compared with."""
+        """Return the counts that a test's counts can be compared with."""
         stored = None if self.own is None else self.own.results.get(result.nodeid)
         if self.own is None or stored is None or not stored.result.is_same_work(result):
             return OtherCounts(None)
@@ -68,7 +68,7 @@ class StoredCounts:
 
 
 def _without(counting: Counting, names: frozenset[str]) -> Counting:
-    """Return ``counting`` less some of its counters."""
+    """Return ``counting`` without the counters ``names``."""
     phases = tuple(
         PhaseCounts(
             phase.path,

@@ -23,11 +23,11 @@ from pytest_rlperf.spawn.memory import free_bytes
 T = TypeVar("T")
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 _PATIENCE_LEAST_S = 10.0
-SEED, OTHER_SEED = 1000, 1001  # of all pairs, so that their calls repeat; of what is not to depend on it
+SEED, OTHER_SEED = 1000, 1001  # of all pairs, so that their calls repeat; of looks that must not depend on the seed
 
 
 class UnpairedError(Exception):
-    """Pairs would compare nothing: a call is not the same work on both sides, or a side lacks a file of its own."""
+    """Pairs would compare nothing: a call's work differs between the sides, or a side lacks a file of its own."""
 
     def __init__(self, reason: reasons.Incomparable | reasons.NotCopied | reasons.NotBuilt) -> None:
         super().__init__(reason)
@@ -36,13 +36,13 @@ class UnpairedError(Exception):
 
 @dataclass(frozen=True)
 class Observation:
-    """What processes of both sides have shown of a test: why it need not be measured, None where it must be.
+    """The facts that observers have shown about a test: ``reason`` is why it need not be measured, None if it must be.
 
-    ``is_many`` where threads, children or an accelerator did its work, None where that was not observed.
-    ``reached`` is None where nothing was observed to its end; ``untouched`` where nothing of the change can matter,
-    whether that spares the test or not. ``first_calls_s`` are base's and head's, imports included. It ``is_doubtful``
-    where another test's processes may have opened all that differs of the files that it has read. ``unwatched`` says
-    why it is not known what libraries in other languages and children have opened.
+    ``is_many`` if threads, children or an accelerator did its work, None if that was not observed. ``reached`` is None
+    if no look was finished. ``untouched`` if no part of the change can matter, whether that spares the test or not.
+    ``first_calls_s`` are the base's and the head's, imports included. It ``is_doubtful`` if another test's processes
+    may have opened all the differing files that it has read. ``unwatched`` says why the files opened by libraries in
+    other languages and by children are not known.
     """
 
     reason: reasons.SameCode | reasons.Unreached | None = None
@@ -55,7 +55,7 @@ class Observation:
 
     @property
     def doubt(self) -> Doubt | None:
-        """Why the test may run something of the change that it was not seen to run; None where there is no doubt."""
+        """Why the test may run a part of the change that it was not seen to run; None if there is no doubt."""
         if self.reason is not None or self.reached is None or self.reached.executes or self.untouched:
             return None
         if not self.reached.known:
@@ -73,9 +73,9 @@ class Judged(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Why a test cannot be measured, which no worker has reported where it ``is_unreported``.
+    """Why a test cannot be measured; ``is_unreported`` if no worker has reported it.
 
-    It ``is_stray`` where the test loads or reads what is not its side's own.
+    It ``is_stray`` if the test loads or reads files that are not its side's own.
     """
 
     text: str
@@ -85,17 +85,16 @@ class Failed(NamedTuple):
 
 @dataclass
 class OpenTest:
-    """One test of a run: its settings, the rules that judge it, its place, its processes, and what came of it.
+    """One test of a run: its settings, the rules that judge it, its place, its processes, and its results.
 
-    The first driver that opens it has the worker that reports it, to ``reports``; ``measures`` has the first of
-    head's workers that has been checked. ``observed`` is what observers have shown, None before that.
-    It is measured in forked processes; where one of these crashes, hangs, fails or is in doubt, all begins anew,
-    with that ``doubt``, in new interpreters: these are ``fresh``, and theirs is the last word. ``is_short`` where
-    the run has less time for it than the test may take; its pairs may have more of the ``budget``, where that is to
-    spare. It ``needs_machine`` where its work is not that of one thread alone, and None until that is known.
-    ``leaves`` counts the proofs that calls leave shared memory to the machine, by how its names begin, and
-    ``segments`` are those of System V that workers had. ``title``, ``step`` and ``ratio``, which its pairs show so
-    far, are for who shows progress.
+    The first driver that opens it has the worker that reports it, to ``reports``. ``measures`` has the first of the
+    head's workers that has been checked. ``observed`` holds what observers have shown, None before that. The test is
+    measured in forked processes. If one of them crashes, hangs, fails or is in doubt, the test starts again, with that
+    ``doubt``, in new interpreters; these are ``fresh``, and their result is final. ``is_short`` if the run has less
+    time than the test may take; its pairs may have more of the ``budget``, if that has some to spare. It
+    ``needs_machine`` unless one thread does all of its work; None until that is known. ``leaves`` counts the proofs
+    that calls leave shared memory on the machine, by the beginnings of its names. ``segments`` are those of System V
+    that workers had. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for the display of progress.
     """
 
     key: str
@@ -132,19 +131,19 @@ class OpenTest:
         return max(_PATIENCE_LEAST_S, _PATIENCE * self.settings.max_time_s)
 
     def show(self, step: str) -> None:
-        """Show what is done just now."""
+        """Show the current step."""
         self.step = step
 
     # ------------------------------------------------------------------ what came of it
 
     @property
     def is_over(self) -> bool:
-        """Whether the test has its results, which it has once its reporter has ended it, or never will."""
+        """Whether the test has its results, once its reporter has ended it, or will never have any."""
         return self.done is not None or self.failed is not None
 
     @property
     def is_touched(self) -> bool | None:
-        """Whether the change may matter to the test; None where that was not observed."""
+        """Whether the change may matter to the test; None if that was not observed."""
         observed = self.observed
         if observed is None or (observed.reason is None and observed.reached is None):
             return None
@@ -157,12 +156,12 @@ class OpenTest:
 
     @property
     def under_way(self) -> UnderWay:
-        """What the test is at."""
+        """The current step of the test."""
         return UnderWay(self.title, self.step, self.ratio)
 
     @property
     def verdict(self) -> Outcome | None:
-        """The outcome of a test that is over and has ended as that outcome has it; None for any other."""
+        """The outcome of a test that is over and has ended as its outcome says; None for any other test."""
         if self.judged is None or self.failed is not None or self.done is None:
             return None
         ended = "passed" if self.judged.end.failure is None else "failed"
@@ -170,14 +169,14 @@ class OpenTest:
 
     @property
     def weight(self) -> tuple[bool, int]:
-        """How soon the test is to be measured, the lowest first: that which runs the most of a change."""
+        """The place of the test in the order of measuring, the lowest first: tests that run the most of a change."""
         if self.observed is None:
             return self.is_over, 0
         parts = () if self.observed.reached is None else self.observed.reached.executes
         return self.observed.reason is not None, -len(parts)
 
     def begin_anew(self) -> None:
-        """Forget what copies of processes have shown: new interpreters are to measure the test."""
+        """Forget what forked copies have shown: new interpreters measure the test."""
         self.reports.clear()
         self.judged = self.observed = None
         self.forget_reporter()
@@ -186,13 +185,13 @@ class OpenTest:
     # ------------------------------------------------------------------ the machine
 
     def lane(self, pair: int = 0, *, whole: bool = False) -> Lane:
-        """Return the request for a lane, or for the machine where the test needs it."""
+        """Return the request for a lane, or for the machine if the test needs it."""
         return Lane(self.order, pair, whole or self.needs_machine is True)
 
     def in_lane(self, driver: PairDriver, steps: Steps[T]) -> Steps[T]:
-        """Take steps in a lane, unless the test has the machine; a driver's workers go there if they have been in one.
+        """Take steps in a lane, unless the test has the machine; the driver's workers move to the lane's CPU, if any.
 
-        On the CPU on which they were measured another pair may measure by now.
+        Another pair may use the CPU on which they were measured by now.
         """
         if self._held:
             return (yield from steps)
@@ -216,9 +215,9 @@ class OpenTest:
         last_first: bool = False,
         reports: list[wire.Reported | wire.Warned] | None = None,
     ) -> Steps[list[wire.Called]]:
-        """Bring the test to its call in a driver's workers, and return what each was given.
+        """Bring the test to its call in a driver's workers, and return the call of each.
 
-        Reports of it are added to ``reports``, or to its own.
+        Its reports are added to ``reports``, or to the test's own.
         """
         is_first = self.reporter is None
         self._open.append(driver)
@@ -242,7 +241,7 @@ class OpenTest:
         return called
 
     def ask(self, driver: PairDriver, order: wire.Order[T], limit_s: float | None = None) -> Steps[T]:
-        """Give an order to a driver that has the test open, and return the answer; StoppedError without any."""
+        """Give an order to a driver that has the test open, and return the answer; StoppedError without one."""
         try:
             answer = yield from ask(driver, order, 2 * (self.patience_s if limit_s is None else limit_s))
         except StoppedError as stopped:
@@ -254,7 +253,7 @@ class OpenTest:
         return answer
 
     def leave(self, driver: PairDriver) -> Steps[None]:
-        """Let a driver's workers leave the test, in which they have done their part."""
+        """Let a driver's workers leave the test, as they have done their part."""
         yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_timeout_s)
         self._give_back(driver)
 
@@ -288,7 +287,7 @@ class OpenTest:
             self._give_back(driver)
 
     def having(self, driver: PairDriver) -> AbstractContextManager[None]:
-        """Return a context that lets a driver go where it is broken off, unless the driver reports the test."""
+        """Return a context that lets a driver go if its block is broken off, unless the driver reports the test."""
         return if_broken_off(lambda: None if driver is self.reporter else self.let_go(driver))
 
     def _give_back(self, driver: PairDriver) -> None:

@@ -1,7 +1,7 @@
-"""The kinds of findings beside time and counts: each is a module with one pure function, its thresholds, its line.
+"""The kinds of findings beside time and counts: each is a module with a pure function, its thresholds and its line.
 
-A kind looks at the pairs of a live comparison and returns a finding, or None where it finds nothing. ``scale`` looks
-at all tests that differ in a number alone, and ``garbage`` at exact counts, as ``compiles`` does, too.
+A kind looks at the pairs of a live comparison and returns a finding, or None if it finds nothing. ``scale`` looks at
+all tests that differ only in a number. ``garbage`` looks at exact counts, and so does ``compiles`` in part.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ KINDS: Mapping[str, Callable[[Live, Policy], Finding | None]] = {
     "phases": phases.find,
     "outputs": outputs.find,
 }
-OF_READINGS = ("growth", "threads", "drift", "compiles")  # the kinds that need what processes hold between slices
+OF_READINGS = ("growth", "threads", "drift", "compiles")  # the kinds that need readings between slices
 
 
 def find_all(live: Live, policy: Policy) -> tuple[Finding, ...]:
-    """Return what every kind finds that is not off, those that gate first."""
+    """Return the findings of every kind that is not off, those that gate first."""
     found = [find(live, policy) for kind, find in KINDS.items() if policy.findings[kind] != OFF]
     return tuple(sorted(filter(None, found), key=lambda finding: not finding.gates))

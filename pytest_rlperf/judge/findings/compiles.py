@@ -1,4 +1,4 @@
-"""Compiles: calls of head compile more programs than those of base, which take far longer than running them."""
+"""Compiles: calls of the head compile more programs than calls of the base; compiling takes far longer than running."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, PairRecord
 from pytest_rlperf.model.measured import Counting
 
-_LEAST = 0.01  # programs a call: one in a hundred calls
+_LEAST = 0.01  # programs per call: one in a hundred calls
 _LEAST_IN_ALL = 3  # within one pair, or one in each of its calls: a call may be the first of its kind
-_OF_BASE = 2.0  # times base's, where calls of base compile, too
+_OF_BASE = 2.0  # times the base's, if calls of the base also compile
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
-    """Return how many programs a call compiles, where that is clearly more than on base in every pair."""
+    """Return how many programs a call compiles, if that is clearly more than on the base in every pair."""
     bases, heads = ([_programs(pair, side) for pair in live.pairs] for side in ("base", "head"))
     known = [(base, head) for base, head in zip(bases, heads, strict=True) if base is not None and head is not None]
     if not known or len(known) < len(live.pairs):
@@ -25,14 +25,14 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def of_counts(then: Counting, now: Counting, live: Live, policy: Policy) -> Finding | None:
-    """Return what every counted call compiles; pairs do not show it of a compiler that gives up after some calls."""
+    """Return what every counted call compiles; pairs do not show it for a compiler that gives up after some calls."""
     if policy.findings["compiles"] == OFF:
         return None
     return _found(*more_of(["recompiles"], then, now).get("recompiles", (0, 0)), live, policy)
 
 
 def hints(live: Live) -> bool:
-    """Whether head's processes have compiled more programs than base's in every pair, in whichever calls."""
+    """Whether the head's processes have compiled more programs than the base's in every pair, in any calls."""
     ends = [pair.readings[-1] for pair in live.pairs if pair.readings]
     return bool(ends) and all(end.head.compiled > end.base.compiled for end in ends)
 
@@ -44,9 +44,9 @@ def _found(base: float, head: float, live: Live, policy: Policy) -> Finding | No
 
 
 def _programs(pair: PairRecord, side: str) -> float | None:
-    """Return how many programs a call of a side compiles, by its slices on a device or by what its process has read."""
+    """Return how many programs a call of a side compiles, by its slices on a device or by its process's readings."""
     device = getattr(pair, side).device
-    if device is not None:  # where readings have what slices compiled that were thrown away
+    if device is not None:  # readings there also have the programs of discarded slices
         return float(device.compiled)
     if len(pair.readings) < 2:
         return None

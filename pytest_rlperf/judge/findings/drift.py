@@ -1,4 +1,4 @@
-"""Drift: calls of head get slower, compared with base's, the more of them were made."""
+"""Drift: the more calls were made, the slower calls of the head get, compared with the base's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PAIRS_LEAST = 3
 _READINGS_LEAST = 4  # the first is before all slices, so that these bound three stretches
 _LEAST = 0.1  # slower at the end of a pair than at its start
 _SURELY = 0.05
-_OF_ALPHA = 0.25  # the part of the run's error rate that is left for this kind beside the time's
+_OF_ALPHA = 0.25  # the part of the run's error rate for this kind, beside the time's
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
-    """Return how much slower head gets within a pair, where that is sure."""
+    """Return how much slower the head gets within a pair, if the bound shows it."""
     runs = [pair.readings for pair in live.pairs if len(pair.readings) >= _READINGS_LEAST]
     if len(runs) < max(_PAIRS_LEAST, len(live.pairs)):
         return None

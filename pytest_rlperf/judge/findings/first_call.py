@@ -1,6 +1,6 @@
-"""First calls and imports: head takes longer to get going than base, for compilation, allocation or lazy imports.
+"""First calls and imports: the head takes longer to start than the base, for compilation, allocation or lazy imports.
 
-Copies of a preload server have what it has imported, so that only new interpreters show what that costs.
+Copies of a preload server have its imports already, so only new interpreters show their cost.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pytest_rlperf.model.live import Live, PairRecord, StartUp
 
 START_UPS = 4  # pairs of new interpreters that have to agree
 _PAIRS_LEAST = 2
-_TIMES = 1.5  # base's
+_TIMES = 1.5  # the base's
 _MORE_S = 0.5
 _HINT = 0.5  # of both
 _PARTS = ("first_call_s", "import_s")
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
-    """Return what takes longer by half and by half a second, in every pair of new interpreters."""
+    """Return the parts that take longer by half and by half a second, in every pair of new interpreters."""
     taken = live.start_ups or [pair for pair in live.pairs if pair.loader is None]
     if len(taken) < _PAIRS_LEAST:
         return None
@@ -37,18 +37,18 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def usual_calls_s(live: Live) -> tuple[float, float]:
-    """Return what a usual call takes on base and on head."""
+    """Return the seconds of a usual call on the base and on the head."""
     base, head = ([getattr(pair, side).wall.call_s for pair in live.pairs] for side in ("base", "head"))
     return statistics.median(base), statistics.median(head)
 
 
 def hints(pair: PairRecord | StartUp, usual_s: tuple[float, float], of_limits: float = _HINT) -> bool:
-    """Whether either part takes longer by so much of what would be a finding."""
+    """Whether a part takes longer by at least the share ``of_limits`` of a finding's thresholds."""
     return any(_is_slow(pair, name, usual_s, of_limits) for name in _PARTS)
 
 
 def _is_slow(pair: PairRecord | StartUp, name: str, usual_s: tuple[float, float], of_limits: float = 1.0) -> bool:
-    """Whether a part takes longer by so much; a first call does so without what a usual call takes, too."""
+    """Whether a part exceeds that share of its thresholds; a first call also has to without a usual call's time."""
     (base_s, head_s), usual_s = getattr(pair, name), usual_s if name == "first_call_s" else (0.0, 0.0)
     alone_s = base_s - usual_s[0], head_s - usual_s[1]
     return all(

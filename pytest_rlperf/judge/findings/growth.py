@@ -1,7 +1,7 @@
-"""Growth: a call of head leaves more behind than one of base: in its process, or on the machine.
+"""Growth: a call of the head leaves more behind than a call of the base, in its process or on the machine.
 
-Equal code grows, too, while caches fill, but less from stretch to stretch, and alike on both sides. So growth is what
-continues in every stretch of every pair and is more than base's.
+Equal code also grows while caches fill, but less from stretch to stretch, and equally on both sides. So a resource
+grows if it rises in every stretch of every pair, by more than on the base.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pytest_rlperf.model.measured import Usage
 
 _PAIRS_LEAST = 2
 _STRETCHES_LEAST = 3
-_ABATES = 0.5  # of the first stretch's growth a call: the last one has less where a cache fills
-_OF_BASE = 1.25  # times base's growth, where that grows too
+_ABATES = 0.5  # of the first stretch's growth per call: the last stretch has less if a cache fills
+_OF_BASE = 1.25  # times the base's growth, if the base grows too
 
 
 class Resource(NamedTuple):
-    """What may grow: ``least`` a call, and ``least_in_all`` within one pair, are worth failing for."""
+    """A resource that may grow: ``least`` per call, and ``least_in_all`` within one pair, are worth failing for."""
 
     name: str
     of: Callable[[Usage], float]
@@ -32,7 +32,7 @@ class Resource(NamedTuple):
     least_in_all: float
 
 
-# Of objects there are the blocks that Python's allocator hands out: one, and further ones for attributes or members.
+# An object counts as the blocks that Python's allocator hands out: one, and more for attributes or members.
 KEPT = (
     Resource("objects", lambda usage: usage.objects, 0.1, 200),
     Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10),
@@ -48,13 +48,13 @@ KEPT = (
     Resource("segment_bytes", lambda usage: usage.segment_bytes, 64, 256 << 10),
 )
 _FEW = tuple(resource for resource in KEPT if not resource.least)
-ALLOCATED = frozenset({"objects", "private_bytes", "waiting_bytes"})  # what lines of Python may allocate
-_WAITING_LEAST = 64 << 10  # bytes a call that only the collector frees
-_WAITING_TIMES = 2.0  # base's
+ALLOCATED = frozenset({"objects", "private_bytes", "waiting_bytes"})  # lines of Python may allocate these
+_WAITING_LEAST = 64 << 10  # bytes per call that only the collector frees
+_WAITING_TIMES = 2.0  # the base's
 
 
 class Growth(NamedTuple):
-    """How much more a call leaves in head than in base, by pair."""
+    """The amount that a call leaves on the head beyond the base's, by pair."""
 
     resource: Resource
     more: tuple[float, ...]
@@ -66,7 +66,7 @@ class Growth(NamedTuple):
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
-    """Return what grows in every pair, or in the one that went on for longer."""
+    """Return the growth in every pair, or in the pair that went on for longer."""
     runs = [live.longer] if live.longer else _long_enough(pair.readings for pair in live.pairs)
     if not live.longer and len(runs) < _PAIRS_LEAST:
         return None
@@ -78,23 +78,23 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def period(live: Live) -> int:
-    """Return the most calls that a pair made between two readings: what grows in every stretch grows in so many."""
+    """Return the most calls that a pair made between two readings: steady growth shows within this number."""
     readings = live.longer or live.pairs[0].readings
     return max((after.head.calls - before.head.calls for before, after in itertools.pairwise(readings)), default=0)
 
 
 def of_one_side(usages: Sequence[Sequence[Usage]]) -> facts.Growth | None:
-    """Return what grows in every worker of one side, beside which there is nothing to compare with."""
-    # Beside each worker a base that stands still.
+    """Return the growth in every worker of one side, without another side to compare with."""
+    # Compare each worker with a base that does not grow.
     runs = _long_enough([Reading(replace(taken[0], calls=usage.calls), usage) for usage in taken] for taken in usages)
     kept = _worth_failing_for(runs) if len(runs) >= _PAIRS_LEAST else []
     return facts.Growth({growth.resource.name: growth.least for growth in kept}) if kept else None
 
 
 def hints(live: Live) -> bool:
-    """Whether pairs are too short to tell growth, and something grows in each of them as far as they go.
+    """Whether pairs are too short to show growth, and a resource grows in each of them as far as they go.
 
-    Of few things, such as a file in a hundred calls, it is enough that all pairs together have more on head.
+    For rare resources, such as a file in a hundred calls, it is enough that all pairs together have more on the head.
     """
     taken = [pair.readings for pair in live.pairs if pair.readings]
     runs = _long_enough(taken)
@@ -115,17 +115,17 @@ def _in_all(taken: Iterable[Sequence[Reading]], side: str, resource: Resource) -
 
 
 def _long_enough(runs: Iterable[Sequence[Reading]]) -> list[Sequence[Reading]]:
-    """Return the runs that have enough readings: on a busy machine some have a few slices only."""
+    """Return the runs that have enough readings: on a busy machine some have only a few slices."""
     return [readings for readings in runs if len(readings) > _STRETCHES_LEAST]
 
 
 def _worth_failing_for(runs: Sequence[Sequence[Reading]]) -> list[Growth]:
-    """Return what grows in every run, by enough."""
+    """Return the growth that is large enough in every run."""
     return [growth for growth in _growths(runs) if _is_enough(growth, runs)]
 
 
 def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:
-    """Yield the resources of which head keeps more with every call, in every run, and more than base."""
+    """Yield the resources that the head keeps more of with every call, in every run, and more than the base."""
     for resource in KEPT:
         known = [more for readings in runs if (more := _more_a_call(readings, resource)) is not None]
         if len(known) == len(runs):
@@ -133,13 +133,13 @@ def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:
 
 
 def _more_a_call(readings: Sequence[Reading], resource: Resource) -> float | None:
-    """Return how much more a call of head keeps than one of base; None where that is no steady growth."""
+    """Return how much more a call of the head keeps than one of the base; None if that is not steady growth."""
     steps = [_slope(stretch, "head", resource.of) for stretch in itertools.pairwise(readings)]
     head, base = _slope(readings, "head", resource.of), _slope(readings, "base", resource.of)
-    once = max(0.0, _slope(readings[:2], "base", resource.of))  # the first calls of either side keep something for good
+    once = max(0.0, _slope(readings[:2], "base", resource.of))  # the first calls of each side keep something for good
     if resource.least:
         is_steady = min(steps) > 0 and steps[-1] >= _ABATES * (steps[0] - once)
-    else:  # a count of few things does not grow in every stretch
+    else:  # a rare resource does not grow in every stretch
         is_steady = min(steps) >= 0 and max(steps[len(steps) // 2 :]) > 0
     return head - base if is_steady and head > max(base, _OF_BASE * base) else None
 
@@ -151,14 +151,14 @@ def _slope(readings: Sequence[Reading], side: str, of: Callable[[Usage], float])
 
 
 def _is_enough(growth: Growth, runs: Sequence[Sequence[Reading]]) -> bool:
-    """Whether growth is worth failing for, and clear of what allocators do by themselves."""
+    """Whether growth is worth failing for, and above the noise of allocators."""
     calls = [readings[-1].head.calls - readings[0].head.calls for readings in runs]
     in_all = [more * count for more, count in zip(growth.more, calls, strict=True)]
     return growth.least >= growth.resource.least and min(in_all) >= growth.resource.least_in_all
 
 
 def _waiting(runs: Sequence[Sequence[Reading]]) -> float | None:
-    """Return the bytes a call, beyond base's, that waited for the collector in every pair; None where few did."""
+    """Return the bytes per call, beyond the base's, that waited for the collector in every pair; None if few did."""
     more = []
     for readings in runs:
         head, base = (_waiting_a_call(readings, side) for side in ("head", "base"))

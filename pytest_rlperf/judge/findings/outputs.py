@@ -1,4 +1,4 @@
-"""Outputs: head returns other numbers than base under equal seeds, in the first call of the component."""
+"""Outputs: the head returns other numbers than the base under equal seeds, in the first call of the component."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, OutputComparison, Outputs
 from pytest_rlperf.model.measured import OutputPart
 
-_RELATIVE = 1e-4  # of a value: rounding, also of many float32 operations in another order
+_RELATIVE = 1e-4  # of a value: rounding, even of many float32 operations in another order
 _ABSOLUTE = 1e-6
 
 Seeded = tuple[int, Sequence[OutputPart], Sequence[OutputPart]]
@@ -20,7 +20,7 @@ _Difference = tuple[Outputs, str, facts.Fact]
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
-    """Return how outputs differ: beyond rounding, or in any bit where the test asks for the same bits."""
+    """Return how outputs differ: beyond rounding, or in any bit if the test asks for the same bits."""
     compared, bits = live.output, policy.findings["outputs"] == "bits"
     if compared.outputs is not Outputs.DIFFERENT and not (bits and compared.outputs is Outputs.CLOSE):
         return None
@@ -28,9 +28,9 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def compare(pairs: Sequence[Seeded]) -> OutputComparison:
-    """Compare the outputs of pairs, of which some have equal seeds.
+    """Compare the outputs of pairs, some of which have equal seeds.
 
-    Where two processes of base returned different things under one seed, nothing can be said of head.
+    If two processes of the base returned different outputs under one seed, the head's cannot be judged.
     """
     by_seed: dict[int, Sequence[OutputPart]] = {}
     is_repeated = False
@@ -44,13 +44,13 @@ def compare(pairs: Sequence[Seeded]) -> OutputComparison:
         return OutputComparison()
     found = [_first_difference(base, head) for _, base, head in pairs]
     order = [Outputs.EQUAL, Outputs.CLOSE, Outputs.DIFFERENT]
-    # Of several pairs the mildest: what differs under some seeds alone differs in them all where code is to blame.
+    # Take the mildest of several pairs: if code is to blame, an output differs in all of them.
     outputs, path, what = min(found, key=lambda each: order.index(each[0]))
     return OutputComparison(outputs, path, what)
 
 
 def _first_difference(base: Sequence[OutputPart], head: Sequence[OutputPart]) -> _Difference:
-    """Return how two outputs compare, the first part that differs the most, and what differs about it."""
+    """Return how two outputs compare, the first part that differs the most, and its difference."""
     ours, theirs = _by_path(head), _by_path(base)
     for path in dict.fromkeys((*theirs, *ours)):
         if path not in ours or path not in theirs:

@@ -1,4 +1,4 @@
-"""Phases: a part of the call got slower for certain, whatever the whole call shows."""
+"""Phases: the bound shows that a part of the call got slower, whatever the whole call shows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
 
 _PAIRS_LEAST = 3
-_SURELY = 0.2  # slower, for certain
+_SURELY = 0.2  # slower, by the bound
 _OF_CALL = 0.003  # of the call, added by a phase that is worth a line
 _NAMED_MOST = 3
 _USUAL_SD = 0.05  # of pairs' ratios of one phase; on a busy machine that of the test's phases
 
 
 class _Slower(NamedTuple):
-    """A phase, its change and the least that is certain, as logarithms, and what it adds to a call, as a share."""
+    """A phase, its change and the change's lower bound, as logarithms, and the share of a call that it adds."""
 
     path: str
     change: float
@@ -30,14 +30,14 @@ class _Slower(NamedTuple):
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
-    """Return the phases that are surely slower, of those that add the most; Holm's rule over all phases of a test."""
+    """Return the phases that are slower by their bounds, those that add the most first; Holm's rule over all phases."""
     by_path: dict[str, list[tuple[float, float]]] = {}
     for pair in live.pairs:
         for phase in pair.phases:
             by_path.setdefault(phase.path, []).append((phase.log_ratio, phase.share))
     known = {path: found for path, found in by_path.items() if len(found) == len(live.pairs) >= _PAIRS_LEAST}
     slower = _surely_slower(known, policy)
-    # Where a phase within it is slower, the phase around it only shows the same.
+    # If a phase within it is slower, the phase around it only shows the same.
     deepest = [each for each in slower if not any(other.path.startswith(f"{each.path}/") for other in slower)]
     deepest.sort(key=lambda each: -each.adds)
     if not deepest:
@@ -48,9 +48,9 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) -> list[_Slower]:
-    """Return the phases that are surely slower, the surest first.
+    """Return the phases that are slower by their bounds, the clearest first.
 
-    A phase on which few pairs agree is trusted no more than the scatter of the test's other phases allows.
+    A phase is trusted no more than the scatter of the test's other phases allows, even if its few pairs agree.
     """
     if not known:
         return []
@@ -74,6 +74,6 @@ def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) 
 
 
 def _estimate(ratios: Sequence[float], usual: float) -> tuple[float, float, float]:
-    """Return the mean, its standard error and degrees of freedom, the variance shrunken towards the usual one."""
+    """Return the mean, its standard error and degrees of freedom; the variance is shrunken towards the usual one."""
     variance = shrunken_variance(squared_deviations(ratios), len(ratios) - 1, usual)
     return statistics.fmean(ratios), math.sqrt(variance.value / len(ratios)), variance.freedom

@@ -1,7 +1,8 @@
-"""Scale: the time or the counts of a test that is parametrised by a number grow faster with it on head than on base.
+"""Scale: the time or the counts of a test with one numeric parameter grow faster with it on the head than on the base.
 
-Small sizes are often flat, so the two largest sizes are compared. A law, size to the power of an exponent, is given of
-what head adds to base: beside work that does not grow, a scan of all that is stored seems to grow slower than it does.
+Small sizes are often flat, so the two largest sizes are compared. A law, size to the power of an exponent, is given for
+the time that the head adds to the base: beside work that does not grow, a scan of all stored items would seem to grow
+more slowly than it does.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pytest_rlperf.model.judged import Finding, Policy
 
 POINTS_LEAST = 3
 _MORE = 0.25  # of an exponent
-_APART = 2.0  # times the next smaller size: nearer sizes show no law
+_APART = 2.0  # times the next smaller size: closer sizes do not show a law
 _COUNTED = ("python_calls", "ops", "tensor_peak_bytes", "host_peak_bytes")
-_COUNT_LEAST = 100  # of one call: fewer are none
+_COUNT_LEAST = 100  # of one call: fewer are treated as none
 _USUAL_SD = 0.02  # of pairs' ratios
 
 
 class ScalePoint(NamedTuple):
-    """A test at one size: its pairs' log-ratios, base's seconds a call, and exact counts of a call of either side."""
+    """A test at one size: its pairs' log ratios, the base's seconds per call, and each side's exact counts per call."""
 
     size: float
     log_ratios: Sequence[float]
@@ -35,7 +36,7 @@ class ScalePoint(NamedTuple):
 
 
 def find(points: Sequence[ScalePoint], policy: Policy) -> Finding | None:
-    """Return the laws whose exponent is surely larger on head, by a quarter or more, by the two largest sizes."""
+    """Return the laws whose exponent is larger on the head, by a quarter or more, by the two largest sizes."""
     *_, small, large = sorted(points)
     if len(points) < POINTS_LEAST or large.size < _APART * small.size or small.size <= 0:
         return None
@@ -49,7 +50,7 @@ def find(points: Sequence[ScalePoint], policy: Policy) -> Finding | None:
     if more >= _MORE * decades and certain >= _MORE / 2 * decades:
         base, ratio = (small.base_s, large.base_s), [math.exp(statistics.fmean(each)) for each in ratios]
         head = base[0] * ratio[0], base[1] * ratio[1]
-        is_seen = ratio[0] - 1 >= _USUAL_SD  # what is added at the smaller size, above noise
+        is_seen = ratio[0] - 1 >= _USUAL_SD  # the extra time at the smaller size is above noise
         laws.append(_law("time", base, head, decades if is_seen else 0.0))
         figures["time"] = more / decades
     for name in _COUNTED:
@@ -65,14 +66,14 @@ def find(points: Sequence[ScalePoint], policy: Policy) -> Finding | None:
 
 
 def _law(name: str, base: tuple[float, float], head: tuple[float, float], decades: float) -> facts.Law:
-    """Return a figure at both sizes, and the exponent of what head adds where that is known."""
+    """Return a figure at both sizes, and the exponent of the head's extra if known."""
     added = head[0] - base[0], head[1] - base[1]
     is_known = decades and min(added) > 0
     return facts.Law(name, base, head, math.log(added[1] / added[0]) / decades if is_known else None)
 
 
 def _exponent(small: ScalePoint, large: ScalePoint, side: str, name: str) -> float | None:
-    """Return the exponent of a count, 0 of one that stays small; None where it was not counted exactly."""
+    """Return the exponent of a count, 0 for one that stays small; None if it was not counted exactly."""
     least, most = getattr(small, side).get(name), getattr(large, side).get(name)
     if least is None or most is None:
         return None

@@ -1,4 +1,4 @@
-"""Threads: head works with more threads or processes than base, which takes CPUs from whatever runs beside it."""
+"""Threads: the head works with more threads or processes than the base, which takes CPUs from other work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PAIRS_LEAST = 2
 
 
 def find(live: Live, policy: Policy) -> Finding | None:
-    """Return how many threads and processes head has more, where every pair agrees exactly."""
+    """Return how many more threads and processes the head has, if every pair agrees exactly."""
     ends = [pair.readings[-1] for pair in live.pairs if pair.readings]
     if len(ends) < _PAIRS_LEAST:
         return None
