@@ -99,7 +99,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "the one before, weekly",
     )
     parser.epilog = (
-        "It never overwrites a file. It imports the project's modules in a process of their own, and tries each test once."
+        "It never overwrites a file. It imports the project's modules in another process, and tries each test once."
     )
 
 
