@@ -1,8 +1,8 @@
 """Steps of envs with many agents, by the two interfaces that PettingZoo defines.
 
-In the parallel one, all agents act at once, by a mapping from agents to actions. In the other, AEC, agents take turns:
+In the parallel interface, all agents act at once, by a mapping from agents to actions. In AEC, agents take turns:
 ``last()`` returns what the next agent observes, and ``step(action)`` acts for it. An agent whose episode has ended gets
-one more turn there, with the action None.
+one more turn, with the action None.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def agents_stepper(env: Any) -> Callable[[Any, int], Stepper] | None:
 
 
 class _AgentsStepper(Stepper):
-    """Steps the agents of an env by actions that are drawn beforehand, and counts the steps of each."""
+    """Steps the agents of an env by actions that are drawn beforehand, and counts the agents' steps."""
 
     unit = "agent step"
 
@@ -46,7 +46,7 @@ class _AgentsStepper(Stepper):
         self._seed = seed
         self._shares = np.random.default_rng(seed).random(ACTIONS).tolist()
         self._stepped = 0
-        self._drawn: dict[Any, tuple[int, list[Any]]] = {}  # by agent: its space's first action, and actions
+        self._drawn: dict[Any, tuple[int, list[Any]]] = {}  # by agent: its space's first action, and drawn actions
         super().__init__(env, 1, range(ACTIONS))
         self.reset()
         if not len(env.agents):
@@ -61,7 +61,7 @@ class _AgentsStepper(Stepper):
         return reset_by_seed(self.env, self._seed)
 
     def count(self) -> float:
-        """Return the steps of agents since the last count."""
+        """Return the agents' steps since the last count."""
         stepped, self._stepped = self._stepped, 0
         return float(stepped)
 
@@ -117,7 +117,7 @@ class ParallelStepper(_AgentsStepper):
         self._seen = _first(super().reset())
 
     def check_step(self, results: Any) -> bool:
-        """Check that a step returned five mappings with finite rewards, and return whether it was an episode's last."""
+        """Check that a step returned five mappings with finite rewards; return whether it ended the episode."""
         __tracebackhide__ = True
         if not isinstance(results, tuple) or [isinstance(each, Mapping) for each in results] != [True] * 5:
             raise ComponentError(
@@ -134,7 +134,7 @@ class ParallelStepper(_AgentsStepper):
 
 
 class TurnsStepper(_AgentsStepper):
-    """Steps the agent whose turn it is, with the turns of ended agents behind it, and resets when none is left."""
+    """Steps the agent whose turn it is, then the ended agents after it, and resets when none is left."""
 
     def __init__(self, env: Any, seed: int) -> None:
         __tracebackhide__ = True

@@ -1,4 +1,4 @@
-"""Any callable as a workload, and the import of a module, each time in a new interpreter."""
+"""Any callable as a workload, and a module's import, each time in a new interpreter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def thunk_workload(
     setup: Callable[[], Any] | None = None,
     check: Callable[[Any], Any] | None = None,
 ) -> Workload:
-    """Return ``fn`` as a workload; ComponentError where it cannot be called or counted."""
+    """Return ``fn`` as a workload; ComponentError if it cannot be called or counted."""
     __tracebackhide__ = True
     if not callable(fn):
         raise ComponentError(f"rlperf(fn) measures a callable, not {type(fn).__qualname__}: rlperf(lambda: …)")
@@ -77,11 +77,11 @@ _SHOWN_LEAST = 0.03  # of the whole
 
 
 def imports_workload(module: str) -> Workload:
-    """Return the workload of importing ``module`` in a new interpreter, which this process's side has started.
+    """Return the workload of importing ``module`` in a new interpreter of this process's side.
 
-    The interpreter has this process's variables and ``sys.path``. Its clock leaves out what an interpreter has waited
-    for a CPU, where the system tells. The check imports the module here too, so that the run verifies whose files these
-    are; ComponentError where the new interpreter has loaded others.
+    The interpreter has this process's variables and ``sys.path``. The workload's clock leaves out what an interpreter
+    has waited for a CPU, if the system tells. The check imports the module here too, so the run can verify whose files
+    it loads. It raises ComponentError if the new interpreter loads others.
     """
     __tracebackhide__ = True
     if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
@@ -98,7 +98,7 @@ def imports_workload(module: str) -> Workload:
     )
 
 
-# A module that was imported: those that imported it, the outermost first, and its own name; microseconds.
+# An imported module: its importers' names, the outermost first, and its own; and its microseconds.
 _Module: TypeAlias = tuple[tuple[str, ...], int]
 
 
@@ -112,7 +112,7 @@ class _Importing:
         self._taken_ns = 0
 
     def taken_ns(self) -> int:
-        """Return what all interpreters have taken so far, less what they have waited for a CPU."""
+        """Return the time that all interpreters have taken so far, less what they have waited for a CPU."""
         return self._taken_ns
 
     def call(self) -> None:
@@ -122,7 +122,7 @@ class _Importing:
             self._run(self._code)
 
     def traced(self) -> None:
-        """Import the module, and record the slowest of the modules that this imports, the same ones every time."""
+        """Import the module, and record the slowest modules that it imports, the same ones every time."""
         with _IMPORT:
             text = self._run(self._code, "-X", "importtime")
             stack = PROCESS.current()
@@ -141,7 +141,7 @@ class _Importing:
                 raise ComponentError(f"a new interpreter imports {name} from {file}, and this process from {here}")
 
     def _run(self, code: str, *options: str) -> str:
-        """Run an interpreter to its end, and return what it has written as errors; ComponentError where it fails."""
+        """Run an interpreter to its end, and return what it wrote to stderr; ComponentError if it fails."""
         __tracebackhide__ = True
         command = [sys.executable, *options, "-c", code]
         began_ns = time.perf_counter_ns()
@@ -161,7 +161,7 @@ class _Importing:
         return text
 
     def _modules(self, text: str) -> Iterator[_Module]:
-        """Yield the modules that were imported by the import, each after the one that imported it."""
+        """Yield the modules that the import loaded, each after the one that imported it."""
         top = self._module.partition(".")[0]
         path: list[str] = []
         for total, indent, name in reversed(_LINE.findall(text)):
@@ -185,7 +185,7 @@ class _Importing:
 
 
 def _held_until_end_ns(pid: int) -> int:
-    """Wait until a child process has ended; return how long it could run and had no CPU, 0 where nobody knows."""
+    """Wait until a child process has ended; return how long it waited for a CPU, 0 if that is unknown."""
     if sys.platform != "linux":
         return 0
     try:

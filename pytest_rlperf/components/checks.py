@@ -1,9 +1,9 @@
 """Checks of what a test gives a fixture and of what its calls return, without importing a library.
 
-Arrays of any library: where they are in a value, as NumPy's, and their device. Sizes, and functions' parameters.
-Returned objects that stand for work still to be done, such as coroutines, futures and lazy arrays: they are recognised
-by their classes, and no code of a proxy runs. JAX's arrays are not among them: those who measure wait for these (see
-``devices``).
+They find any library's arrays in a value, convert them to NumPy's, and check sizes and functions' parameters. They
+refuse returned objects that stand for work still to be done, such as coroutines, futures and lazy arrays. These are
+recognised by their classes, and no code of a proxy runs. JAX's arrays are allowed: the measuring code waits for them
+(see ``devices``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pytest_rlperf.model.measured import OutputPart
 
 
 def attribute(value: Any, name: str) -> Any:
-    """Return an attribute of an object; None where it has none, or where reading it raises anything."""
+    """Return an attribute of an object; None if it has none, or if reading it raises anything."""
     # Not only AttributeError: a mapping with its keys for attributes raises KeyError, a remote proxy anything.
     try:
         return getattr(value, name, None)
@@ -37,18 +37,18 @@ def attribute(value: Any, name: str) -> Any:
 
 
 def members(value: Any) -> Mapping[str, Any]:
-    """Return the attributes that an object itself holds, by name; none of one that keeps them elsewhere."""
+    """Return the attributes that an object itself holds, by name; none if it keeps them elsewhere."""
     held = attribute(value, "__dict__")
     return held if isinstance(held, Mapping) else {}
 
 
 def leaves(value: Any, path: str = "", *, plain: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield every array within tuples, mappings, dataclasses and the like, with where it was found.
+    """Yield every array within tuples, mappings, dataclasses and the like, with its path.
 
-    With ``plain``, numbers and strings as well.
+    With ``plain``, yield numbers and strings as well.
     """
     if attribute(value, "__class__") is None:
-        return  # a weak proxy of what is gone: even reading its class raises
+        return  # a weak proxy of a freed object: even reading its class raises
     is_array = attribute(value, "shape") is not None and attribute(value, "dtype") is not None
     if is_array or (plain and isinstance(value, (bool, int, float, str))):
         yield path or "output", value
@@ -67,7 +67,7 @@ def leaves(value: Any, path: str = "", *, plain: bool = False) -> Iterator[tuple
 
 
 def arrays_in(value: Any) -> list[tuple[str, Any]]:
-    """Return every array of a batch or rollout, with where it was found: also of an object, in its attributes."""
+    """Return every array of a batch or rollout with its path, or else those in the object's attributes."""
     found = list(leaves(value))
     if not found and not callable(value):
         found = [leaf for name, member in members(value).items() for leaf in leaves(member, name)]
@@ -78,7 +78,7 @@ NO_ARRAYS = "arrays of NumPy, PyTorch and the like are looked for, in tuples, li
 
 
 def to_numpy(array: Any) -> Any:
-    """Return a NumPy view or copy of an array of NumPy or PyTorch; what NumPy has no type for comes as float32."""
+    """Return a NumPy view or copy of a NumPy or PyTorch array, as float32 if NumPy lacks its type."""
     import numpy as np
 
     if callable(attribute(array, "detach")):
@@ -114,7 +114,7 @@ def check_items(value: Any) -> None:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return a function's signature; None of a built-in that has none."""
+    """Return a function's signature; None for a built-in that has none."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
@@ -122,7 +122,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def refusal(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return why ``function`` cannot be called with ``arguments``, as far as its signature shows; else ""."""
+    """Return why ``function``'s signature does not take ``arguments``, or ""."""
     signature = signature_of(function)
     try:
         if signature is not None:
@@ -133,7 +133,7 @@ def refusal(function: Callable[..., Any], *arguments: Any) -> str:
 
 
 def check_takes(call: str, function: Callable[..., Any], arguments: tuple[Any, ...], instead: str) -> None:
-    """Raise ComponentError where ``function`` has a signature that does not take ``arguments``.
+    """Raise ComponentError if ``function`` has a signature that does not take ``arguments``.
 
     ``call`` describes the call that the fixture makes, and ``instead`` what the test can give in place of the function.
     """
@@ -165,7 +165,7 @@ _WAITED_FOR = ("jax", "jaxlib")  # by those who measure
 
 
 def finished(output: T, call: str) -> T:
-    """Return a call's output; ComponentError where it stands for work that has not been done, or may not have been.
+    """Return a call's output; ComponentError if it stands for work that may not be done yet.
 
     Members of tuples, lists and dicts count as well. ``call`` names the call in the error's text.
     """
@@ -181,7 +181,7 @@ def finished(output: T, call: str) -> T:
 
 
 def has_run(output: T, call: str) -> T:
-    """Return a function's output; ComponentError where it, or a member, is code that has not run: a generator."""
+    """Return a function's output; ComponentError if it or a member is code that has not run, like a generator."""
     __tracebackhide__ = True
     for place, value in _members(output):
         if _is_code(type(value)):
@@ -222,19 +222,19 @@ def _is_code(kind: type) -> bool:
 
 
 def _is_handle(value: Any) -> bool:
-    """Whether an object is a handle of a result that there may not be yet."""
+    """Whether an object is a handle to a result that may not be there yet."""
     kind = type(value)
     if any(_is_of(kind, *name) for name in _HANDLES):
         return not is_driven(devices_of([value]))
     if hasattr(kind, "__dask_graph__"):
-        with suppress(Exception):  # of a class that dask knows, not every object is lazy
+        with suppress(Exception):  # not every object of a class that dask knows is lazy
             return value.__dask_graph__() is not None
     waits = any(callable(getattr(kind, method, None)) for method in _WAITS)
     return hasattr(kind, "__await__") or (waits and kind.__module__.partition(".")[0] not in _WAITED_FOR)
 
 
 def _is_of(kind: type, module: str, name: str) -> bool:
-    """Whether a class is, or is derived from, one of that name in that module or package."""
+    """Whether a class is, or is derived from, a class with that name in that module or package."""
     return any(origin.__name__ == name and f"{origin.__module__}.".startswith(f"{module}.") for origin in kind.__mro__)
 
 
@@ -242,11 +242,11 @@ def _is_of(kind: type, module: str, name: str) -> bool:
 
 _PARTS_MOST = 256  # arrays and values of one output
 _SAMPLE_MOST = 64  # values of an array
-_BYTES_MOST = 1 << 28  # of an array: the rest of a larger one is not looked at
+_BYTES_MOST = 1 << 28  # of an array: the rest of a larger one is ignored
 
 
 def output_parts(output: Any) -> tuple[OutputPart, ...]:
-    """Return the arrays and plain values within an output; none where it has none, or where they cannot be read."""
+    """Return the arrays and plain values within an output; none if they cannot be read."""
     found: list[OutputPart] = []
     try:
         for path, value in leaves(output, plain=True):
@@ -269,7 +269,7 @@ def _plain_part(path: str, value: bool | float | str) -> OutputPart:
 
 
 def _array_part(path: str, value: Any) -> OutputPart | None:
-    """Return an array with a digest of its bytes and values spread over it; None of objects, which have no bytes."""
+    """Return an array's kind, a digest of its bytes, and values spread over it; None for an array of objects."""
     array = to_numpy(value)
     if array.dtype.hasobject:
         return None
@@ -281,7 +281,7 @@ def _array_part(path: str, value: Any) -> OutputPart | None:
 
 
 def _sample(flat: Any) -> Iterator[float]:
-    """Yield the mean of an array without what is not finite, and values spread over it evenly; NaN as 0, and so on."""
+    """Yield the mean of an array's finite values, then evenly spread values, made finite as by ``nan_to_num``."""
     import numpy as np
 
     if not flat.size:

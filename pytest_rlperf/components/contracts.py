@@ -1,4 +1,4 @@
-"""The contracts of components: what an adapter of a library does, and the checks that all adapters share."""
+"""The contracts of components: what a library's adapter does, and the checks that all adapters share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 ACTION = hierarchical_timer("action")
 ENV_STEP = hierarchical_timer("env_step")
 RESET = hierarchical_timer("reset")
-_POLICY_TOLERANCE = 1e-3  # of log-probabilities and values that are computed again, in batches of another size
+_POLICY_TOLERANCE = 1e-3  # for log-probabilities and values that are computed again, in batches of another size
 
 
 def timed_call(timer: Timer, function: Callable[[], object]) -> Callable[[], object]:
@@ -40,8 +40,8 @@ def timed_call(timer: Timer, function: Callable[[], object]) -> Callable[[], obj
 class Stepper(ABC):
     """Steps every env of a vector env in each call, by actions drawn beforehand; made with the env and a seed.
 
-    It does not count calls that only reset an env: where an env spends a call on a reset, as under gymnasium's
-    NEXT_STEP, the subclass appends to ``_ended``, once a call, a value for ``_n_ended``.
+    Calls that only reset an env do not count. If an env spends a call on a reset, as under gymnasium's NEXT_STEP, the
+    subclass appends a value for ``_n_ended`` to ``_ended`` once per call.
     """
 
     unit = "env step"
@@ -61,12 +61,12 @@ class Stepper(ABC):
 
     @abstractmethod
     def check_step(self, results: Any) -> bool:
-        """Check what a step returned, and return whether enough has been seen; ComponentError names what is wrong."""
+        """Check what a step returned, and return whether that is enough; ComponentError names what is wrong."""
 
     def check(self) -> object:
-        """Reset, step until an episode has ended, and check what comes back.
+        """Reset, step until an episode has ended, and check what each step returns.
 
-        Returned is what the last step did, but for its infos.
+        Return what the last step returned, without its infos.
         """
         __tracebackhide__ = True
         self.reset()
@@ -96,10 +96,10 @@ class Stepper(ABC):
         return self.env.step(actions)
 
     def finish(self, results: Any) -> None:  # noqa: B027 - most envs reset within the step
-        """Do what a step leaves to be done: note the ends of episodes, or reset."""
+        """Do what follows a step: note the ends of episodes, or reset."""
 
     def count(self) -> float:
-        """Return the env steps since the last count, resets left out; of a check's, those of its last call."""
+        """Return the env steps since the last count, without resets; a check counts only its last call."""
         calls, self._calls = self._calls, 0
         *resets, self._due = [self._due, *(self._n_ended(ended) for ended in self._ended)]
         self._ended.clear()
@@ -113,8 +113,8 @@ class Stepper(ABC):
 class AutoresetStepper(Stepper):
     """Steps an env that resets by one of gymnasium's autoreset modes; a step returns flags as arrays or tensors.
 
-    Under ``NextStep`` the call after an episode's end resets that env and ignores its action: no step. Under
-    ``SameStep`` the step that ends an episode does, and under ``Disabled`` ``reset_ended`` does, part of stepping on.
+    Under ``NextStep``, the call after an episode's end resets that env and ignores its action; it is not a step. Under
+    ``SameStep``, the step that ends an episode resets. Under ``Disabled``, ``reset_ended`` does, as part of a step.
     """
 
     def __init__(self, env: Any, num_envs: int, actions: Iterable[Any], mode: str) -> None:
@@ -130,10 +130,9 @@ class AutoresetStepper(Stepper):
         self.env.reset()
 
     def check_step(self, results: Any) -> bool:
-        """Check the rows, and that no env ended twice in a row without the reset that its mode has in between.
+        """Check the rows, and that no env ended twice in a row without its mode's reset in between.
 
-        An episode of one step may end twice in a row under ``SameStep``, where the info has the observation it ended
-        with.
+        Under ``SameStep``, an episode of one step may end twice in a row; the info then has its last observation.
         """
         __tracebackhide__ = True
         obs, rewards, terminated, truncated, info = results
@@ -153,7 +152,7 @@ class AutoresetStepper(Stepper):
         return bool(before.any())
 
     def finish(self, results: Any) -> None:
-        """Keep which episodes ended, for the count, or reset them where the env does not do so itself."""
+        """Note which episodes ended, for the count, or reset those envs if they do not reset themselves."""
         if self.mode == "SameStep":
             return
         ended = results[2] | results[3]
@@ -165,7 +164,7 @@ class AutoresetStepper(Stepper):
 
 
 def reset_by_seed(env: Any, seed: int) -> Any:
-    """Reset an env for the first time, by a seed where it takes one."""
+    """Reset an env for the first time, by a seed if it takes one."""
     __tracebackhide__ = True
     signature = signature_of(env.reset)
     if signature is not None and "seed" in signature.parameters:
@@ -175,7 +174,7 @@ def reset_by_seed(env: Any, seed: int) -> Any:
 
 
 def reset_first(env: Any, **given: int) -> Any:
-    """Reset an env for the first time; ComponentError where that fails."""
+    """Reset an env for the first time; ComponentError if that fails."""
     __tracebackhide__ = True
     try:
         return env.reset(**given)
@@ -188,22 +187,22 @@ def reset_first(env: Any, **given: int) -> Any:
 
 
 def seed_if_possible(seeded: Any, seed: int) -> None:
-    """Seed an env or a space, where its ``seed`` is a method that takes one."""
+    """Seed an env or a space if its ``seed`` is a method that takes one."""
     method = attribute(seeded, "seed")
     if callable(method) and not refusal(method, seed):
         method(seed)
 
 
 def draw_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
-    """Return batches of actions, each with one of a space for every env."""
+    """Return batches of actions, each with one action from a space for every env."""
     space.seed(seed)
     return [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(ACTIONS)]
 
 
 def autoreset_mode(env: Any) -> str | None:
-    """Return the autoreset mode in an env's metadata, as gymnasium spells it; None where they name none.
+    """Return the autoreset mode in an env's metadata, as gymnasium spells it; None if they name none.
 
-    Metadata hold the enum's member or its value. gymnasium 1.0 knows NEXT_STEP alone, and does not name it.
+    Metadata hold the enum's member or its value. gymnasium 1.0 knows only NEXT_STEP, and does not name it.
     """
     metadata = attribute(env, "metadata")
     mode = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
@@ -211,7 +210,7 @@ def autoreset_mode(env: Any) -> str | None:
 
 
 def check_observations(observations: Any, num_envs: int) -> None:
-    """Raise ComponentError unless every array of a step's observations has a row an env."""
+    """Raise ComponentError unless every array of a step's observations has a row per env."""
     __tracebackhide__ = True
     for path, array in leaves(observations, "observation"):
         if tuple(array.shape[:1]) != (num_envs,):
@@ -221,7 +220,7 @@ def check_observations(observations: Any, num_envs: int) -> None:
 
 
 def check_rows(num_envs: int, arrays: Mapping[str, Any]) -> None:
-    """Raise ComponentError unless every array of a step, by its name, has one value an env."""
+    """Raise ComponentError unless every array of a step, by its name, has one value per env."""
     __tracebackhide__ = True
     for name, array in arrays.items():
         shape = tuple(np.shape(array))
@@ -231,17 +230,17 @@ def check_rows(num_envs: int, arrays: Mapping[str, Any]) -> None:
             )
 
 
-# --------------------------------------------------------------------------- what is one function
-# The adapter of a replay buffer takes the buffer and a batch size, and returns a function that draws a batch.
+# --------------------------------------------------------------------------- components of one function
+# A replay buffer's adapter takes the buffer and a batch size, and returns a function that draws a batch.
 
 
 @dataclass(frozen=True)
 class GaeCall:
     """A library's GAE; made of what the user gave, a random rollout (see ``gae``), and the backend.
 
-    ``call`` computes advantages from arguments that are made ready beforehand, in the library's own layout;
-    ``advantages`` returns those of its output, an array of shape (n_steps, n_envs). They are compared with the
-    rollout's, standardised where ``is_normalised``; where not ``is_compared``, shape and finiteness are checked.
+    ``call`` computes advantages from arguments that are made ready beforehand, in the library's own layout.
+    ``advantages`` takes them from its output, as an array of shape (n_steps, n_envs). They are compared with the
+    rollout's, standardised if ``is_normalised``. Without ``is_compared``, only shape and finiteness are checked.
     """
 
     call: Callable[[], Any]
@@ -254,8 +253,8 @@ class GaeCall:
 class Updater:
     """A library's SAC step, one gradient step of every part; made of the agent and a batch size.
 
-    ``owner`` holds the modules and optimizers; ``steps`` is how many optimizer steps one update takes, None where that
-    is not known. ``buffers`` are those that an update samples once.
+    ``owner`` holds the modules and optimizers. ``steps`` is how many optimizer steps one update takes, or None if that
+    is not known. An update samples each of ``buffers`` once.
     """
 
     owner: object
@@ -268,10 +267,10 @@ class Updater:
 
 
 class Roller(ABC):
-    """Collects rollouts; made with the agent, or what else collects, and the steps of a rollout, an env each.
+    """Collects rollouts; made with the agent, or what else collects, and a rollout's steps per env.
 
-    ``setup`` prepares a rollout, untimed, where that is needed: it empties buffers. ``probes`` time the phases
-    ``policy``, ``env_step``, ``store`` and ``gae`` from outside.
+    ``setup`` prepares a rollout, untimed, if needed: it empties buffers. ``probes`` time the phases ``policy``,
+    ``env_step``, ``store`` and ``gae`` from outside.
     """
 
     n_steps: int
@@ -285,10 +284,10 @@ class Roller(ABC):
 
     @abstractmethod
     def check(self, rollout: Any) -> None:
-        """Check that a rollout is full, finite and of the policy that was given; ComponentError names what is not."""
+        """Check that a rollout is full, finite and made by the given policy; ComponentError names what is wrong."""
 
     def env_steps(self, rollout: Any) -> float:
-        """Return how many env steps a rollout has: all of its rows, where envs reset within the step."""
+        """Return how many env steps a rollout has: all of its rows, if envs reset within the step."""
         return float(self.n_steps * self.num_envs)
 
 
@@ -299,7 +298,7 @@ class Learner(ABC):
     """Does a library's PPO updates, and whole iterations of its training; made with the agent and a rollout's steps.
 
     ``owner`` holds the modules and optimizers, ``roller`` collects. ``probes`` time parts of an update from outside:
-    ``forward``, ``backward`` and ``step``; where there are none, modules, backward passes and optimizers are timed.
+    ``forward``, ``backward`` and ``step``. Without probes, modules, backward passes and optimizers are timed.
     ``iteration_probes`` time the two parts of an iteration, ``collect`` and ``update``.
     """
 
@@ -309,7 +308,7 @@ class Learner(ABC):
     iteration_probes: tuple[Probe, ...] = ()
 
     def collect(self) -> Any:
-        """Return the rollout that every update is of, collected once; ComponentError where it is not full."""
+        """Return the rollout that every update uses, collected once; ComponentError if it is not full."""
         __tracebackhide__ = True
         rollout = self.roller.collect()
         self.roller.check(rollout)
@@ -320,7 +319,7 @@ class Learner(ABC):
         """Do one update: all epochs and minibatches."""
 
     def restore(self) -> None:  # noqa: B027 - most updates leave the rollout as it was
-        """Give back what an update has used up of the rollout."""
+        """Restore what an update has used up in the rollout."""
 
     @abstractmethod
     def iterate(self) -> object:
@@ -331,11 +330,11 @@ class Learner(ABC):
         return float(self.roller.n_steps * self.roller.num_envs)
 
 
-# --------------------------------------------------------------------------- what rollouts are checked by
+# --------------------------------------------------------------------------- checks of rollouts
 
 
 def check_finite(arrays: Iterable[tuple[str, Any]]) -> None:
-    """Raise ComponentError where an array of a rollout, each with its name, holds NaN or infinity."""
+    """Raise ComponentError if a named array of a rollout holds NaN or infinity."""
     __tracebackhide__ = True
     for name, array in arrays:
         if not is_finite(array):
@@ -343,7 +342,7 @@ def check_finite(arrays: Iterable[tuple[str, Any]]) -> None:
 
 
 def is_finite(array: Any) -> bool:
-    """Return whether an array, or a number, is of a kind without NaN and infinity, or holds neither."""
+    """Return whether an array or a number holds neither NaN nor infinity."""
     values = to_numpy(array)
     return values.dtype.kind != "f" or bool(np.isfinite(values).all())
 
@@ -389,9 +388,9 @@ class Cuts:
         *,
         resumes: bool = False,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return a decorator: the phase ``during`` is the call's, ``after`` begins with its end.
+        """Return a decorator: the phase ``during`` lasts as long as the call, and ``after`` begins at its end.
 
-        With ``resumes`` the phase that was open before the call goes on after it.
+        With ``resumes``, the phase that was open before the call goes on after it.
         """
 
         def decorated(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
-"""Steps of functional envs of JAX, whose state is a value: compiled, and mapped over many states.
+"""Compiled steps of JAX's functional envs, whose state is a value, mapped over many states.
 
 They are recognised by ``reset``, whose first parameter is a random key. Two interfaces are known. In gymnax's,
 ``reset(key, params)`` returns an observation and a state, and ``step(key, state, action, params)`` an observation, a
 state, a reward, one or two flags of the episode's end, and infos; it resets within the step. In Brax's,
-``reset(rng)`` and ``step(state, action)`` return a state that has ``obs``, ``reward`` and ``done``; an ended state
+``reset(rng)`` and ``step(state, action)`` return a state that has ``obs``, ``reward`` and ``done``. An ended state
 begins again from its first, as under Brax's own wrapper.
 """
 
@@ -21,7 +21,7 @@ _NUM_ENVS = 64
 
 
 def is_functional(env: Any) -> bool:
-    """Return whether an object is a functional env of JAX: its ``reset`` takes a random key first."""
+    """Return whether an object is a functional JAX env: its ``reset`` takes a random key first."""
     env = _with_params(env)[0]
     if "jax" not in sys.modules or isinstance(env, type):
         return False
@@ -69,7 +69,7 @@ class FunctionalStepper(Stepper):
         self._step = jax.jit(jax.vmap(self._step_one))
 
     def _actions_of(self, env: Any, num_envs: int, seed: int) -> list[Any]:
-        """Return batches of actions, drawn from the env's space, or from -1 to 1 where it has only their number."""
+        """Return batches of actions, drawn from the env's space, or from -1 to 1 if it has only their number."""
         __tracebackhide__ = True
         random = self._jax.random
         keys = random.split(random.PRNGKey(seed + 1), ACTIONS)
@@ -111,12 +111,12 @@ class FunctionalStepper(Stepper):
         return following, kept, (state.obs, state.reward, state.done, None)
 
     def reset(self) -> None:
-        """Begin every state anew, by the seed."""
+        """Begin every state again, by the seed."""
         self._keys = self._begin
         self._state = self._first = self._jax.block_until_ready(self._reset(self._keys))
 
     def step(self, actions: Any) -> Any:
-        """Step every state once, and wait for it."""
+        """Step every state once, and wait for the result."""
         returned = self._jax.block_until_ready(self._step(self._keys, self._first, self._state, actions))
         self._keys, self._state, results = returned
         return results

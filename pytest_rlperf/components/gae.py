@@ -23,11 +23,11 @@ from pytest_rlperf.timers import hierarchical_timer
 _GAE = hierarchical_timer("gae")
 GAMMA = 0.99
 LAMBDA = 0.95
-_DEVICE_ROLLOUTS = 4  # taken in turn on a device, so that its caches do not hold the one there would be
+_DEVICE_ROLLOUTS = 4  # taken in turn on a device, whose caches would hold a single one
 _EPISODE_STEPS = 50  # mean length; several episodes end in a rollout of any length worth timing
 _TOLERANCE = 1e-3  # of the largest advantage; float32 scans over 2048 steps were seen within 1e-5
 
-# The arguments' names in libraries. Names are compared in lower case.
+# The arguments' names in libraries, compared in lower case.
 _NAMES = {
     "rewards": ("rewards", "reward", "rews", "r"),
     "values": ("values", "value", "vals", "state_values", "state_value", "v"),
@@ -51,10 +51,10 @@ def gae_workload(
     Arguments are passed by the names in the signature (see ``_NAMES``), or without a signature in the order rewards,
     values, dones, last_values, gamma, lam. ``dones[t]`` marks that the episode ended with step t; a function that
     also takes ``next_done`` gets CleanRL's convention, where ``dones[t]`` marks step t as an episode's first.
-    Arrays are float32, NumPy's or PyTorch's by ``backend``, the latter on ``device``; on another than the CPU, calls
+    Arrays are float32, NumPy's or PyTorch's by ``backend``. PyTorch's are on ``device``; if that is not the CPU, calls
     take several rollouts in turn. The check compares the advantages, the first array returned, with a float64
-    computation. A function without parameters is a thunk over data of its own: its advantages must have the shape and
-    be finite.
+    computation. A function without parameters is a thunk over its own data: its advantages must have the rollout's
+    shape and be finite.
     """
     __tracebackhide__ = True
     if backend not in ("numpy", "torch"):
@@ -96,7 +96,7 @@ def _check_takes_tensors(function: Any, backend: str, device: str) -> None:
 
 
 def _any_gae(function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str) -> GaeCall:
-    """Return the call of a function of one's own, with the arguments that its signature names, or of a thunk."""
+    """Return the call of any other function, with the arguments that its signature names, or of a thunk."""
     __tracebackhide__ = True
     if _takes_nothing(function):
         return GaeCall(function, _first_array, is_compared=False)
@@ -141,7 +141,7 @@ def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
 def _arguments(
     function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments ``function`` is called with; ComponentError where one cannot be supplied."""
+    """Return the arguments ``function`` is called with; ComponentError if one cannot be supplied."""
     __tracebackhide__ = True
     named = _meanings(function)
     starts_convention = "last_dones" in named.values()
@@ -159,7 +159,7 @@ def _arguments(
 
 
 def _meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the meaning of each parameter of ``function`` by its name; empty where it has no signature."""
+    """Return the meaning of each parameter of ``function`` by its name; empty if it has no signature."""
     __tracebackhide__ = True
     signature = signature_of(function)
     parameters = () if signature is None else tuple(signature.parameters.values())
@@ -180,20 +180,20 @@ def _meanings(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def takes_rollout(name: str, parameters: Iterable[str], required: Iterable[str]) -> bool:
-    """Whether a function is called and takes what one for GAE does: rewards, values, and nothing unknown."""
+    """Whether a function has the name and parameters of one for GAE: rewards, values, and nothing unknown."""
     meanings = {_MEANINGS.get(parameter.lower()) for parameter in parameters}
     known = all(parameter.lower() in _MEANINGS for parameter in required)
     return known and {"rewards", "values"} <= meanings and bool(re.search("gae|advantage", name.lower()))
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:
-    """Whether a function has a signature, and no parameters in it."""
+    """Whether a function has a signature without parameters."""
     signature = signature_of(function)
     return signature is not None and not signature.parameters
 
 
 def _checked(gae: GaeCall, advantages: Any) -> Any:
-    """Call, compare the advantages with the float64 ones, and return the output; of a thunk only the shapes compare."""
+    """Return one call's output, once its advantages match the float64 ones; of a thunk's, only the shape must match."""
     __tracebackhide__ = True
     output = finished(gae.call(), "the GAE function")
     result = to_numpy(gae.advantages(output)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""PPO rollouts, updates on one that was collected before, and whole iterations of training."""
+"""PPO rollouts, updates on a rollout that was collected before, and whole training iterations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pytest_rlperf.probes.objects import find_parts
 from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps
 from pytest_rlperf.timers import Timer, hierarchical_timer
 
-_AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row a step
+_AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row per step
 _THUNK = "rlperf_ppo_collect(lambda: agent.collect(…), items=…)"
 _METHODS = ("update", "learn", "train")
 _IDLE_UPDATE = "is there a rollout to learn from, and does the update take gradient steps?"
@@ -52,8 +52,8 @@ def _of_env_steps(
     check: Callable[[], Any],
     **more: Any,
 ) -> Workload:
-    """Return the workload of calls that say by what they return how many env steps they took."""
-    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
+    """Return the workload of calls whose output tells how many env steps they took."""
+    # Sums stay arrays until they are read: a number would wait for the GPU.
     counted: list[Any] = []
 
     def call() -> object:
@@ -82,11 +82,11 @@ def _of_env_steps(
 def ppo_workload(agent: Any, n_steps: int | None = None, items: float | None = None) -> Workload:
     """Return the workload of ``agent.collect(n_steps)``, or of a thunk that collects ``items`` env steps.
 
-    The check collects one rollout of an agent's: its arrays must have ``n_steps`` rows, or one more for what also
-    has a value after the last step, and every number in them must be finite. Single numbers are statistics, and not
-    looked at. If the agent or its env has ``num_envs``, arrays may also be of shape (n_steps × num_envs, …) or
-    (num_envs, n_steps, …); ``items``, a rollout's env steps, says so of any other agent. Env steps are ``items``, else
-    those of the mask ``valid``, of ``rewards``, or of every env.
+    The check collects one rollout of an agent. Its arrays must have ``n_steps`` rows, or one more for what also has a
+    value after the last step, and every number in them must be finite. Single numbers are statistics, and are ignored.
+    If the agent or its env has ``num_envs``, arrays may also have the shape (n_steps × num_envs, …) or
+    (num_envs, n_steps, …); for any other agent, ``items``, a rollout's env steps, allows that. Env steps are ``items``,
+    else they are counted by the mask ``valid``, by ``rewards``, or by ``num_envs``.
     """
     __tracebackhide__ = True
     roller = _roller(agent, n_steps, items)
@@ -107,14 +107,14 @@ def ppo_workload(agent: Any, n_steps: int | None = None, items: float | None = N
         check,
         items=float(roller.n_steps * roller.num_envs if items is None else items),
         setup=roller.setup,
-        # Also where the library has ranges of its own: those are other phases, or the same under other names.
+        # Also if the library has ranges of its own: those are other phases, or the same under other names.
         probes=roller.probes,
         holds=(agent,),
     )
 
 
 def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
-    """Return what collects: a library's adapter, an agent by ``collect(n_steps)``, or a thunk."""
+    """Return the roller of a library's adapter, of an agent with ``collect(n_steps)``, or of a thunk."""
     __tracebackhide__ = True
     make = adapter_for(lambda library: library.ppo, agent)
     collect = attribute(agent, "collect")
@@ -137,7 +137,7 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
 
 
 def _num_envs(agent: Any) -> int | None:
-    """Return the ``num_envs`` of an agent or its env, or the only one in all that it holds; None if that is unclear."""
+    """Return the ``num_envs`` of an agent or its env, or the only one among its members; None if unclear."""
     for group in ([agent], [attribute(agent, "env")], [attribute(agent, "envs")], members(agent).values()):
         found = {int(count) for each in group if isinstance(count := num_envs_of(each), Integral)}
         if len(found) == 1:
@@ -146,7 +146,7 @@ def _num_envs(agent: Any) -> int | None:
 
 
 def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
-    """Return a function that collects ``items`` env steps, of which nothing more is known."""
+    """Return ``collect`` if it is a thunk that can collect ``items`` env steps; else raise ComponentError."""
     __tracebackhide__ = True
     if not callable(collect):
         raise ComponentError(
@@ -165,7 +165,7 @@ def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
 
 
 class _AnyRoller(Roller):
-    """Collects by a function; ``n_steps`` is 0 for a thunk. ``items`` are env steps that a rollout does not show."""
+    """Collects by a function; ``n_steps`` is 0 for a thunk, ``items`` are the env steps of a rollout if given."""
 
     def __init__(self, collect: Callable[[], Any], n_steps: int, num_envs: int | None, items: float | None) -> None:
         self.n_steps = n_steps
@@ -179,7 +179,7 @@ class _AnyRoller(Roller):
         return self._collect()
 
     def check(self, rollout: Any) -> None:
-        """Check that a rollout is full and finite; a thunk's is not looked at."""
+        """Check that a rollout is full and finite; a thunk's is not checked."""
         __tracebackhide__ = True
         if self.n_steps:
             _check_rollout(rollout, self.n_steps, self._all_steps if self._items is None else self._items)
@@ -230,14 +230,14 @@ def _env_steps(rollout: Any, items: float | None, all_steps: float | None) -> An
 
 
 def _field(rollout: Any, name: str) -> Any:
-    """Return a rollout's array by its name, an attribute or a key; None where it has none."""
+    """Return a rollout's array by its name, an attribute or a key; None if it has none."""
     if isinstance(rollout, Mapping):
         return rollout.get(name)
     return attribute(rollout, name)
 
 
 def _is_full(shape: tuple[int, ...], n_steps: int, all_steps: float | None) -> bool:
-    """Whether an array has a row a step, or all steps of all envs in one row after the other or a row an env."""
+    """Whether an array has a row per step, a row per step of every env, or a row per env with all steps."""
     if shape[0] in (n_steps, n_steps + 1):
         return True
     by_env = shape[1:2] == (n_steps,) and shape[0] * n_steps == all_steps
@@ -250,9 +250,9 @@ def _is_full(shape: tuple[int, ...], n_steps: int, all_steps: float | None) -> b
 def ppo_update_workload(agent: Any, n_steps: int | None = None, setup: Callable[[], object] | None = None) -> Workload:
     """Return the workload of one PPO update of ``agent``, or of a thunk that does one.
 
-    The check collects the rollout, does one update on it, and has ``Training`` look at what it trains. Every call
-    begins with the same rollout and the same parameters, those that collected it: they are put back, untimed.
-    ``setup`` is the user's part of that.
+    The check collects the rollout, does one update on it, and checks with ``Training`` what it trains. Every call
+    begins with the same rollout and the parameters that collected it: they are restored, untimed. ``setup`` is the
+    user's part of the restoring.
     """
     __tracebackhide__ = True
     if setup is not None and not callable(setup):
@@ -301,7 +301,7 @@ def _update_workload(learner: Learner, setup: Callable[[], object] | None) -> Wo
 
 
 def _passes(learner: Learner) -> list[Probe]:
-    """Return what times forward passes, where the adapter does not, backward passes and optimizer steps."""
+    """Return probes for backward passes and optimizer steps, and for forward passes if the adapter has no probes."""
     parts = find_parts(learner.owner)
     modules = [] if learner.probes else [Forward({"forward": module}) for module, _ in parts.modules]
     return [*modules, Backward(), OptimizerSteps()] if "torch" in sys.modules else []
@@ -310,7 +310,7 @@ def _passes(learner: Learner) -> list[Probe]:
 def train_workload(agent: Any, n_steps: int | None = None, items: float | None = None) -> Workload:
     """Return the workload of one iteration of ``agent``'s training, or of a thunk that trains on ``items`` env steps.
 
-    The check does one iteration, and has ``Training`` look at what it trains.
+    The check does one iteration, and checks with ``Training`` what it trains.
     """
     __tracebackhide__ = True
     learner = _learner_of(agent, n_steps, items)
@@ -338,9 +338,9 @@ def train_workload(agent: Any, n_steps: int | None = None, items: float | None =
 
 
 def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> Learner | None:
-    """Return what collects rollouts of ``n_steps`` and updates on them; None of what has no rollouts of its own.
+    """Return what collects rollouts of ``n_steps`` and updates on them; None if ``agent`` collects no rollouts.
 
-    A library's agent is known by its class, another by ``collect(n_steps)`` and an update.
+    A library's agent is recognised by its class, any other by ``collect(n_steps)`` and an update.
     """
     __tracebackhide__ = True
     make = adapter_for(lambda library: library.learn, agent)
@@ -367,7 +367,7 @@ def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> 
 class _AnyLearner(Learner):
     """Collects by a function, and updates by one that takes the rollout; ``items`` are the env steps of a rollout.
 
-    Without ``collect`` the update is a thunk, which needs no rollout or is the whole iteration.
+    Without ``collect``, the update is a thunk, which needs no rollout or is the whole iteration.
     """
 
     def __init__(
@@ -383,7 +383,7 @@ class _AnyLearner(Learner):
         self._rollout: Any = None
 
     def collect(self) -> None:
-        """Collect the rollout, where that is not the test's."""
+        """Collect the rollout, unless the update is a thunk."""
         if self._collect is not None:
             self._rollout = self._collect()
 
@@ -409,7 +409,7 @@ class _AnyLearner(Learner):
 def _update_of(agent: Any) -> Callable[[Any], object]:
     """Return the first method of an agent that updates, as a function of the rollout.
 
-    One without parameters has the agent's own rollout.
+    A method without parameters uses the agent's own rollout.
     """
     __tracebackhide__ = True
     methods: list[Callable[..., object]] = [method for name in _METHODS if callable(method := attribute(agent, name))]

@@ -1,4 +1,4 @@
-"""A replay buffer's sample, a SAC gradient step, and what an update of any kind trains."""
+"""A replay buffer's sample, a SAC gradient step, and what any update trains."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def replay_workload(buffer: Any, batch_size: int | None = None) -> Workload:
 
 
 def _check_rows(batch: Any, batch_size: int) -> None:
-    """Raise ComponentError unless every array has a row a transition, or the batch is a list of as many transitions."""
+    """Raise ComponentError unless every array has a row per transition, or the batch is a list of them."""
     __tracebackhide__ = True
     shapes = [(path, tuple(array.shape)) for path, array in arrays_in(batch)]
     wrong = [(path, shape) for path, shape in shapes if shape[:1] != (batch_size,)]
@@ -80,12 +80,12 @@ def _check_rows(batch: Any, batch_size: int) -> None:
 
 
 def _holds_fields(member: Any) -> bool:
-    """Whether a member of a list can be a transition: no array or number."""
+    """Whether a member of a list can be a transition, not an array or number."""
     return isinstance(member, tuple | Mapping) or dataclasses.is_dataclass(member)
 
 
 def _drawing(buffer: Any, batch_size: int) -> Callable[[], Any]:
-    """Return a function that draws a batch: by a library's adapter, by the buffer's ``sample``, or a thunk."""
+    """Return a function that draws a batch: a library's adapter, the buffer's ``sample``, or a thunk."""
     __tracebackhide__ = True
     make = adapter_for(lambda library: library.replay, buffer)
     if make is not None:
@@ -110,15 +110,15 @@ def _drawing(buffer: Any, batch_size: int) -> Callable[[], Any]:
 
 _SAC_UPDATE = hierarchical_timer("sac_update")
 _IDLE = "is the buffer filled past its warm-up, and does update() do a gradient step?"
-_BATCHES = ("batch", "minibatch", "samples", "transitions", "experiences")  # names of a parameter that is no size
+_BATCHES = ("batch", "minibatch", "samples", "transitions", "experiences")  # names of a parameter that is not a size
 
 
 def sac_workload(agent: Any, batch_size: int | None = None) -> Workload:
     """Return the workload of one gradient step of ``agent``, or of a thunk that does one.
 
-    The check does one update: of the parameters trained by the optimizers that the agent holds, the thunk refers to, or
-    that take a step, some must change and all must stay finite (see ``Training``); where it is known how many
-    optimizer steps an update takes, it must take as many.
+    The check does one update. Of the parameters trained by the optimizers that the agent holds, the thunk refers to, or
+    that take a step, some must change and all must stay finite (see ``Training``). If the number of optimizer steps per
+    update is known, the update must take that many.
     """
     __tracebackhide__ = True
     if batch_size is None:
@@ -147,7 +147,7 @@ def sac_workload(agent: Any, batch_size: int | None = None) -> Workload:
 
 
 def _check(updater: Updater, batch_size: int | None) -> object:
-    """Do one update, and check it; return what it returned."""
+    """Do one update, check it, and return its output."""
     __tracebackhide__ = True
     if updater.buffers:
         with drawn(updater.owner, updater.buffers) as batches:
@@ -167,7 +167,7 @@ def _check(updater: Updater, batch_size: int | None) -> object:
 
 @contextmanager
 def drawn(owner: object, buffers: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield a list that gets every batch drawn from ``buffers``, which ``owner`` holds, while the body runs."""
+    """Yield a list that collects every batch drawn from ``buffers``, which ``owner`` holds, while the body runs."""
     batches: list[Any] = []
 
     def noting(sample: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,11 +227,11 @@ _Found = dict[int, tuple[str, Any]]  # tensors by their identity, each with its 
 
 
 class Training:
-    """The effect of one update, of the agent or thunk ``owner``, on the values that it trains.
+    """The effect of one update, by the agent or thunk ``owner``, on the values that it trains.
 
-    Trained are the parameters of the optimizers that ``owner`` refers to or, without such, all parameters it refers to
-    that require a gradient, and those of any other of PyTorch's optimizers that takes a step. Where there are none,
-    nothing is checked: NumPy and JAX have no optimizers that could be watched.
+    Trained values are the parameters of the optimizers that ``owner`` refers to. Without optimizers, they are all
+    parameters it refers to that require a gradient. The parameters of any other PyTorch optimizer that takes a step
+    count too. If there are none, nothing is checked: NumPy and JAX have no optimizers to watch.
     """
 
     def __init__(self, owner: object) -> None:
@@ -241,10 +241,10 @@ class Training:
         self.steps: list[object] = []
 
     def do(self, update: Callable[[], object], advice: str) -> object:
-        """Do the update, and return what it returned.
+        """Do the update, and return its output.
 
-        ComponentError unless it has changed something, or with ``advice``, and has left all parameters finite. One that
-        the update has made is a change.
+        Raise ComponentError, with ``advice``, if it changed no parameter, or if it left one that is not finite. A
+        parameter that the update made is a change.
         """
         __tracebackhide__ = True
         with _hooked(before_steps, self._remember), counted_steps() as self.steps:
@@ -260,7 +260,7 @@ class Training:
         return output
 
     def _remember(self, optimizer: Any) -> None:
-        """Note what an optimizer trains, before its step, where that is not known yet."""
+        """Note what an optimizer trains, before its step, if that is not known yet."""
         found = _trained(type(optimizer).__qualname__, optimizer)
         new = {identity: tensor for identity, tensor in found.items() if identity not in self._found}
         self._found |= new
@@ -274,14 +274,14 @@ class Kept:
         self._tensors = [(tensor, tensor.detach().clone()) for _, tensor in trainable(owner).values()]
 
     def restore(self) -> None:
-        """Put them back, in place."""
+        """Restore the values in place."""
         for tensor, value in self._tensors:
             tensor.data.copy_(value)
 
 
 @contextmanager
 def counted_steps() -> Iterator[list[object]]:
-    """Yield a list that gets the optimizer of every step that is taken while the body runs."""
+    """Yield a list that collects the optimizer of every step taken while the body runs."""
     steps: list[object] = []
     with _hooked(after_steps, steps.append):
         yield steps
@@ -303,7 +303,7 @@ def _hooked(
 
 
 def trainable(owner: object) -> _Found:
-    """Return the trainable tensors an agent holds: its optimizers' where it has any, else all there are."""
+    """Return the trainable tensors that an agent holds: its optimizers' if it has any, else all of them."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -327,9 +327,9 @@ def _trained(path: str, optimizer: Any) -> _Found:
 
 
 def _copies(found: _Found) -> dict[int, Any]:
-    """Return the values of tensors by identity; those that cannot be read are left out: on ``meta``, lazy, freed."""
+    """Return the values of tensors by identity, without unreadable ones: on ``meta``, lazy, freed."""
     copies = {}
     for identity, (_, tensor) in found.items():
-        with suppress(Exception):  # each kind that cannot be read raises an error of its own
+        with suppress(Exception):  # each unreadable kind raises its own error
             copies[identity] = tensor.detach().to("cpu", copy=True).to_dense()
     return copies

@@ -1,9 +1,9 @@
-"""An env's step: of a library's vector env, of a single env, of one's own, or of whatever a thunk steps.
+"""An env's step: a library's vector env, a user's own, a single env, or whatever a thunk steps.
 
-A vector env of one's own is of no library's class, but has ``reset()``, ``step(actions)`` and ``num_envs``. Without
+A user's own vector env belongs to no library's class, but has ``reset()``, ``step(actions)`` and ``num_envs``. Without
 ``num_envs``, an object with an action space is a single env. ``step`` returns ``(obs, rewards, terminated, truncated,
 info)``, as in gymnasium, or ``(obs, rewards, dones, infos)``, as in the older gym and in libraries that follow it. Envs
-of many agents, and functional envs of JAX, are recognised by their methods too.
+with many agents and functional JAX envs are recognised by their methods too.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _THUNK_CALL = "rlperf_vecenv_step calls a thunk without arguments"
 
 
 def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
-    """Return the workload of stepping ``env``, or a thunk that makes one.
+    """Return the workload of stepping ``env``, or an env that a thunk makes.
 
-    That is a vector env of a library that is known, or of one's own: with ``reset()``, ``step(actions)``, ``num_envs``
-    and something to draw actions from (see this module); a single env, which is reset when its episode ends; an env of
-    PettingZoo's kind, whose agents' steps are counted; or a functional env of JAX, mapped over ``num_envs`` states. An
-    env made by the thunk is closed afterwards; one that was given is the giver's to close. With ``num_envs`` a thunk
-    does not make an env but steps one, of any kind.
+    ``env`` is a known library's vector env, or a user's own with ``reset()``, ``step(actions)``, ``num_envs`` and
+    something to draw actions from (see this module). It can be a single env, which is reset when its episode ends; a
+    PettingZoo env, whose agents' steps are counted; or a functional JAX env, mapped over ``num_envs`` states. An env
+    that the thunk made is closed afterwards; the caller closes one that was given. With ``num_envs``, a thunk steps an
+    env of any kind instead of making one.
     """
     __tracebackhide__ = True
     if num_envs is not None:
@@ -114,11 +114,11 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
 
 
 def _keep_open() -> None:
-    """Leave an env open that was open when it came."""
+    """Leave open an env that was given open."""
 
 
 def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
-    """Choose by what the env is."""
+    """Choose the stepper by what the env is."""
     __tracebackhide__ = True
     make = adapter_for(lambda library: library.vecenv, env)
     if make is None and is_functional(env):
@@ -154,12 +154,12 @@ def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
 
 
 def can_be_stepped(env: Any) -> bool:
-    """Whether something has ``reset`` and ``step``; a class has not yet."""
+    """Whether an object, not a class, has ``reset`` and ``step``."""
     return not isinstance(env, type) and all(callable(attribute(env, name)) for name in ("reset", "step"))
 
 
 class AnyStepper(Stepper):
-    """Steps an env that resets within the step, and returns tuples as gymnasium's or gym's."""
+    """Steps an env that resets within the step, and returns tuples like gymnasium's or gym's."""
 
     def __init__(self, env: Any, num_envs: int, actions: list[Any], seed: int) -> None:
         super().__init__(env, num_envs, actions)
@@ -167,7 +167,7 @@ class AnyStepper(Stepper):
         self._in_a_row = np.zeros(num_envs, np.int64)  # steps that ended an episode
 
     def reset(self) -> None:
-        """Reset every env, by the seed where it takes one."""
+        """Reset every env, by the seed if it takes one."""
         __tracebackhide__ = True
         self._in_a_row[:] = 0
         reset_by_seed(self.env, self._seed)
@@ -187,7 +187,7 @@ class AnyStepper(Stepper):
         return goes_on
 
     def _check_rows(self, results: Any) -> Any:
-        """Check what a step returned, and return which envs have ended an episode with it."""
+        """Check what a step returned, and return which envs ended an episode in it."""
         __tracebackhide__ = True
         _check_tuple(results, self.num_envs)
         obs, rewards, *ends, _ = results
@@ -206,7 +206,7 @@ class SingleStepper(AnyStepper):
         super().__init__(env, 1, [env.action_space.sample() for _ in range(ACTIONS)], seed)
 
     def check_step(self, results: Any) -> bool:
-        """Check that a step returned a tuple with a finite reward, and return whether it ended an episode."""
+        """Check that a step returned a tuple with a finite reward; return whether it ended an episode."""
         __tracebackhide__ = True
         _check_tuple(results, 1)
         for ended in results[2:-1]:
@@ -243,7 +243,7 @@ def _check_tuple(results: Any, num_envs: int) -> None:
 
 
 def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
-    """Return actions for every env: what its ``sample_actions()`` returns, or of a space of one env's or of all's."""
+    """Return actions for every env, from its ``sample_actions()``, or from the space of one env or of all."""
     __tracebackhide__ = True
     sample = attribute(env, "sample_actions")
     if callable(sample):

@@ -1,4 +1,4 @@
-"""The counting pass of a test's workers: the first one shows whether there is time for it, and the others follow."""
+"""The counting pass of a test's workers: the first shows whether there is time, and the others follow."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_rlperf.model.measured import Tally
 from pytest_rlperf.pair.processes import Worker, ask_all
 from pytest_rlperf.wire import REPETITIONS, Count, CountAll
 
-_LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
+_LENIENCE = 4.0  # times the first worker's limit, for the others: their calls are as long, but for a cold start
 
 
 def count_in(workers: Sequence[Worker], order: CountAll) -> list[Tally | None]:
-    """Let workers, which have checked their component, count; return each one's counts, None where it has none.
+    """Let workers, which have checked their component, count; return each one's counts, None if it has none.
 
-    The first one decides for all: where calls are too long for its limit, no other counts; where it counted a long call
-    once, or garbage alone, so do the others. Where a call fails while it is counted, no other counts it.
+    The first worker decides for all. If calls are too long for its limit, no other counts. If it counted a long call
+    once, or only garbage, so do the others. If a call fails while it is counted, no other counts it.
     """
     __tracebackhide__ = True
     first, *others = workers

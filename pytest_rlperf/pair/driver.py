@@ -1,8 +1,8 @@
-"""The program of a driver: it has the workers of one test take turns, and answers the run with what came of it.
+"""The program of a driver: it has the workers of one test take turns, and sends the results to the run.
 
-It and its templates are copies of the preload server, or all of them are new interpreters. All that it does for an
-order is blocking code. While it waits for a worker it listens to the run: the next order, which may be that to leave
-the test, breaks off the one that is being carried out.
+The driver and its templates are copies of the preload server, or they are all new interpreters. Its code for an order
+blocks. While it waits for a worker, it listens to the run: the next order, such as the order to leave the test,
+interrupts the current one.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ _GONE_S = 3.0  # for teardowns, once the run is gone; the guardian waits a littl
 
 
 class RunGoneError(BaseException):
-    """The run is gone; not an Exception, as no order can be answered any more."""
+    """The run is gone; not an Exception, as no order can be answered."""
 
 
 class Driver:
-    """Carries out the orders of a run with the workers of ``templates``, base's before head's."""
+    """Carries out the orders of a run with the workers of ``templates``, the base's before the head's."""
 
     def __init__(self, run: Connection, templates: Sequence[Template], run_pid: int = 0) -> None:
         self._run = run
         self._run_pid = run_pid
         self._templates = templates
-        self._in_turn: list[Worker] = []  # the workers of the test, in the order in which they begin
+        self._in_turn: list[Worker] = []  # the test's workers, in the order in which they begin
         self._reporter: Worker | None = None
         self._pair: Pair | None = None
         self._is_placed = False
-        self._leaving: list[Worker] = []  # which have left the test, and have yet to end
+        self._leaving: list[Worker] = []  # have left the test, and have not ended yet
 
     def serve(self) -> None:
-        """Carry out the run's orders until it ends this process, or is gone."""
+        """Carry out the run's orders until the run ends this process, or is gone."""
         with contextlib.suppress(InterruptedWaitError):
             self._wait_collected()
         while True:
@@ -98,7 +98,7 @@ class Driver:
         return next(worker for worker in self._workers if not worker.is_base)
 
     def _reply(self, order: wire.DriverOrders) -> wire.Message:
-        """Carry out an order; return its answer, or what kept it from being carried out."""
+        """Carry out an order; return its answer, or what prevented it."""
         try:
             value = self._carry_out(order)
         except StoppedErrors as stopped:
@@ -125,7 +125,7 @@ class Driver:
 
     @property
     def _workers(self) -> list[Worker]:
-        """The workers of the test, base's before head's."""
+        """The test's workers, the base's before the head's."""
         return sorted(self._in_turn, key=lambda worker: self._templates.index(worker.template))
 
     def _carry_out(self, order: wire.DriverOrders) -> Any:
@@ -171,7 +171,7 @@ class Driver:
     def _open(self, order: wire.Open) -> list[wire.Called]:
         """Bring the test to its call in a worker of each template; the workers set it up at the same time."""
         self._pair, self._reporter, self._in_turn, self._is_placed = None, None, [], False
-        seeded = [*zip(self._templates, order.seeds, strict=False)]  # one side alone may need fewer workers
+        seeded = [*zip(self._templates, order.seeds, strict=False)]  # a single side may need fewer workers
         for template, seed in seeded[::-1] if order.last_first else seeded:
             worker = template.lease()
             worker.seed = seed
@@ -184,7 +184,7 @@ class Driver:
             for worker in self._in_turn:
                 worker.wait_called()
         except ProcessLostError as lost:
-            for worker in self._workers:  # one that hangs on its way to the call is enough
+            for worker in self._workers:  # one that hangs before its call is enough
                 if worker is not lost.process and worker.running and worker.called is None:
                     worker.end(0)
             raise
@@ -202,7 +202,7 @@ class Driver:
         return self._pair
 
     def _leave(self, leave: wire.Leave) -> wire.Done | None:
-        """Let every worker leave the test that still can, the reporter last; then let all of them go."""
+        """Let every worker that still can leave the test, the reporter last; then let all of them go."""
         reporter, done, failure = self._reporter, None, None
         others = [worker for worker in self._in_turn if worker is not reporter]
         try:
@@ -215,14 +215,14 @@ class Driver:
         staying = [] if failure is None or reporter is None or reporter is failure.process else [reporter]
         self._leaving = [worker for worker in self._in_turn if worker not in staying]
         self._in_turn, self._pair = staying, None
-        if reporter is None:  # else the test's report need not wait for their ends
+        if reporter is None:  # else the test's report need not wait until they end
             self._let_go()
         if failure is not None:
             raise failure
         return done
 
     def _let_go(self) -> None:
-        """End those workers that have left the test and that no other test can use."""
+        """End the workers that have left the test and that no other test can use."""
         leaving, self._leaving = self._leaving, []
         give_back(leaving)
 
@@ -250,7 +250,7 @@ def main(
     begun: Sequence[tuple[int, socket.socket]] = (),
     pipe: int = -1,
 ) -> None:
-    """Drive workers until the run has no more use for this process.
+    """Drive workers until the run no longer needs this process.
 
     A preload server gives its copy the settings, the connection to the run, the templates and the pipe to the guardian.
     A new interpreter finds both descriptors in variables, and reads the settings from its connection.
@@ -276,7 +276,7 @@ def main(
         driver.serve()
     except RunGoneError:
         driver.end(_GONE_S)
-    except BaseException:  # whatever it is, no worker outlives this process
+    except BaseException:  # no worker outlives this process, whatever the error
         driver.end(0.0)
         raise
     finally:

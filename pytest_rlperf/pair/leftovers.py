@@ -1,8 +1,8 @@
-"""What a worker's calls leave outside of all processes: shared memory and temporary files that nobody removes.
+"""What a worker's calls leave outside all processes: shared memory and temporary files that nobody removes.
 
-No system says who has made them. But the sides of a pair take turns, and what is there after a turn and was not before
-it is of the worker whose turn it was, or of any other program. So a worker has to prove that its calls leave something,
-in turns and pauses in an order by chance. Segments and semaphores of System V have the number of their process.
+No system says who has made them. But the sides of a pair take turns. What is new after a turn comes from the worker
+whose turn it was, or from any other program. So a worker has to prove that its calls leave something, by turns and
+pauses in random order. System V's segments and semaphores have their process's number.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PLACE = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory that has a na
 SHARED, TEMPORARY = "shared", "temporary"
 _LEAST = 3  # entries that are worth a proof
 _TRIALS = 10  # what others make at random seems to be the worker's in one proof of 2 ** 10
-_PROOF_S, _PROOF_MOST_S = 3.0, 30.0  # the second where nearly every turn leaves something
-_SPARE = 1.25  # of turns, for those that leave nothing
-_ALIKE = 4  # first letters that names of one program's blocks have in common
-_TIMES = 2  # what a pause has, and an equal turn with it where others make blocks at an even pace
-_TICK_NS = 20_000_000  # the clock of files may stand still for so long
+_PROOF_S, _PROOF_MOST_S = 3.0, 30.0  # the second is for proofs in which nearly every turn leaves something
+_SPARE = 1.25  # times the turns, for those that leave nothing
+_ALIKE = 4  # first letters that the names of one program's blocks share
+_TIMES = 2  # what a pause has; others who make blocks at an even pace may give a turn as many
+_TICK_NS = 20_000_000  # the clock of files may stand still for this long
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Held(NamedTuple):
         return Held(self.entries - before.entries, self.bytes - before.bytes)
 
     def with_more(self, more: Held) -> Held:
-        """Return both together."""
+        """Return the sum of both."""
         return Held(self.entries + more.entries, self.bytes + more.bytes)
 
 
@@ -54,7 +54,7 @@ _NOTHING = Held(0, 0)
 
 
 def shared_memory() -> Held:
-    """Return what there is, which one system call tells; nothing on a system without such a place."""
+    """Return the shared memory with names, by one system call; nothing on a system without such a place."""
     try:
         found = os.statvfs(PLACE)
     except OSError:
@@ -63,24 +63,24 @@ def shared_memory() -> Held:
 
 
 class TemporaryFiles:
-    """What a directory has more of than it had at first; it is listed where its entries may have changed since.
+    """The entries that a directory has gained; it is listed again only if its entries may have changed.
 
-    Entries whose names have the mark of a run tell which of its sessions has made them.
+    Entries whose names have a run's mark tell which of its sessions has made them.
     """
 
     def __init__(self, place: Path, mark: str) -> None:
         self._place = place
         self._mark = re.compile(rf"{re.escape(mark)}(\d+)_")
         self._changed_ns = self._listed_ns = 0
-        self._sizes = dict.fromkeys(self._names(), 0)  # nobody asks for those of before
+        self._sizes = dict.fromkeys(self._names(), 0)  # earlier entries' sizes do not count
         self._held: dict[int | None, Held] = {}  # by session
 
     def held(self) -> Held:
-        """Return how many entries without a mark there are, with the bytes of those that are new."""
+        """Return how many entries without a mark there are, with the bytes of the new ones."""
         return self.held_by(None)
 
     def held_by(self, session: int | None) -> Held:
-        """Return how many entries there are of a session of the run's, with their bytes."""
+        """Return how many entries one of the run's sessions has made, with their bytes."""
         with suppress(OSError):
             changed_ns = self._place.stat().st_mtime_ns
             if changed_ns != self._changed_ns or abs(self._listed_ns - changed_ns) < _TICK_NS:
@@ -100,12 +100,12 @@ class TemporaryFiles:
 
     def _names(self) -> set[str]:
         with suppress(OSError):
-            return set(os.listdir(self._place))  # noqa: PTH208 - names alone, of which there may be many
+            return set(os.listdir(self._place))  # noqa: PTH208 - only names, as there may be many
         return set()
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file, or of the files in a directory; of those that others have removed by now, none."""
+    """Return the bytes of a file, or of the files in a directory, without those that others have removed by now."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             return sum(map(_size, path.iterdir()))
@@ -114,7 +114,7 @@ def _size(path: Path) -> int:
 
 
 def with_left(usage: Usage, left: Mapping[str, Held], places: Collection[str]) -> Usage:
-    """Return what a worker holds together with what its slices have left in some places."""
+    """Return what a worker holds, together with what its slices have left in some places."""
     shared, files = (left.get(place, _NOTHING) if place in places else _NOTHING for place in (SHARED, TEMPORARY))
     return replace(
         usage,
@@ -126,7 +126,7 @@ def with_left(usage: Usage, left: Mapping[str, Held], places: Collection[str]) -
 
 
 class Leftovers:
-    """What there is more of after the turns of each worker of a pair than before them, by ``places``."""
+    """What each worker's turns in a pair have added to ``places``."""
 
     def __init__(
         self,
@@ -146,9 +146,9 @@ class Leftovers:
 
     @classmethod
     def of_run(cls, scratch: Path) -> Leftovers:
-        """Return what watches the places of this machine for a run, by its scratch directory."""
+        """Return the watch over this machine's places for a run, by the run's scratch directory."""
         files = TemporaryFiles(scratch.parent, files_mark(str(scratch)))
-        is_there = os.path.ismount(PLACE)  # else it is a folder of a disk, which has other files, too
+        is_there = os.path.ismount(PLACE)  # else it is a folder on a disk, which has other files, too
         return cls({TEMPORARY: files.held} | ({SHARED: shared_memory} if is_there else {}), files)
 
     def take(self, worker: Worker, kind: SliceKind) -> SliceRecord:
@@ -164,7 +164,7 @@ class Leftovers:
     def usage(self, worker: Worker) -> tuple[Usage, Mapping[str, Held]]:
         """Return what a worker holds, and what its slices may have left so far; its collection may have removed some.
 
-        What is surely the worker's is in its usage.
+        The usage includes what is known to be the worker's.
         """
         usage, _ = self._ask(worker, ReadUsage())
         own, files = worker.segments(), _NOTHING if self._files is None else self._files.held_by(worker.pid)
@@ -173,10 +173,10 @@ class Leftovers:
         return replace(usage, segments=len(own), segment_bytes=sizes), {p: self._left[worker, p] for p in self._places}
 
     def proved(self, worker: Worker) -> dict[str, str]:
-        """Return the places in which a worker's calls surely leave something, with how the names of that begin.
+        """Return the places in which a worker's calls provably leave something, with the beginning of its names.
 
-        More than twice as many have to come in each turn as in a pause as long beside it, wherever any come, and a coin
-        puts them in order: so what others make falls into turns as often as into pauses.
+        If any entries come, each turn has to bring more than twice as many as a pause of equal length beside it. A coin
+        decides which comes first, so what others make falls into turns as often as into pauses.
         """
         __tracebackhide__ = True
         limit_s = max(_PROOF_S, min(_PROOF_MOST_S, 2 * _TRIALS * _SPARE * self._turn_s))
@@ -196,12 +196,12 @@ class Leftovers:
         return {place: _beginning(_names() - before) if place == SHARED else "" for place in proving}
 
     def _is_worth(self, worker: Worker, place: str, limit_s: float) -> bool:
-        """Whether a worker's turns have left enough, and so often that a proof has time."""
+        """Whether a worker's turns have left enough, and often enough for a proof to have time."""
         turns = self._turns[worker] * _TRIALS / max(1, self._leaving_turns[worker, place])
         return self._left[worker, place].entries >= _LEAST and 2 * turns * self._turn_s <= limit_s
 
     def _turn_and_pause(self, worker: Worker) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
-        """Return what comes in a turn, and in a pause as long before or after it."""
+        """Return what comes in a turn, and in a pause of equal length before or after it."""
         __tracebackhide__ = True
         if os.urandom(1)[0] % 2:
             turn, _ = self._turn(worker), None
@@ -216,13 +216,13 @@ class Leftovers:
         return {place: self._left[worker, place].since(before[place]) for place in self._places}
 
     def _pause(self) -> Mapping[str, Held]:
-        """Wait as long as the last turn took; return what came meanwhile."""
+        """Wait for as long as the last turn took; return what came meanwhile."""
         before = self._held()
         self._wait(self._turn_s)
         return self._since(before)
 
     def _ask(self, worker: Worker, order: Order[T]) -> tuple[T, Mapping[str, Held]]:
-        """Return a worker's answer to an order, and what there is more of since."""
+        """Return a worker's answer to an order, and what has been added since."""
         __tracebackhide__ = True
         before = self._held()
         answer = worker.ask(order)
@@ -239,10 +239,10 @@ class Leftovers:
 
 
 def _beginning(names: set[str]) -> str:
-    """Return how most names begin, up to the number of a process or of a block; others may have made the rest."""
+    """Return the beginning of most names, up to a process's or block's number; others may have made the rest."""
     usual = Counter(name[:_ALIKE] for name in names).most_common(1)
     alike = [name for name in names if usual and name.startswith(usual[0][0])]
-    return re.split(r"\d", os.path.commonprefix(alike))[0]  # noqa: RUF071 - of no paths
+    return re.split(r"\d", os.path.commonprefix(alike))[0]  # noqa: RUF071 - not paths
 
 
 def _names() -> set[str]:

@@ -1,11 +1,11 @@
-"""One side by itself: each worker takes its slices by turns with the reference kernels.
+"""One side by itself: each worker alternates its slices with the reference kernels.
 
 The workers measure one after another, so that they do not disturb each other. Contention on a shared machine lasts
-seconds to minutes and slows the kernels' slices as it slows the workload's beside them. The rest of the variation
-differs from process to process, so each worker gives one figure, and the workers are the sample.
+seconds to minutes, and slows the kernels' slices like the workload's beside them. The rest of the variation differs
+between processes, so each worker gives one figure, and the workers are the sample.
 
-Long calls have no median that would leave out a preempted call. Where a process never waits, its wall time beyond its
-CPU time was taken by other processes, and CPU time may stand in for it; so a worker's figures exist by both clocks.
+Long calls have no median that would leave out a preempted call. If a process never waits, other processes took its wall
+time beyond its CPU time, and CPU time may stand in for wall time. So a worker's figures exist by both clocks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pytest_rlperf.wire import Alone, MeasureAlone, ReadUsage, Take, WarmUp
 
 WORKER_S = 0.3  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
-SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
-_CHECK_S = 1.0  # a first call may load modules for so long, of which all workers but the first do so at once
-_OPTIONS = "(--rlperf-max-time, --rlperf-total-time)"  # which set a test's time
+SINGLE_CALL_S = 1.0  # from here on, a block has one call of the workload, not two
+_CHECK_S = 1.0  # a first call may load modules for this long; all workers but the first do so at once
+_OPTIONS = "(--rlperf-max-time, --rlperf-total-time)"  # these set a test's time
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Block:
 
     @classmethod
     def take(cls, worker: Worker, *, single: bool) -> _Block:
-        """Order one from a worker; with one slice of the workload where ``single``."""
+        """Take a block from a worker, with only one slice of the workload if ``single``."""
         __tracebackhide__ = True
         before = {kernel: worker.ask(Take(kernel)) for kernel in KERNELS}
         plain = tuple(worker.ask(Take(SliceKind.PLAIN)) for _ in range(1 if single else 2))
@@ -57,7 +57,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class WorkerSlices:
-    """One worker's slices: blocks, traced ones and, on a device, some at the pace that is not gated."""
+    """One worker's slices: blocks, traced slices and, on a device, some slices at the pace that is not gated."""
 
     worker: Worker
     warm: Warm
@@ -110,12 +110,12 @@ def measure_one_side(
     show: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Alone:
-    """Measure a test that every one of ``workers`` has open at its call, in about ``max_time_s`` at most.
+    """Measure a test that all ``workers`` have open at its call, in about ``max_time_s`` at most.
 
-    ``long`` is whether the stored result used the mean of a slice's rounds, None where there is no stored result.
-    Workers count as soon as they have checked, outside of ``max_time_s``. Where calls are too long for all workers, one
-    measures, down to the one call that checked the component; ``notes`` of the result report that. Where calls are
-    short, every worker takes at least one block, a tenth of a second or two: a comparison with too few workers is worth
+    The order's ``long`` is whether the stored result used the mean of a slice's rounds, None without a stored result.
+    Workers count as soon as they have checked, outside ``max_time_s``. If calls are too long for all workers, one
+    measures, down to the one call that checked the component; the result's ``notes`` report that. If calls are short,
+    every worker takes at least one block, a tenth of a second or two, as a comparison with too few workers is worth
     nothing.
     """
     __tracebackhide__ = True
@@ -128,7 +128,7 @@ def measure_one_side(
     left_s = deadline_s - clock()
     if left_s <= 0:
         return _first_call_only(first, max_time_s, tallies)
-    # The pace is that of a second call: the first may have compiled, imported or allocated.
+    # The pace is a second call's: the first may have compiled, imported or allocated.
     warm = first.ask(WarmUp(min(WARM_UP_MOST_S, left_s / (3 * len(workers))), long=order.long))
     others_s = (len(workers) - 1) * (first.checked_s + warm.call_s)
     is_short = warm.call_s <= SLICE_S and first.checked_s <= _CHECK_S
@@ -146,7 +146,7 @@ def measure_one_side(
 def _together(
     taken: Sequence[WorkerSlices], records: list[WorkerRecord], notes: list[str], tallies: list[Tally]
 ) -> Alone:
-    """Put the figures of workers together."""
+    """Put the workers' figures together."""
     traced = [record for slices in taken for record in slices.traced]
     return Alone(
         records,
@@ -160,7 +160,7 @@ def _together(
 
 
 def _counted(workers: Sequence[Worker], order: MeasureAlone, clock: Callable[[], float]) -> tuple[list[Tally], float]:
-    """Let workers count; return the counts, and the seconds that it took, which are no measuring time."""
+    """Let workers count; return the counts, and the seconds it took, which are not measuring time."""
     __tracebackhide__ = True
     started_s = clock()
     found = count_in(workers, order.count) if order.count is not None and workers else []
@@ -172,7 +172,7 @@ def _take_turns(
 ) -> tuple[list[WorkerSlices], list[WorkerRecord]]:
     """Let workers take their slices one after the other, and return each one's slices and figures.
 
-    ``warm`` is what warming up the first one gave.
+    ``warm`` is the result of warming up the first worker.
     """
     __tracebackhide__ = True
     taken: list[WorkerSlices] = []
@@ -187,7 +187,7 @@ def _take_turns(
         if index:
             warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if pace_s < share_s / 4 else 0.0
             warm = worker.ask(WarmUp(warm_up_s, warm.shape, calls=calls if warm_up_s else 0))
-            pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
+            pace_s = min(pace_s, warm.call_s)  # without time to warm up, it is the checked call's
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
         idle.begin([other for other in chosen if other is not worker])
@@ -197,7 +197,7 @@ def _take_turns(
 
 
 def _first_call_only(first: Worker, max_time_s: float, tallies: list[Tally]) -> Alone:
-    """Make do with the call that checked the component: it took all the time."""
+    """Make do with the call that checked the component, which took all the time."""
     assert first.checked is not None
     call_s = first.checked_s
     figures = Figures(call_s, relative=0.0, relative_memory=0.0)

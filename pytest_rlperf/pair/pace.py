@@ -9,10 +9,10 @@ _TRACED_EVERY = 8  # blocks
 
 
 class BlockPace:
-    """Decides when another block is taken, and after which blocks phases are recorded; the same for pairs.
+    """Decides when another block is taken, and after which blocks phases are recorded; also for pairs.
 
-    Blocks end after ``enough_s``, once there are ``least``; or where the next one would not fit ``share_s``. The first
-    is taken in any case. ``traced_blocks`` is how long recording phases takes, in blocks.
+    Blocks end after ``enough_s``, once there are ``least``, or if the next one would not fit ``share_s``. The first
+    block is always taken. ``traced_blocks`` is how long recording phases takes, in blocks.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class BlockPace:
         return True
 
     def traces(self) -> bool:
-        """Whether phases are to be recorded after the block just taken: the first one, and every eighth from there on.
+        """Whether to record phases after the block just taken: the first, and every eighth from there on.
 
-        From the first on, so that a short measurement has phases too.
+        It begins with the first, so that a short measurement has phases too.
         """
         self._longest_s = max(self._longest_s, self._clock() - self._block_started_s)
         is_due = self.blocks % _TRACED_EVERY == 1

@@ -1,4 +1,4 @@
-"""The templates and workers of a driver: what a driver tells them, and what it does when one is lost."""
+"""A driver's templates and workers: what a driver tells them, and what it does when one is lost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytest_rlperf.spawn.process import CALL_HINT, Process, ProcessLostError
 
 QUIT_LIMIT_S = 10.0
 _TERMINATING_LIMIT_S = 2.0
-_LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
+_LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on, a worker is kept for the tests that follow
 _SETUP_HINT = "imports and fixtures that take longer need a longer rlperf_setup_timeout"
-# Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
+# Takes the current directory off the path, as a file in it may have a module's name; the run's own path follows.
 _BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.worker.session import main; main()"
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Template(Process):
         self.forks = start.shared.forks
         self.is_base = settings.is_base
         self.collected = wire.Ready(PROTOCOL)
-        self.kept: Worker | None = None  # the copy that has set up what tests share, at length
+        self.kept: Worker | None = None  # the copy with a long setup that tests share
         self._limit_s = limit_s
         self._due_s = time.monotonic() + limit_s
         started, connection = _new_interpreter(start) if copy is None else (None, copy[1])
@@ -82,7 +82,7 @@ class Template(Process):
         self.collected = ready
 
     def import_more(self, modules: list[str]) -> str:
-        """Import modules before the next worker is forked; return the first that it should not have."""
+        """Import modules before the next worker is forked; return the first that the template should not have."""
         self.send(wire.Import(modules))
         imported = self.receive(time.monotonic() + self._limit_s, self._limit_s, _SETUP_HINT)
         if not isinstance(imported, wire.Imported):
@@ -105,7 +105,7 @@ class Template(Process):
         return worker
 
     def keeps(self, worker: Worker) -> bool:
-        """Keep a worker that has left its test where the next test can use it, or what it has set up at length."""
+        """Keep a worker that has left its test if the next test can use it or its long setup; return whether it did."""
         is_useful = not self.forks or (worker.shared_setup_s > _LONG_SETUP_S and not worker.running)
         self.kept = worker if is_useful and worker.alive else None
         return self.kept is worker
@@ -113,11 +113,11 @@ class Template(Process):
     def reap(self, pid: int) -> None:
         """Let the template wait for a copy that has ended."""
         with contextlib.suppress(ProcessLostError):
-            if self.alive and self.quit_s is None:  # else it ends, and leaves its copies to another process
+            if self.alive and self.quit_s is None:  # else the template ends, and leaves its copies to another process
                 self.send(wire.Reap(pid))
 
     def forget(self) -> None:
-        """Wait for the process, which has ended and is a copy of this one, so that its number can be another's."""
+        """Wait for the ended process if it is a copy, so that its number can be reused."""
         super().forget()
         if self.started is None:
             with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -135,10 +135,10 @@ class Template(Process):
 class Worker(Process):
     """A process at work on one test; it keeps its files in ``scratch``.
 
-    Every method that sends or receives may raise ProcessLostError, and LeftEarlyError where the test has ended instead
-    of answering. An order is given by ``start`` and answered by ``answer``, so that several workers can do the same at
-    once. The limit of an answer begins with its order: several workers that hang after orders given at once are waited
-    for one limit, not several.
+    Every method that sends or receives may raise ProcessLostError, and LeftEarlyError if the test has ended instead of
+    answering. ``start`` gives an order and ``answer`` returns its answer, so that several workers can do the same at
+    once. The limit of an answer begins with its order: if several workers hang after orders given at once, the wait
+    takes one limit, not several.
     """
 
     def __init__(self, template: Template, connection: Connection, scratch: Path) -> None:
@@ -163,13 +163,13 @@ class Worker(Process):
 
     @property
     def checked_s(self) -> float:
-        """The seconds of the first call, its check included; zero before that call."""
+        """The seconds of the first call, including its check; zero before that call."""
         return 0.0 if self.checked is None else self.checked.first_call_s
 
     # ------------------------------------------------------------------ one test, from its start to its end
 
     def start_run(self, order: wire.Open, forward: Forward | None = None) -> None:
-        """Begin a test, with the seed of this worker; ``forward`` receives the reports and warnings of the reporter."""
+        """Begin a test, with this worker's seed; ``forward`` receives the reporter's reports and warnings."""
         self.forward = forward
         self._setup_s, self._patience_s = order.setup_s, order.patience_s
         self.running = True
@@ -193,18 +193,18 @@ class Worker(Process):
         return self.answer(order)
 
     def start_leaving(self, order: wire.Leave | None = None) -> None:
-        """Begin to leave the test at its call, which it may yet have to reach; the call ends as ``order`` has it."""
+        """Begin to leave the test at its call, which it may not have reached yet; the call ends as ``order`` says."""
         if self.running and not self._is_leaving:
             self._is_leaving = True
             self._begin_limit(self._setup_s, _SETUP_HINT)
             self.send(order or wire.Leave())  # before the call, the worker reads it when it gets there
 
     def leave(self, order: wire.Leave | None = None) -> wire.Done | None:
-        """Leave the test at its call, and return how it ended; None where it is over already."""
+        """Leave the test at its call, and return how it ended; None if it was already over."""
         self.start_leaving(order)
         while self.running:
             message = self._message()
-            if isinstance(message, wire.Done):  # and no answer to an earlier order, which is of no use any more
+            if isinstance(message, wire.Done):  # an answer to an earlier order is no longer needed
                 self.running = False
                 return message
         return None
@@ -212,13 +212,13 @@ class Worker(Process):
     # ------------------------------------------------------------------ messages
 
     def _begin_limit(self, limit_s: float, hint: str) -> None:
-        """Begin the time that the next answer may take; ``hint`` names the option that allows for more."""
+        """Begin the time that the next answer may take; ``hint`` names the option that allows more."""
         self._limit_s = limit_s
         self._hint = hint
         self._due_s = time.monotonic() + limit_s
 
     def start(self, order: wire.Order[Any]) -> None:
-        """Give an order, which :meth:`answer` has the answer to."""
+        """Give an order; :meth:`answer` returns its answer."""
         self._begin_limit(self._patience_s, CALL_HINT)
         self._orders += 1
         self.send(order.numbered(self._orders))
@@ -234,7 +234,7 @@ class Worker(Process):
             raise self.unreadable(error) from None
 
     def _next(self) -> wire.FromWorker:
-        """Return the next message that is no report; LeftEarlyError where the test has ended."""
+        """Return the next message that is not a report; LeftEarlyError if the test has ended."""
         message = self._message()
         if isinstance(message, wire.Done):
             self.running = False
@@ -251,14 +251,14 @@ class Worker(Process):
                 self.forward(message)
 
     def lost(self, text: str) -> ProcessLostError:
-        """Return the error of a worker that is of no use any more."""
+        """Return the error of a worker that is no longer of use."""
         self.running = False
         return super().lost(text)
 
     # ------------------------------------------------------------------ the process
 
     def forget(self) -> None:
-        """Let the number of the process, which has ended, be another's."""
+        """Release the number of the process, which has ended."""
         super().forget()
         if self.template.forks:
             self.template.reap(self.pid)
@@ -273,11 +273,11 @@ class Worker(Process):
 
 
 def wait_all(workers: Sequence[Worker], wait: Callable[[Worker], T]) -> list[T]:
-    """Return every worker's answer; the error of the first that has none, after all were waited for."""
+    """Return every worker's answer; after waiting for all, raise the error of the first without one."""
     __tracebackhide__ = True
     failure: Exception | None = None
     answers = []
-    for worker in workers:  # all of them: an unread answer would be taken for the answer to the next message
+    for worker in workers:  # all: an unread answer would be taken for the next message's
         try:
             answers.append(wait(worker))
         except StoppedErrors as error:
@@ -288,7 +288,7 @@ def wait_all(workers: Sequence[Worker], wait: Callable[[Worker], T]) -> list[T]:
 
 
 def ask_all(workers: Sequence[Worker], order: wire.Order[T]) -> list[T]:
-    """Give an order to workers that carry it out at the same time, and return their answers."""
+    """Give an order to workers, which carry it out at the same time, and return their answers."""
     __tracebackhide__ = True
     for worker in workers:
         worker.start(order)
@@ -296,7 +296,7 @@ def ask_all(workers: Sequence[Worker], order: wire.Order[T]) -> list[T]:
 
 
 def check(workers: Sequence[Worker]) -> None:
-    """Let those of ``workers`` that have not done so run their component once and check it."""
+    """Let the ``workers`` that have not done so run their component once and check it."""
     __tracebackhide__ = True
     fresh = [worker for worker in workers if worker.checked is None]
     for worker, checked in zip(fresh, ask_all(fresh, wire.Check()), strict=True):
@@ -304,7 +304,7 @@ def check(workers: Sequence[Worker]) -> None:
 
 
 def give_back(workers: Sequence[Worker]) -> None:
-    """End those workers, all in the time of one, that have left their test and that no other test can use."""
+    """End the workers that no other test can use, after they have left their test, all in the time of one."""
     ending = [worker for worker in workers if not worker.template.keeps(worker) and worker.alive]
     for worker in ending:
         worker.start_quitting()
@@ -314,7 +314,7 @@ def give_back(workers: Sequence[Worker]) -> None:
 
 
 def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:
-    """End processes, letting fixtures tear down; workers come before the templates that they are copies of."""
+    """End processes, letting fixtures tear down; workers come before their templates."""
     quitting = [process for process in processes if process.alive]
     for process in quitting:
         process.start_quitting()
@@ -326,7 +326,7 @@ def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:
 
 
 def _new_interpreter(start: wire.Start) -> tuple[Any, Connection]:
-    """Start a template that is a new interpreter, and give it its settings; return it and the connection to it."""
+    """Start a new interpreter as a template, and send its settings; return it and the connection to it."""
     settings = start.own
     terminal = None if settings.share_terminal else Path(settings.output)
     return interpreter(

@@ -27,9 +27,9 @@ def worker_record(
 ) -> WorkerRecord:
     """Return one worker's record, from its plain slices and its figures by both clocks.
 
-    ``other`` are slices at the pace that is not gated, of a workload on a device; of ``traced`` ones only the notes
-    are kept. On a device the CPU's time never stands in for the wall's: a process that polls for the device is busy,
-    and waits for work of its own.
+    ``other`` are slices at the pace that is not gated, if the workload uses a device. Only the notes of ``traced``
+    slices are kept. On a device, CPU time never stands in for wall time: a process that polls for the device is busy
+    while it waits for its own work.
     """
     calls = sum(record.calls for record in plain)
     device = device_figures(plain, other, traced)
@@ -51,9 +51,10 @@ def worker_record(
 
 
 def rounds_of(sides: Sequence[Sequence[SliceRecord]], *, is_mean: bool) -> list[Rounds | None]:
-    """Return all rounds of several processes' plain slices: CPU time where none waits and all have it.
+    """Return all rounds of several processes' plain slices: CPU time if none waits and all have it.
 
-    There are none on a device, where slices may have been retaken. ``is_mean`` is whether slices' figures are means.
+    Return None for each on a device, where slices may have been retaken. ``is_mean`` is whether slices' figures are
+    means.
     """
     slices = [record for side in sides for record in side]
     if any(record.device is not None for record in slices):
@@ -73,7 +74,7 @@ def rounds_of(sides: Sequence[Sequence[SliceRecord]], *, is_mean: bool) -> list[
 def device_figures(
     plain: Sequence[SliceRecord], other: Sequence[SliceRecord], traced: Sequence[SliceRecord] = ()
 ) -> DeviceFigures | None:
-    """Return a worker's figures on a device, from its slices at the gated pace and at the other; None on the host."""
+    """Return a worker's figures on a device, from its slices at the gated and the other pace; None on the host."""
     gated = [record.device for record in plain if record.device is not None]
     if not gated:
         return None
@@ -108,7 +109,7 @@ def device_figures(
 
 
 def worst(seen: Iterable[Conditions]) -> Conditions | None:
-    """Return the lowest clocks, the highest temperature, every reason and the most others; None where none is seen."""
+    """Return the lowest clocks, highest temperature, all reasons and most others; None if there are no conditions."""
     states = list(seen)
     if not states:
         return None

@@ -37,20 +37,20 @@ from pytest_rlperf.pair.watches import IdleWatch, OtherWorkWatch
 from pytest_rlperf.wire import Place, PriceCollections, Slow, Taken, TakePair, WarmAll, Warmed, WarmUp
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
-PAIR_LEAST_S = 0.3  # likewise, where its own error is small already: what disturbs a machine lasts for longer
-PAIR_ROUNDS = 13  # likewise, in PAIR_S at the most: what happens on one call of twelve is in a pair
+PAIR_LEAST_S = 0.3  # the same if the pair's own error is small already: what disturbs a machine lasts for longer
+PAIR_ROUNDS = 13  # least in a pair, within PAIR_S: it includes what happens on one call of twelve
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
-_OVERLAP = math.sqrt(2)  # each slice is in two ratios, so that their mean errs by so much more than it seems
+_OVERLAP = math.sqrt(2)  # each slice is in two ratios, so their mean errs by this factor more than it seems
 _LONGER_STRETCHES = 6
-_READ_FIRST = 4  # blocks before the first reading of resources; then at twice as many each time
-_ERROR_BLOCKS_LEAST = 6  # fewer are off together now and then, and seem to agree
+_READ_FIRST = 4  # blocks before the first reading of resources; twice as many before each later one
+_ERROR_BLOCKS_LEAST = 6  # fewer are sometimes off together, and seem to agree
 
 
 class LogRatios(NamedTuple):
-    """The logarithms of head's time over base's, for every two slices that follow each other; by which side is first.
+    """The logarithms of the head's time over the base's, for every two successive slices; by which side is first.
 
-    Each slice but the first and the last is in two of them. Where the machine's pace jumps, one of them is off and the
-    others are not. A traced block may lie between two slices.
+    Each slice but the first and the last is in two ratios. If the machine's pace jumps, only one ratio is off. A traced
+    block may lie between two slices.
     """
 
     within: list[float]  # blocks
@@ -58,7 +58,7 @@ class LogRatios(NamedTuple):
 
     @classmethod
     def of(cls, blocks: Sequence[Block], clock: Clock, *, head_first: bool) -> LogRatios:
-        """Compare the slices of blocks, in which head was first or base."""
+        """Compare the slices of blocks, in which the head or the base was first."""
         base, head = ([math.log(clock(record)) for record in slices_of(blocks, side)] for side in ("base", "head"))
         next_first = zip(base, head[1:], strict=False) if head_first else zip(base[1:], head, strict=False)
         return cls(
@@ -67,11 +67,11 @@ class LogRatios(NamedTuple):
         )
 
     def figure(self) -> float:
-        """Return what a pair shows; from two blocks on a pace that drifts cancels."""
+        """Return a pair's figure; from two blocks on, a drifting pace cancels."""
         return statistics.fmean(trimmed_mean(kind, PAIR_TRIM) for kind in self if kind)
 
     def error(self) -> float:
-        """Return the standard error of the figure, by these ratios alone; infinite of too few."""
+        """Return the standard error of the figure, only by these ratios; infinite for too few."""
         if len(self.within) < _ERROR_BLOCKS_LEAST:
             return math.inf
         return _OVERLAP * _trimmed_error([*self.within, *self.between])
@@ -92,7 +92,7 @@ def _trimmed_error(values: Sequence[float]) -> float:
 
 
 class _Usages(NamedTuple):
-    """What both workers of a pair hold when they have taken ``blocks`` blocks, and what these may have left."""
+    """What both workers of a pair hold after ``blocks`` blocks, and what these blocks may have left."""
 
     blocks: int
     base: Usage
@@ -102,7 +102,7 @@ class _Usages(NamedTuple):
 
 
 class Pair:
-    """A worker of each side with the test open at its call; the component is checked. Head may have the first turn."""
+    """A worker of each side with the test open at its call and checked; the head may have the first turn."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Pair:
         self._base = base
         self._head = head
         self._head_first = head_first
-        self._run = run  # its process
+        self._run = run  # the run's process
         self._clock = clock
         self._idle = IdleWatch(clock, wait)
         self._leftovers = leftovers or Leftovers.of_run(Path(str(base.guardian.scratch)))
@@ -131,9 +131,9 @@ class Pair:
     def warm_up(self, order: WarmAll) -> Warmed:
         """Warm up both sides, one after the other; the first head worker sizes the slices of all.
 
-        The pace is that of a second call: the first may have compiled, imported or allocated. Both workers have made as
-        many calls when their slices begin, and those of other pairs a whole number of slices more or fewer: a slice has
-        the same calls in all of them, by number.
+        The pace is a second call's: the first may have compiled, imported or allocated. Both workers have made equally
+        many calls when their slices begin. Workers of other pairs have made a whole number of slices more or fewer, so
+        a slice has the same calls, by number, in all pairs.
         """
         __tracebackhide__ = True
         started_s = self._clock()
@@ -168,8 +168,7 @@ class Pair:
         """Take blocks of both sides' slices, and a traced one every few blocks; return the pair's figures.
 
         It ends when the standard error of the pair's figure is under ``enough_error``, in logarithms, or after PAIR_S
-        and PAIR_BLOCKS. Turns alternate strictly: a slice after one of the same process would find warmer caches than
-        the others.
+        and PAIR_BLOCKS. Turns alternate strictly: a slice after another of the same process would find warmer caches.
         """
         __tracebackhide__ = True
         started_s = self._clock()
@@ -210,7 +209,7 @@ class Pair:
         return Block(second, first) if self._head_first else Block(first, second)
 
     def go_on(self, seconds: float) -> tuple[Reading, ...]:
-        """Take further blocks for so long, which are in no figure; return readings of six stretches of equal length."""
+        """Take further blocks, which are in no figure, for ``seconds``; return readings of six equal stretches."""
         __tracebackhide__ = True
         blocks: list[Block] = []
         usages = [self._usages(blocks)]
@@ -223,12 +222,12 @@ class Pair:
         return self._readings(blocks, usages)
 
     def trace(self, blocks: int) -> list[Block]:
-        """Take so many further traced blocks."""
+        """Take further traced blocks, as many as ``blocks``."""
         __tracebackhide__ = True
         return [self._block(SliceKind.TRACED) for _ in range(blocks)]
 
     def idle_shares(self) -> tuple[float, float]:
-        """Return the CPU time that base and head have used since they were measured, over the time since then."""
+        """Return the CPU time of the base and of the head since they were measured, over the time since then."""
         self._idle.end()
         return self._idle.share(self._base), self._idle.share(self._head)
 
@@ -238,9 +237,9 @@ class Pair:
         return _Usages(len(blocks), base, head, base_left, head_left)
 
     def _prove(self, usages: list[_Usages]) -> list[str]:
-        """Return how the names of what calls leave begin; add to readings what has come where head's calls leave some.
+        """Return how names that calls leave begin; add to the readings what came where the head's calls leave some.
 
-        What others have made there stays with both sides, and head has to have more than base.
+        What others have made there counts for both sides, so the head has to have more than the base.
         """
         __tracebackhide__ = True
         base, head = (self._leftovers.proved(worker) if usages else {} for worker in (self._base, self._head))
@@ -257,7 +256,7 @@ class Pair:
     def _readings(self, blocks: Sequence[Block], usages: Sequence[_Usages]) -> tuple[Reading, ...]:
         """Return the resources of both sides at every reading, with the pair's figure for the slices before it.
 
-        A last stretch that is less than half as long as the one before is part of that.
+        A last stretch that is less than half as long as the one before becomes part of it.
         """
         kept = list(usages)
         if len(kept) > 2 and kept[-1].blocks - kept[-2].blocks < (kept[-2].blocks - kept[-3].blocks) / 2:
@@ -270,7 +269,7 @@ class Pair:
         return tuple(found)
 
     def _phases(self) -> tuple[PhaseRatio, ...]:
-        """Return how long head takes in each phase compared with base, for phases that both have."""
+        """Return how long the head takes in each phase compared with the base, for phases that both have."""
         if not self._traced:
             return ()
         base, head = (
@@ -316,13 +315,13 @@ class Pair:
         )
 
     def _total_s(self, side: str, worker: WorkerRecord) -> float:
-        """Return a side's time in all slices, by call: CPU time where neither side waits."""
+        """Return a side's time per call over all slices: CPU time if neither side waits."""
         busy = all(never_waits(slices_of(self._blocks, each)) for each in ("base", "head"))
         total_s = sum(record.cpu_s if busy else record.rounds_s for record in slices_of(self._blocks, side))
         return max(total_s, 1e-9) / worker.calls + worker.collecting_s
 
     def _price_collections(self) -> tuple[float, float]:
-        """Return what the full collections of a call cost each side, where one makes more of them."""
+        """Return what a call's full collections cost each side, if one side makes more of them."""
         sides = [slices_of(self._blocks, side) for side in ("base", "head")]
         base, head = (sum(record.full_collections for record in slices) for slices in sides)
         if base == head:

@@ -18,9 +18,9 @@ _IDLE_LEAST_S = 0.5  # a watch for idle workers: one tick is 2 % of it
 
 
 class _Process(NamedTuple):
-    """A process: its name, the process that started it, and the CPU time that it and its ended children have used.
+    """A process: its name, its parent process, and the CPU time that it and its ended children have used.
 
-    That is in ticks of the system's clock.
+    ``ticks`` are ticks of the system's clock.
     """
 
     name: str
@@ -29,7 +29,7 @@ class _Process(NamedTuple):
 
 
 class _CpuTimes(NamedTuple):
-    """The ticks that each process that can be seen has used so far, and the whole machine, which has so many CPUs."""
+    """The ticks that each visible process and the whole machine have used so far, and the machine's CPUs."""
 
     processes: dict[int, _Process]
     ticks: int
@@ -37,7 +37,7 @@ class _CpuTimes(NamedTuple):
 
     @classmethod
     def read(cls, proc: Path) -> _CpuTimes:
-        """Read the times, in a few milliseconds for a hundred processes; there are none but on Linux."""
+        """Read the times, in a few milliseconds for a hundred processes; only Linux has them."""
         total, *others = read_system_file(proc / "stat").splitlines() or [""]
         user, nice, system, *_, steal = [int(text) for text in total.split()[1:9]] or [0, 0, 0, 0]
         cpus = sum(line.startswith("cpu") for line in others)
@@ -51,10 +51,10 @@ class _CpuTimes(NamedTuple):
         return cls(processes, user + nice + system + steal, cpus)
 
     def since(self, before: _CpuTimes) -> dict[int, int]:
-        """Return the ticks that every process used, with those of its children that have ended meanwhile."""
+        """Return the ticks that every process used since, including its children that have ended meanwhile."""
         used = {pid: now.ticks for pid, now in self.processes.items()}
         for pid, process in before.processes.items():
-            # The parent of one that has ended has had its time added, also that from before; of two the grandparent.
+            # The parent of an ended process, or the next one up the line, has had all of its time added.
             heir = next(filter(used.__contains__, before.lineage(pid)), None)
             if heir is not None:
                 used[heir] -= process.ticks
@@ -62,7 +62,7 @@ class _CpuTimes(NamedTuple):
 
     def lineage(self, pid: int) -> Iterator[int]:
         """Yield a process, the one that started it, and so on."""
-        for _ in self.processes:  # and no longer: they were read one after another, so a number may be used again
+        for _ in self.processes:  # no longer: processes are read one after another, so a number may be reused
             yield pid
             if pid not in self.processes:
                 return
@@ -70,7 +70,7 @@ class _CpuTimes(NamedTuple):
 
 
 class OtherWorkWatch:
-    """Watches from now on what processes use CPUs, but for the run ``own`` and those that it has started."""
+    """Watches from now on which processes use CPUs, except the run ``own`` and those that it has started."""
 
     def __init__(self, own: int, clock: Callable[[], float] = time.monotonic, proc: Path = Path("/proc")) -> None:
         self._own = own
@@ -80,7 +80,7 @@ class OtherWorkWatch:
         self._before = _CpuTimes.read(proc)
 
     def seen(self) -> OtherWork | None:
-        """Return what they have used since; None where the system does not show it."""
+        """Return what the processes have used since; None if the system does not show it."""
         after = _CpuTimes.read(self._proc)
         ticks = (self._clock() - self._started_s) * os.sysconf("SC_CLK_TCK") if after.cpus else 0.0
         if not ticks:
@@ -114,7 +114,7 @@ class IdleWatch:
         self._watched_s: defaultdict[int, float] = defaultdict(float)
 
     def begin(self, workers: Sequence[Worker]) -> None:
-        """Watch ``workers`` from now on, which have nothing to do until :meth:`end`."""
+        """Watch ``workers``, which have nothing to do until :meth:`end`, from now on."""
         self._begun_s = self._clock()
         self._before_s = [(worker, worker.cpu_s()) for worker in workers]
 
@@ -129,6 +129,6 @@ class IdleWatch:
         self._before_s = []
 
     def share(self, worker: Worker) -> float:
-        """Return the CPU time ``worker`` used while watched, over the time it was watched; 0 for a short watch."""
+        """Return the CPU time that ``worker`` used while watched, over the watched time; 0 for a short watch."""
         watched_s = self._watched_s[id(worker)]
         return self._used_s[id(worker)] / watched_s if watched_s >= _IDLE_LEAST_S else 0.0

@@ -1,1 +1,1 @@
-"""Preparation of the sides of a comparison: a git ref, pip requirements, a directory or an interpreter beside today."""
+"""Preparation of a comparison's sides: a git ref, pip requirements, a directory or an interpreter beside today's."""

@@ -1,10 +1,10 @@
-"""The cache of sides: outside the user's tree, with whole entries only, safe for simultaneous runs.
+"""The cache of sides: outside the user's tree, with only whole entries, safe for simultaneous runs.
 
 An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which has the name of the
-attempt that succeeded, a digest of its files, and their bytes. That file is written last, so a killed build is never
-used. Every attempt has a directory of its own, so a dead build's children cannot write into a later attempt. Attempts
-stay where they were built: virtual environments cannot be moved. A run that looks for an entry, or builds one, locks
-the tree's directory meanwhile.
+attempt that succeeded, a digest of its files, and their bytes. ``complete`` is written last, so a killed build is never
+used. Every attempt has its own directory, so a dead build's children cannot write into a later attempt. Attempts stay
+where they were built: virtual environments cannot be moved. A run locks the tree's directory while it looks for an
+entry, or builds one.
 
 Code is loaded from here, so every directory down to an attempt must belong to this user and be closed to others.
 """
@@ -29,18 +29,18 @@ from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.private import check_own, make, own_directory, root, unusable
 from pytest_rlperf.sides.trees import files_in
 
-KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
+KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests per side
 KEPT_DAYS = 30  # since the last use of an entry
 KEPT_BYTES = 2 << 30  # of all trees
 _LOOKED_AT = 1 << 20  # bytes of a file: a dependency such as PyTorch has gigabytes
-_FORMAT = "8"  # of the content of entries; a new number leaves the entries of older versions unused
+_FORMAT = "8"  # of entries' content; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE = "lock", "complete"
 
 
 class Cache:
-    """The cached entries of one tree of the user's.
+    """The cached entries of one user tree.
 
-    Every entry handed out stays locked against removal until :meth:`close`, or else until the process ends.
+    Every entry handed out stays locked against removal until :meth:`close`, or until the process ends.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -48,7 +48,7 @@ class Cache:
         self._held: list[int] = []
 
     def entry(self, key: str, build: Callable[[Path], None], on_step: OnStep) -> Path:
-        """Return the directory cached under ``key``; where there is none, let ``build`` fill an empty one."""
+        """Return the directory cached under ``key``; if there is none, let ``build`` fill an empty one."""
         place = self.directory / _entry_name(key)
         try:
             tree = _lock(self.directory, fcntl.LOCK_EX, on_step)
@@ -66,7 +66,7 @@ class Cache:
         return attempt
 
     def close(self) -> None:
-        """Unlock every entry, which may then be removed."""
+        """Unlock every entry, so that it may be removed."""
         for descriptor in self._held:
             os.close(descriptor)
         self._held.clear()
@@ -101,7 +101,7 @@ def _slug(text: str, length: int) -> str:
 
 
 def _lock(place: Path, kind: int, on_step: OnStep) -> int:
-    """Return a descriptor with a lock of a directory, once no other run has one against it; make a missing one."""
+    """Make a directory if it is missing, wait until no other run's lock forbids it, and return a locked descriptor."""
     make(place)
     descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -134,7 +134,7 @@ def _built(place: Path, build: Callable[[Path], None]) -> Path:
 
 
 class _Mark(NamedTuple):
-    """What an entry says of its attempt that succeeded."""
+    """What an entry records about its successful attempt."""
 
     attempt: str
     digest: str
@@ -142,7 +142,7 @@ class _Mark(NamedTuple):
 
 
 def _mark(place: Path) -> _Mark | None:
-    """Return the mark of an entry that is complete, None where there is none."""
+    """Return the mark of an entry, None if the entry is not complete."""
     try:
         written = (place / _COMPLETE).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -152,7 +152,7 @@ def _mark(place: Path) -> _Mark | None:
 
 
 def _complete_attempt(place: Path) -> Path | None:
-    """Return the attempt of an entry that is complete, None where there is none."""
+    """Return the attempt of an entry, None if the entry is not complete."""
     mark = _mark(place)
     if mark is None:
         return None
@@ -167,7 +167,7 @@ def _complete_attempt(place: Path) -> Path | None:
 def content_of(directory: Path, most: float = math.inf) -> tuple[str, int]:
     """Return a digest of the files and links below a directory, and the bytes of all of them.
 
-    It is by names, modes and contents; of files over ``most`` bytes the size counts.
+    The digest covers names, modes and contents; for files over ``most`` bytes, the size instead of the content.
     """
     total, all_bytes = hashlib.sha256(), 0
     for name in sorted(files_in(directory)):
@@ -190,9 +190,9 @@ def _remove(path: Path) -> None:
 
 
 def _prune(tree: Path) -> None:
-    """Remove entries that are incomplete or unused for long, and those used before what is kept; any in use stay.
+    """Remove entries that are incomplete, long unused, or the least recently used beyond the limits; any in use stay.
 
-    The lock of the directory ``tree`` is held.
+    The caller holds the lock of the directory ``tree``.
     """
     used_s = {lock.parent: _used_s(lock) for lock in tree.parent.glob(f"*/*/{_LOCK}")}
     oldest_s = time.time() - KEPT_DAYS * 86400
@@ -207,7 +207,7 @@ def _prune(tree: Path) -> None:
 
 
 def _used_s(lock: Path) -> float:
-    """Return when a run last used an entry, in epoch seconds, by the time of its lock."""
+    """Return when a run last used an entry, in epoch seconds, by the time of the lock."""
     try:
         return lock.stat().st_mtime
     except OSError:  # removed meanwhile
@@ -215,12 +215,12 @@ def _used_s(lock: Path) -> float:
 
 
 def _remove_unused(place: Path, above: Iterable[Path]) -> None:
-    """Remove an entry unless a run uses it, or holds a lock of the directories ``above``, to look for it or another."""
+    """Remove an entry unless a run uses it, or locks a directory in ``above`` to look for an entry."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as held:
         for directory in (*above, place):
             descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # First makes the entry incomplete, in case the removal fails.
+        # Make the entry incomplete first, in case the removal fails.
         (place / _COMPLETE).unlink(missing_ok=True)
         _remove(place)

@@ -1,9 +1,9 @@
 """How the processes of a side are started: their virtual environment, sys.path, arguments and variables.
 
-The virtual environments are thin: they see all packages of the running one (the parent). Such an environment holds one
-``.pth`` file. It lists the parent's site-packages as plain lines, so that Python does not process the ``.pth`` files in
-there, and repeats the lines of those files. Its last line puts a finder in place, which takes the modules of today's
-tree from the side's (:mod:`pytest_rlperf.sides.redirect`).
+The virtual environments are thin: they see all packages of the running one (the parent). A thin environment holds one
+``.pth`` file. It lists the parent's site-packages as plain lines, so that Python does not process the ``.pth`` files
+there, and repeats the lines of those files. Its last line installs a finder, which takes the modules of today's tree
+from the side's (:mod:`pytest_rlperf.sides.redirect`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PARENT = "rlperf_parent.pth"
 _REDIRECT = "_rlperf_redirect.py"
 _RUN_REDIRECT = "import importlib.util as u; s = u.spec_from_file_location('_rlperf_redirect', {path!r}); s.loader.exec_module(u.module_from_spec(s))"  # noqa: E501 - one line of a .pth file
 _CACHES = ("NUMBA_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")  # of code that was compiled at run time
-_CACHES_IF_SET = {"JAX_COMPILATION_CACHE_DIR"}  # without the variable nothing is kept
+_CACHES_IF_SET = {"JAX_COMPILATION_CACHE_DIR"}  # without the variable, nothing is kept
 
 
 # ------------------------------------------------------------------ thin virtual environments
@@ -51,9 +51,9 @@ def make_environment(
 ) -> str:
     """Make a thin environment in ``directory`` and return its interpreter.
 
-    It takes what lies in today's tree from ``place``; None leaves it where it is. Packages in the directory ``first``
-    come before all others. The parent's ``.pth`` files of ``without`` are left out, and modules of ``hidden`` are
-    missing.
+    The environment takes what lies in today's tree from ``place``; with None, it takes it from today's tree. Packages
+    in the directory ``first`` come before all others. The environment leaves out the parent's ``.pth`` files in
+    ``without``, and the modules in ``hidden``.
     """
     try:
         venv.EnvBuilder(symlinks=os.name == "posix", with_pip=False).create(directory)
@@ -86,7 +86,7 @@ def _redirect(directory: Path, place: Relocation, built: Path | None, hidden: It
 
 
 def _with_value(text: str, name: str, value: str) -> str:
-    """Return a program with another value of a variable that has a line of its own."""
+    """Return a program with another value for a variable that is set on its own line."""
     return re.sub(rf"(?m)^{name}\b.*$", lambda _: f"{name} = {value}", text)
 
 
@@ -103,25 +103,25 @@ def site_packages(directory: Path) -> Path:
 
 
 def parent_sites() -> list[Path]:
-    """Return the running interpreter's directories of installed packages, in the order of its search."""
+    """Return the running interpreter's directories of installed packages, in search order."""
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     return [path for name in dict.fromkeys([*user, *site.getsitepackages()]) if (path := Path(name)).is_dir()]
 
 
 def parent_state() -> str:
-    """Return a digest of the parent's packages and paths: with another digest, an earlier environment is outdated."""
+    """Return a digest of the parent's packages and paths; an environment with another digest is outdated."""
     versions = sorted(installed_versions().items())
     lines = list(_parent_lines(frozenset(), None))
     return hashlib.sha256(repr((sys.prefix, sys.version, versions, lines)).encode("utf-8", "replace")).hexdigest()
 
 
 def installed_versions(directories: Iterable[Path] = ()) -> dict[str, str]:
-    """Return the version of every distribution in ``directories`` by name; without them, of all that imports find."""
+    """Return the versions of the distributions in ``directories`` by name, or of all that imports find."""
     found = importlib.metadata.distributions(path=[*map(str, directories)] or sys.path)
     versions: dict[str, str] = {}
     for distribution in found:
         name = distribution.metadata["Name"]
-        if name:  # a removal that failed leaves directories without metadata
+        if name:  # a failed removal leaves directories without metadata
             versions.setdefault(normalized(name), distribution.version)
     return versions
 
@@ -159,8 +159,8 @@ def make_side(
 ) -> Side:
     """Return how the processes of a side are started, in its environment and its tree.
 
-    ``settings`` is pytest's file of them, None where there is none, and ``caches`` a directory for what is compiled at
-    run time. ``homes`` and ``packages`` are the side's own.
+    ``settings`` is pytest's settings file, None if there is none. ``caches`` is a directory for what is compiled at run
+    time. ``homes`` and ``packages`` are the side's own.
     """
     directory = place.of(project.directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def _file_at(project: Project, place: Relocation, path: Path) -> Path:
 def start_path(
     python: str, project: Project, place: Relocation | None, environment: Mapping[str, str | None]
 ) -> tuple[str, ...]:
-    """Return sys.path for the workers of an environment: the start entries of today's run, moved, then its own."""
+    """Return sys.path for an environment's workers: the start entries of today's run, moved, then its own."""
     started = [str(_at(place, Path(entry))) for entry in start_entries(project)]
     # The start entries include those of PYTHONPATH.
     own = interpreter_path(python, {**environment, "PYTHONPATH": None}, Path(python).parent)
@@ -209,7 +209,7 @@ def start_entries(project: Project) -> list[str]:
 
 
 def interpreter_path(python: str, environment: Mapping[str, str | None], directory: Path) -> tuple[str, ...]:
-    """Return the sys.path that an interpreter starts with, less the current directory.
+    """Return the sys.path that an interpreter starts with, without the current directory.
 
     ``environment`` are changes to this process's variables.
     """
@@ -223,10 +223,10 @@ def interpreter_path(python: str, environment: Mapping[str, str | None], directo
 
 
 def side_args(project: Project, place: Relocation, settings: Path | None) -> tuple[str, ...]:
-    """Return the run's arguments for another tree: with its paths, its root and its settings file."""
+    """Return the run's arguments for another tree, with its paths, its root and its settings file."""
     args = list(moved_args(project.args, place))
     added = [f"--rootdir={place.of(project.rootdir)}", *([] if settings is None else ["-c", str(settings)])]
-    # The last of several values counts, and no argument after "--" is an option.
+    # The last of several values counts, and arguments after "--" are not options.
     end = args.index("--") if "--" in args else len(args)
     return (*args[:end], *added, *args[end:])
 
@@ -234,12 +234,12 @@ def side_args(project: Project, place: Relocation, settings: Path | None) -> tup
 def side_variables(project: Project, place: Relocation, environment: Path) -> dict[str, str | None]:
     """Return the variables of a side's workers that differ from this process's.
 
-    Paths into today's tree lead to the side's. ``environment`` is the side's virtual environment. It replaces the
-    running one on the PATH, so that children started by name import from the side's tree too.
+    Paths into today's tree lead to the side's. The side's virtual ``environment`` replaces the running one on the PATH,
+    so that children started by name import from the side's tree too.
     """
     begun = project.variables
     variables = moved_variables(begun, place)
-    if (value := begun.get("PYTHONPATH")) is not None:  # which may have relative entries
+    if (value := begun.get("PYTHONPATH")) is not None:  # it may have relative entries
         entries = (place.of(project.directory / entry) for entry in value.split(os.pathsep) if entry)
         variables["PYTHONPATH"] = os.pathsep.join(map(str, entries))
     if value := begun.get("PYTEST_ADDOPTS"):
@@ -254,7 +254,7 @@ def side_variables(project: Project, place: Relocation, environment: Path) -> di
 
 
 def moved_args(args: Iterable[str], place: Relocation) -> Iterator[str]:
-    """Yield arguments of pytest, with the absolute paths among them and their values as they are in another tree.
+    """Yield pytest's arguments, with their absolute paths as they are in another tree.
 
     Workers start in the counterpart of the run's own directory, so relative paths stay as they are.
     """

@@ -1,7 +1,7 @@
 """The user's git repository, which is read and never written, and the copies that borrow its objects.
 
-Every git command of the package is started by ``_git``: quietly, without hooks, and without fetching. Refs and SHAs
-that come from options or files stand after ``--end-of-options``.
+``_git`` starts every git command of the package: quietly, without hooks, and without fetching. Refs and SHAs that come
+from options or files stand after ``--end-of-options``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LIMIT_S = 120.0
 _CHECKOUT_LIMIT_S = 900.0
 _FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA_LIKE = re.compile(r"[0-9a-fA-F]{4,64}")
-_SUBMODULE = "160000"  # the mode of one in git's lists
+_SUBMODULE = "160000"  # a submodule's mode in git's lists
 _END = "--end-of-options"
 DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/checkout it is fetch-depth: 0"
 
-# No hook or monitor of the user's runs, and no process outlives the command.
+# No user hook or monitor runs, and no process outlives the command.
 _QUIET = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -36,26 +36,26 @@ _QUIET = (
     "maintenance.auto=0",
 )
 
-# Others may be set for the hook that has started this process, and lead to another repository, or change how paths and
-# differences are read. GIT_CONFIG_COUNT and its like may declare a directory safe.
+# Other variables may be set for the hook that started this process, and lead to another repository, or change how paths
+# and differences are read. GIT_CONFIG_COUNT and the like may declare a directory safe.
 _KEPT_VARIABLES = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_", "GIT_TEST_")
 
 _WRITTEN = ("--diff-filter=AMT", "--format=%x00%H")
 
 _LOG = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
 
-# Git's messages where a directory is in no working tree. Any other failure is one of the repository that is there.
+# Git's messages if a directory is not in a working tree. Any other failure is the repository's own.
 _NO_TREE = ("not a git repository (or any", "must be run in a work tree")
 
 _NO_COMMIT = "does not have any commits yet"
 
-# A submodule counts with all its files and a renamed file as two, whatever the user's settings are.
+# A submodule counts with all its files, and a renamed file as two, whatever the user's settings are.
 _WHOLE = ("--ignore-submodules=none", "--no-renames")
 
-# With it git looks at files that it was set to pass over, where there are any.
+# With it, git looks at files that it was told to skip, if there are any.
 _SPARSE = ("core.sparseCheckout=true",)
 
-# New files that git would add; bytecode is excluded also where no .gitignore names it.
+# New files that git would add; bytecode is excluded even if no .gitignore names it.
 _NEW = ("--others", "--exclude-standard", "--exclude=__pycache__/")
 
 
@@ -82,13 +82,13 @@ class Version:
 
 @dataclass(frozen=True)
 class Repository:
-    """A git working tree, its path without links, and the full SHA of the commit that is checked out in it."""
+    """A git working tree: its path without links, and the full SHA of its checked-out commit."""
 
     top: Path
     head: str
 
     def resolve(self, ref: str) -> Commit:
-        """Return the commit to compare with: for a branch its merge base with HEAD, else the commit itself."""
+        """Return the commit to compare with: a branch's merge base with HEAD, else the commit itself."""
         for name in (ref, f"origin/{ref}"):
             sha = self._commit(name)
             if sha is None:
@@ -100,7 +100,7 @@ class Repository:
         raise SideError(self._missing(ref))
 
     def exactly(self, ref: str) -> Commit:
-        """Return the commit that a ref names, for a branch its last one; SideError where there is none."""
+        """Return the commit that a ref names, a branch's last one; SideError if there is none."""
         sha = self._commit(ref)
         if sha is None:
             raise SideError(self._missing(ref))
@@ -109,7 +109,7 @@ class Repository:
     def first_parents(self, good: str, bad: str) -> list[list[str]]:
         """Return the commits after one and up to another, oldest first, each with its SHA, author, day and subject.
 
-        Of a merge only its first parent is followed. SideError where the first is no ancestor of the second.
+        Only a merge's first parent is followed. SideError if the first is not an ancestor of the second.
         """
         if self._git("merge-base", "--is-ancestor", _END, good, bad).code:
             if self.is_shallow():
@@ -118,23 +118,23 @@ class Repository:
         return self._first_parents(f"{good}..{bad}", "%cs")
 
     def course(self) -> list[list[str]]:
-        """Return the first parents of HEAD and itself, oldest first: each with its SHA, author, ISO time and subject.
+        """Return HEAD and its first parents, oldest first, each with its SHA, author, ISO time and subject.
 
-        In a shallow clone they begin at its edge.
+        In a shallow clone, they begin at its edge.
         """
         return self._first_parents("HEAD", "%cI")
 
     def _first_parents(self, commits: str, date: str) -> list[list[str]]:
-        """Return the SHA, author, date in a format of git's, and subject of commits that are first parents."""
+        """Return the SHA, author, date in one of git's formats, and subject of first-parent commits."""
         form = f"--format=%H%x00%an <%ae>%x00{date}%x00%s"
         text = _checked(self.top, "log", "--first-parent", "--reverse", form, commits, "--", settings=_LOG)
-        # Not splitlines: a subject may hold one of its other separators.
+        # splitlines would also split at other separators, which a subject may hold.
         return [line.split("\0") for line in text.split("\n") if line]
 
     def versions(self, directory: Path) -> list[Version]:
         """Return the files that first-parent commits have written below a directory, oldest first.
 
-        A directory outside of the working tree has none.
+        There are none for a directory outside the working tree.
         """
         place = directory.resolve()
         if not place.is_relative_to(self.top):
@@ -150,11 +150,11 @@ class Repository:
         return found
 
     def blob(self, sha: str) -> bytes:
-        """Return the content of a file by the SHA that git stores it under; SideError where git does not have it."""
+        """Return the content of a file by the SHA that git stores it under; SideError if git does not have it."""
         return self._checked("cat-file", "blob", _END, sha).encode("utf-8", "surrogateescape")
 
     def has_commit(self, sha: str) -> bool:
-        """Whether a full SHA names a commit of the local history: one that HEAD or a ref leads to."""
+        """Whether a full SHA names a commit in the local history: one that HEAD or a ref leads to."""
         if not _FULL_SHA.fullmatch(sha) or self._git("cat-file", "-e", _END, f"{sha}^{{commit}}").code:
             return False
         if not self._git("merge-base", "--is-ancestor", _END, sha, "HEAD").code:
@@ -165,8 +165,8 @@ class Repository:
     def is_dirty(self, baseline_dir: Path, outputs: Iterable[Path] = ()) -> bool:
         """Whether the working tree differs from HEAD.
 
-        Bytecode, setuptools' metadata of an editable install, baselines below ``baseline_dir`` and the files of
-        ``outputs`` are left out.
+        Bytecode, setuptools' metadata of an editable install, baselines below ``baseline_dir`` and the files in
+        ``outputs`` do not count.
         """
         specs = [":(top)", *(f":(top,exclude,glob)**/{name}/**" for name in ("__pycache__", "*.egg-info"))]
         if (place := baseline_dir.resolve()).is_relative_to(self.top):
@@ -178,14 +178,14 @@ class Repository:
         return bool(_checked(self.top, *command, settings=_SPARSE) or self._hidden_changes())
 
     def tree(self) -> str | None:
-        """Return the full SHA of the tree that HEAD has."""
+        """Return the full SHA of HEAD's tree."""
         done = self._git("rev-parse", "--verify", "HEAD^{tree}")
         return None if done.code else done.out.strip()
 
     def files(self) -> list[str]:
-        """Return the files of the working tree, relative to its top: tracked ones, and new ones that git would add.
+        """Return the files in the working tree, relative to its top: tracked ones, and new ones that git would add.
 
-        Files of checked-out submodules are among them.
+        Files in checked-out submodules are included.
         """
         listed = self._list("ls-files", "-z", "--cached", *_NEW)
         # A deleted file is still in the index, and a submodule is a directory.
@@ -202,19 +202,19 @@ class Repository:
         return find_repository(self.top / submodule)
 
     def changed(self) -> list[str]:
-        """Return the files by which the working tree may differ from HEAD, relative to the top, new ones among them."""
+        """Return the files by which the working tree may differ from HEAD, relative to the top, with new ones."""
         command = ("status", "--porcelain", "-z", "--untracked-files=all", *_WHOLE)  # git diff would write the index
         entries = _names(_checked(self.top, *command, settings=_SPARSE))
-        names = (entry[3:] for entry in entries if not entry.endswith("/"))  # no repositories within this one
+        names = (entry[3:] for entry in entries if not entry.endswith("/"))  # without repositories within this one
         return sorted({*names, *self._hidden_changes()})
 
     def new_files(self) -> set[str]:
         """Return the files that git does not track and would add, relative to the top."""
         listed = self._list("ls-files", "-z", *_NEW)
-        return {name for name in listed if not name.endswith("/")}  # no repositories within this one
+        return {name for name in listed if not name.endswith("/")}  # without repositories within this one
 
     def ignored(self) -> list[str]:
-        """Return what git ignores, relative to the top: files, and directories of nothing else, ending with ``/``."""
+        """Return what git ignores, relative to the top: files, and wholly ignored directories, ending with ``/``."""
         own = self._list("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
         return [
             *own,
@@ -222,16 +222,16 @@ class Repository:
         ]
 
     def between(self, one: str, other: str) -> list[str]:
-        """Return the files by which two commits differ, those of changed submodules among them."""
+        """Return the files by which two commits differ, with all files of changed submodules."""
         changed = self._list("diff-tree", "-r", "--name-only", *_WHOLE, "-z", _END, one, other)
         here = self._own_submodules()
         within = (f"{name}/{file}" for name in set(changed) & set(here) for file in self._within(name).files())
         return [*changed, *within]
 
     def check_out(self, sha: str, target: Path) -> None:
-        """Check a commit out into an empty directory, a repository by itself, with the submodules that are at hand.
+        """Check a commit out into an empty directory, as its own repository, with the submodules that are here.
 
-        The user's settings, filters and attributes apply. The objects are borrowed: nothing is written to this
+        The user's settings, filters and attributes apply. The copy borrows the objects: nothing is written to this
         repository, and nothing is fetched.
         """
         full = Commit(sha, "").sha
@@ -240,7 +240,7 @@ class Repository:
             "GIT_DIR": self._checked("rev-parse", "--absolute-git-dir").removesuffix("\n"),
             "GIT_WORK_TREE": str(target),
             "GIT_INDEX_FILE": str(target / ".git/index"),
-            "GIT_LFS_SKIP_SMUDGE": "1",  # takes what is at hand
+            "GIT_LFS_SKIP_SMUDGE": "1",  # takes what is here
             "GIT_ALLOW_PROTOCOL": "none",
         }
         reading = ("read-tree", "--reset", "-u", "--no-sparse-checkout", "--no-recurse-submodules", full)
@@ -261,7 +261,7 @@ class Repository:
     def _lend(self, target: Path, sha: str) -> None:
         """Make a repository in an empty directory, at a commit, with the objects, branches and tags of this one.
 
-        git clone would start another git, to which a tree of another owner must be declared safe by another name.
+        git clone would start another git, for which another owner's tree must be declared safe by another name.
         """
         form = f"--object-format={'sha1' if len(sha) == 40 else 'sha256'}"
         _checked(target, "init", "--quiet", "--template=", form, settings=("init.defaultRefFormat=files",))
@@ -275,7 +275,7 @@ class Repository:
             shutil.copyfile(edge, target / ".git/shallow")
 
     def _hidden_changes(self) -> list[str]:
-        """Return changed files that git was told to pass over: assumed unchanged, or outside a sparse checkout."""
+        """Return changed files that git was told to skip: assumed unchanged, or outside a sparse checkout."""
         tagged = (line.partition(" ") for line in self._list("ls-files", "-v", "-z"))
         flagged = {name for tag, _, name in tagged if tag in "hsS" and (self.top / name).is_file()}
         if not flagged:
@@ -291,7 +291,7 @@ class Repository:
         return self.top / self._checked("rev-parse", "--git-path", name).removesuffix("\n")
 
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
-        """Return the path of each submodule of a commit, and the submodule's own commit."""
+        """Return the path and the commit of each submodule in a commit."""
         entries = [entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", _END, sha)]
         return [(path, about.split()[2]) for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")]
 
@@ -305,7 +305,7 @@ class Repository:
         submodule.check_out(wanted, target)
 
     def _commit(self, name: str) -> str | None:
-        """Return the SHA of the commit a name leads to, None where there is none."""
+        """Return the SHA of the commit that a name leads to, None if there is none."""
         found = self._git("rev-parse", "--verify", "--quiet", _END, name).out.strip()
         if not _FULL_SHA.fullmatch(found):
             return None
@@ -313,7 +313,7 @@ class Repository:
         return None if peeled.code else peeled.out.strip()
 
     def _is_branch(self, name: str) -> bool:
-        """Whether a name is that of a local or remote-tracking branch; HEAD never is, whatever it points to."""
+        """Whether a name is a local or remote-tracking branch's; HEAD never is, whatever it points to."""
         if name in {"HEAD", "@"}:
             return False
         full = self._git("rev-parse", "--verify", "--quiet", "--symbolic-full-name", _END, name).out.strip()
@@ -342,7 +342,7 @@ class Repository:
         )
 
     def is_shallow(self) -> bool:
-        """Whether the clone has the latest commits alone."""
+        """Whether the clone has only the latest commits."""
         return self._git("rev-parse", "--is-shallow-repository").out.strip() == "true"
 
     def _git(self, *arguments: str) -> Completed:
@@ -356,13 +356,13 @@ class Repository:
 
 
 class NoRepositoryError(SideError):
-    """A directory lies in no git working tree with a commit, or there is no git."""
+    """A directory is not in a git working tree with a commit, or git is missing."""
 
 
 def find_repository(directory: Path) -> Repository:
     """Return the repository around a directory.
 
-    NoRepositoryError where there is none, SideError where git refuses to read the one there is.
+    NoRepositoryError if there is none, SideError if git refuses to read it.
     """
     if shutil.which("git") is None:
         raise NoRepositoryError("there is no git to run: install it, or put it on the PATH")
@@ -387,7 +387,7 @@ def find_repository(directory: Path) -> Repository:
 
 
 def repository_around(directory: Path) -> Repository | None:
-    """Return the repository around a directory, None where there is none; SideError where git refuses to read it."""
+    """Return the repository around a directory, None if there is none; SideError if git refuses to read it."""
     try:
         return find_repository(directory)
     except NoRepositoryError:
@@ -395,12 +395,12 @@ def repository_around(directory: Path) -> Repository | None:
 
 
 def tree_top(directory: Path) -> Path:
-    """Return the directory of the repository that ``directory`` lies in, else itself."""
+    """Return the top of the repository that ``directory`` lies in, else ``directory`` itself."""
     return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), directory)
 
 
 def git_user(directory: Path) -> str:
-    """Return the name and address in the git settings that apply to a directory, empty without them."""
+    """Return the name and address in the git settings that apply to a directory, or ""."""
     try:
         name, address = (_git(directory, "config", "--get", f"user.{key}").out.strip() for key in ("name", "email"))
     except SideError:
@@ -409,7 +409,7 @@ def git_user(directory: Path) -> str:
 
 
 def short(sha: str) -> str:
-    """Return as much of a SHA as reports show."""
+    """Return the part of a SHA that reports show."""
     return sha[:12]
 
 
@@ -451,13 +451,13 @@ def _names(text: str) -> list[str]:
 
 
 def _said(done: Completed) -> str:
-    """Return all that git has said, in one line: the last of several may be no more than a command to type."""
+    """Return all that git has said in one line: the last line may be only a command to type."""
     lines = dict.fromkeys(line.strip() for line in done.err.splitlines() if line.strip())
     return "; ".join(lines).replace(":;", ":") or f"exit code {done.code}"
 
 
 def _quoted(path: bytes) -> bytes:
-    """Return a path as git reads it where a line has one."""
+    """Return a path as git reads it in a file with a path per line."""
     if b"\n" not in path:
         return path
     return b'"%s"' % path.replace(b"\\", rb"\\").replace(b'"', rb"\"").replace(b"\n", rb"\n")
@@ -466,7 +466,7 @@ def _quoted(path: bytes) -> bytes:
 # ------------------------------------------------------------------ trailers
 
 # "why" is no reason: it stands for one in the lines that a report prints.
-_LONGEST_TRAILER = 1000  # characters; the expressions below try every split of a row of blanks or digits
+_LONGEST_TRAILER = 1000  # characters: the expressions below try every split of a row of blanks or digits
 _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>(?!why\Z)\S.*)")
 # The pattern has no blanks, so that no misspelt time reads as counts.
 _COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=|why\Z)(?P<reason>\S.*)")
@@ -477,8 +477,8 @@ _MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
 def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
     """Return the slowdowns that commits after ``base`` accept, latest first, and notes on unreadable trailers.
 
-    ``Rlperf-Accept: test_gae* <= +9% reason`` accepts up to 9 % more time, ``Rlperf-Accept: test_gae* counts reason``
-    higher counts and no more time. ``base`` is a full SHA. Where git cannot list the commits, nothing is accepted.
+    ``Rlperf-Accept: test_gae* <= +9% reason`` accepts up to 9 % more time; ``Rlperf-Accept: test_gae* counts reason``
+    accepts only higher counts. ``base`` is a full SHA. If git cannot list the commits, nothing is accepted.
     """
     text = _log(root, base)
     allowances: list[Allowance] = []
@@ -503,7 +503,7 @@ def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
 
 
 def parse_allowance(value: str, commit: str) -> Allowance | None:
-    """Read a trailer's value: ``<glob> <= +N% <reason>`` or ``<glob> counts <reason>``; None where it is neither.
+    """Read a trailer's value: ``<glob> <= +N% <reason>`` or ``<glob> counts <reason>``; None if it is neither.
 
     The second form accepts no more time: its ``most`` is 0.
     """
@@ -518,7 +518,7 @@ def parse_allowance(value: str, commit: str) -> Allowance | None:
 
 
 def _log(root: Path, base: str) -> str:
-    """Return SHA, trailers and message of the commits after ``base``, each followed by a NUL; empty without git."""
+    """Return the SHA, trailers and message of the commits after ``base``, each followed by a NUL; "" if git fails."""
     if not _FULL_SHA.fullmatch(base):
         return ""
     form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B"
@@ -526,5 +526,5 @@ def _log(root: Path, base: str) -> str:
         done = _git(root, "log", "-z", form, _END, f"{base}..HEAD", "--", settings=_LOG)
     except SideError:
         return ""
-    # Some messages are not UTF-8 in spite of the setting. Reasons are stored, so bytes that are no text are replaced.
+    # Some messages are not UTF-8 in spite of the setting. Reasons are stored, so bytes that are not text are replaced.
     return "" if done.code else done.out.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""The distributions that are installed from a tree, by their own metadata, and the ways in which they are imported.
+"""The distributions that are installed from a tree, by their own metadata, and how they are imported.
 
 An installation's effect on imports is read from its files, never by importing them: an imported hook may start a build,
-and may change the imports of this process.
+and may change this process's imports.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_rlperf.sides.trees import is_environment
 How = Literal["path", "hook", "installed"]
 
 _SOURCE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
-_FINDER = re.compile(r"import\s+__editable__\w+_finder\b")  # setuptools', whose modules all lie in the tree
+_FINDER = re.compile(r"import\s+__editable__\w+_finder\b")  # setuptools' finder, whose modules all lie in the tree
 _PROJECT = re.compile(r"^\s*\[\s*(project|build-system|tool\.poetry)\s*[].]", re.MULTILINE)
 _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
@@ -36,8 +36,8 @@ _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]
 class Install:
     """A distribution installed from a tree, and how it is imported.
 
-    That is from the tree ("path"), by an import hook that may load it from elsewhere ("hook"), or as a copy in the
-    environment ("installed"). ``pths`` are its ``.pth`` files, ``names`` the import names of a copy.
+    It is imported from the tree ("path"), by an import hook that may load it from elsewhere ("hook"), or as a copy in
+    the environment ("installed"). ``pths`` are its ``.pth`` files, ``names`` the import names of a copy.
     """
 
     name: str
@@ -53,7 +53,7 @@ def normalized(name: str) -> str:
 
 
 def not_installed(errors: str) -> tuple[str, ...]:
-    """Return the top-level modules that Python did not find, by its messages, and that cannot be imported here either.
+    """Return the top-level modules that Python's messages miss and that cannot be imported here either.
 
     An old commit may need packages that today's code does not.
     """
@@ -62,7 +62,7 @@ def not_installed(errors: str) -> tuple[str, ...]:
 
 
 def is_project(directory: Path) -> bool:
-    """Whether pip can build a directory; settings of other tools in pyproject.toml do not suffice."""
+    """Whether pip can build a directory; other tools' settings in pyproject.toml do not suffice."""
     settings = directory / "pyproject.toml"
     text = settings.read_text(encoding="utf-8", errors="replace") if settings.is_file() else ""
     return (directory / "setup.py").is_file() or _PROJECT.search(text) is not None
@@ -75,10 +75,10 @@ def project_above(path: Path, top: Path) -> Path | None:
 
 
 def modules_of(tree: Path, names: Iterable[str], path: Container[str]) -> dict[str, str]:
-    """Return the names by which files of a tree may be imported, each with its file.
+    """Return the names by which a tree's files may be imported, each with its file.
 
-    Modules lie in the tree itself, in a project within it, in an entry of ``path``, or in ``src`` or packages below a
-    directory of a project.
+    Modules lie in the tree itself, in a project within it, in an entry of ``path``, or in ``src`` or packages below the
+    tree or a project.
     """
     found: dict[str, str] = {}
     for name in names:
@@ -94,7 +94,7 @@ def modules_of(tree: Path, names: Iterable[str], path: Container[str]) -> dict[s
 
 
 def loaded_from_checkouts(names: Container[str]) -> Iterator[tuple[str, str]]:
-    """Yield the modules that this process has loaded from a git checkout, each with its place there among ``names``."""
+    """Yield the modules that this process has loaded from files ``names`` in a git checkout, each with its file."""
     for name, file in files_of(list(sys.modules)):
         top = _checkout_of(Path(file).parent)
         place = "" if top is None else Path(file).relative_to(top).as_posix()
@@ -108,7 +108,7 @@ def _checkout_of(directory: Path) -> Path | None:
 
 
 def _has_module(tree: Path, place: Path, name: str, path: Container[str]) -> bool:
-    """Whether modules are found in a directory of a tree, or the package of a name."""
+    """Whether modules, or the package ``name``, are imported from a directory in a tree."""
     if place == tree or str(place) in path or is_project(place):
         return True
     is_below_project = place.parent == tree or is_project(place.parent)
@@ -127,9 +127,9 @@ def installs_from(top: Path) -> tuple[Install, ...]:
 
 
 def copies_of(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[Install]:
-    """Yield the installed copies of code in a tree whose metadata does not say so, such as wheels: none ``known``.
+    """Yield installed copies of a tree's code, such as wheels, whose metadata does not say so, without those ``known``.
 
-    They bear the name of a project around ``directory``.
+    They have the name of a project around ``directory``.
     """
     from_tree = {normalized(install.name) for install in known}
     for place in (directory.resolve(), *directory.resolve().parents):
@@ -147,25 +147,25 @@ def copies_of(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[
 def _settings(directory: Path) -> dict[str, Any]:
     try:
         return read_settings(directory)
-    except (SideError, OSError):  # one that cannot be read names nothing
+    except (SideError, OSError):  # an unreadable file names nothing
         return {}
 
 
 def direct_url(distribution: importlib.metadata.Distribution) -> dict[str, Any]:
-    """Return where a distribution was installed from, as PEP 610 records it, empty for one from an index."""
+    """Return where a distribution was installed from, as PEP 610 records it; empty if from an index."""
     found = json.loads(distribution.read_text("direct_url.json") or "{}")
     return found if isinstance(found, dict) else {}
 
 
 def local_directory(distribution: importlib.metadata.Distribution) -> Path | None:
-    """Return the directory that a distribution was installed from, None for a wheel or one from elsewhere."""
+    """Return the directory that a distribution was installed from, None for a wheel or another origin."""
     url = urlsplit(direct_url(distribution).get("url", ""))
     place = Path(unquote(url.path, errors="surrogateescape"))
     return place.resolve() if url.scheme == "file" and place.is_dir() else None
 
 
 def _origin(distribution: importlib.metadata.Distribution, top: Path) -> tuple[Path, bool] | None:
-    """Return the project of the tree that a distribution was installed from, and whether it is editable."""
+    """Return the project in the tree that a distribution was installed from, and whether it is editable."""
     place = local_directory(distribution)
     if place is None or not place.is_relative_to(top):
         return None
@@ -176,7 +176,7 @@ def _origin(distribution: importlib.metadata.Distribution, top: Path) -> tuple[P
 
 
 def _read(distribution: importlib.metadata.Distribution, project_dir: Path, *, editable: bool) -> Install:
-    """Return how a distribution is imported, from its files."""
+    """Return how a distribution is imported, by its files."""
     name = distribution.metadata["Name"]
     files = [PurePosixPath(str(file)) for file in distribution.files or ()]
     root = Path(str(distribution.locate_file("")))
@@ -190,7 +190,7 @@ def _read(distribution: importlib.metadata.Distribution, project_dir: Path, *, e
 
 
 def pth_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a ``.pth`` file, less blank ones and comments."""
+    """Yield the lines of a ``.pth`` file, without blank ones and comments."""
     for line in path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines():
         if line.strip() and not line.startswith("#"):
             yield line.rstrip()
@@ -202,7 +202,7 @@ def is_import_line(line: str) -> bool:
 
 
 def import_packages(directory: Path, namespace: str = "") -> Iterator[str]:
-    """Yield the import packages and modules in a directory of installed ones, those in namespaces by dotted names."""
+    """Yield the import packages and modules in a directory of installed ones, with dotted names in namespaces."""
     for path in sorted(directory.iterdir()):
         name = path.name if path.is_dir() else path.name.partition(".")[0]
         if not name.isidentifier() or name.startswith("_rlperf_"):
@@ -214,6 +214,6 @@ def import_packages(directory: Path, namespace: str = "") -> Iterator[str]:
 
 
 def is_installed(name: str, home: Path) -> bool:
-    """Whether a package or module of that name lies in a directory of installed packages."""
+    """Whether a package or module with that name lies in a directory of installed packages."""
     place = home.joinpath(*name.split("."))
     return place.is_dir() or any(place.parent.glob(f"{place.name}.*"))

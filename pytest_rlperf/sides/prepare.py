@@ -54,21 +54,21 @@ from pytest_rlperf.sides.versions import pip_sides, python_sides
 
 _COMPILED = (*EXTENSION_SUFFIXES, ".so", ".pyd", ".dylib", ".dll", ".o", ".obj", ".a")
 _MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")  # of compiled code: Linux, macOS, Windows
-# What people, git and services read and no build does. Flags, tables and files of any name that others include may.
+# Files that people, git and services read, but no build. A build may read flags, tables and included files of any name.
 _PROSE = (".md", ".rst")
 _OF_BUILDS = {"CMakeLists.txt", "Makefile", "meson.build", "pyproject.toml", "setup.cfg", "setup.py"}  # say what to run
 _RUN_UNNAMED = {"hatch_build.py", "setup.py"}  # by builds
 _OF_SERVICES = {".circleci", ".github", ".gitattributes", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"}
 _LIBRARY = re.compile(r"(^|/)lib[^/]*\.so(\.\d+)*$")
 
-_CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a build that failed, in what pip shows of it
+_CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a failed build, in pip's output
 
 
 @dataclass(frozen=True)
 class _Version:
-    """The files of one side: a tree of its own, and what reports call it; ``own`` are those that git ignores there.
+    """The files of one side: its own tree, and its name in reports; ``own`` are the tree's own ignored files.
 
-    ``notes`` are on how the tree was copied.
+    ``notes`` say how the tree was copied.
     """
 
     label: str
@@ -78,7 +78,7 @@ class _Version:
 
 
 def _todays_notes(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a note on the files of tests that differ and are today's on both sides, where there are any."""
+    """Return a note on the test files that differ and are today's on both sides, if there are any."""
     return (f"both sides have today's {_first_of(names, 3)}",) if names else ()
 
 
@@ -88,7 +88,7 @@ def _first_of(names: Sequence[str], most: int) -> str:
 
 
 def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
-    """Return a note on the lock that a git command has left in a tree, where there is one."""
+    """Return a note on the lock that a git command has left in a tree, if there is one."""
     lock = copied.lock
     if lock is None:
         return ()
@@ -98,7 +98,7 @@ def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
 class Preparation:
     """Makes the sides of one run; all of its comparisons share one copy of today's tree.
 
-    ``new_directory`` makes directories for it, which end with the run and have names of one length.
+    ``new_directory`` makes directories that end with the run and have names of the same length.
     """
 
     def __init__(self, project: Project, new_directory: Callable[[], Path], on_step: OnStep) -> None:
@@ -109,7 +109,7 @@ class Preparation:
     # ------------------------------------------------------------------ sides
 
     def against(self, spec_text: str) -> Sides:
-        """Return the sides of the comparison that a value names; SideError with the reason where there can be none."""
+        """Return the sides of the comparison that a value names; SideError with the reason if there can be none."""
         kind, parts = parse_spec(spec_text)
         if kind == "git":
             commit = self._repository.resolve(parts[0])
@@ -121,9 +121,9 @@ class Preparation:
         return python_sides(parts[0], self._project, self._top, self._on_step)
 
     def commit(self, sha: str, title: str = "commit") -> Sides:
-        """Return the comparison with a baseline's commit, which must be a full SHA of the local history.
+        """Return the comparison with a baseline's commit, which must be a full SHA in the local history.
 
-        Reports call it by ``title`` and its SHA.
+        Reports name the commit by ``title`` and its SHA.
         """
         if not self._repository.has_commit(sha):
             raise SideError(
@@ -133,15 +133,15 @@ class Preparation:
         return self._compared(self._checked_out(sha, f"{title} {short(sha)}"), sha)
 
     def alone(self) -> Sides:
-        """Return today's tree as both sides, of which none is compared: a copy, or itself where git has none."""
+        """Return today's tree as both sides, to be measured only: a copy, or the tree itself if none can be made."""
         try:
             head, notes = self._mapped(self._head, (self.today.tree,)), self._head.notes
-        except SideError:  # it is measured all the same, and what it has read is looked at again at the end
+        except SideError:  # it is measured all the same, and the files it has read are checked again at the end
             head, notes = self._project.side("working tree", sys.executable, self._project.path, (self._top,)), ()
         return Sides(head, head, packages=(), changed=(), notes=notes)
 
     def between(self, base: Candidate, head: Candidate) -> Sides:
-        """Return the comparison of two candidates, both with today's tests; SideError where one cannot be had."""
+        """Return the comparison of two candidates, both with today's tests; SideError if one is not available."""
         before, packages = self._candidate(base, head)
         after, others = self._candidate(head, base)
         return Sides(before, after, tuple(dict.fromkeys((*packages, *others))), None, ())
@@ -150,7 +150,7 @@ class Preparation:
 
     @cached_property
     def today(self) -> Snapshot:
-        """Today's tree, copied once; SideError where there is no git, or the tree does not come to rest."""
+        """Today's tree, copied once; SideError if there is no git, or if the tree keeps changing."""
         tree = self._new_directory()
         check_private(tree)  # code is loaded from it
         return take_snapshot(self._repository.top, tree, self._project.also, self._on_step)
@@ -175,7 +175,7 @@ class Preparation:
 
     @property
     def _is_dirty(self) -> bool:
-        """Whether today's tree has changes beside stored baselines and the metadata of editable installs."""
+        """Whether today's tree has changes besides stored baselines and the metadata of editable installs."""
         return any(not self._tests.is_baseline(name) and ".egg-info/" not in name for name in self.today.changed)
 
     @property
@@ -184,14 +184,14 @@ class Preparation:
         return _Version(label, self.today.tree, notes=_lock_notes(self.today))
 
     def _checked_out(self, sha: str, title: str) -> _Version:
-        """Return a commit's tree, with today's files of tests and what git ignores."""
+        """Return a commit's tree, with today's test files and what git ignores."""
         today, tree = self.today, self._new_directory()
         self._on_step(f"checking out {title}")
         lay_out_commit(self._repository, sha, today, tree)
         return _Version(title, tree, notes=_todays_notes(overlay_test_files(today, tree, self._tests)))
 
     def _checkout(self, path: Path) -> _Version:
-        """Return another checkout as it is, with today's files of tests."""
+        """Return another checkout as it is, with today's test files."""
         if not path.is_dir():
             raise SideError(f"dir:{path} names no directory to compare with")
         own, other = self._repository, find_repository(path)
@@ -207,7 +207,7 @@ class Preparation:
     def _compared(self, base: _Version, sha: str | None = None) -> Sides:
         """Return the comparison of a version with today's."""
         head, trees = self._head, (base.tree, self.today.tree)
-        # A new file that git does not know yet is the output of something, more often than a source: it comes last.
+        # A new file that git does not know yet is more often an output than a source, so it comes last.
         new = self._repository.new_files()
         changed = tuple(sorted(differing_files(*trees, self._tests), key=lambda name: (name in new, name)))
         compiled = frozenset(name for name in self.today.laid if _is_compiled(self.today.tree / name))
@@ -238,7 +238,7 @@ class Preparation:
     def _both(
         self, versions: Sequence[_Version], trees: tuple[Path, ...], build: _Build | None
     ) -> tuple[list[Side], str]:
-        """Return the sides of both versions, built where they can be, and a note on that, if any."""
+        """Return the sides of both versions, built if they must and can be, and a note on the build, if any."""
         mapped = [self._mapped(version, trees) for version in versions]
         if build is None:
             return mapped, ""
@@ -255,14 +255,14 @@ class Preparation:
         return built, f"built on both sides: {build.reason}"
 
     def _modules(self, changed: tuple[str, ...], source: str, side: Side) -> dict[str, str]:
-        """Return the modules of changed files; where a ``source`` of compiled files is one, every package is of it."""
+        """Return modules with their changed files; if a compiled file's ``source`` changed, every package has it."""
         tree = self.today.tree
         packages = [name for name in files_in(tree) if PurePosixPath(name).name == "__init__.py"] if source else []
         found = dict.fromkeys(modules_of(tree, packages, side.path), source)
         return {**found, **modules_of(tree, changed, side.path), **dict(loaded_from_checkouts({*changed}))}
 
     def _left_behind(self) -> list[str]:
-        """Return a note on what git ignores and is too large to be copied, where there is any."""
+        """Return a note on ignored files that are too large to be copied, if there are any."""
         places = self.today.left_out
         if not places:
             return []
@@ -272,7 +272,7 @@ class Preparation:
         ]
 
     def _mapped(self, version: _Version, trees: tuple[Path, ...], first: Path | None = None) -> Side:
-        """Return a version in an environment like this process's, had it been started there."""
+        """Return a version in an environment like this process's, as if it had been started there."""
         place = Relocation(self.today.top, version.tree, trees)
         environment = self._new_directory()
         make_environment(environment, place, first=first)
@@ -298,9 +298,9 @@ class Preparation:
     # ------------------------------------------------------------------ builds
 
     def _why_build(self, compiled: Sequence[str], sources: Sequence[str]) -> _Build | None:
-        """Return what must be built on both sides, None where the files of the trees suffice.
+        """Return what must be built on both sides, None if the files in the trees suffice.
 
-        Of those, changed ``sources`` may have been compiled to the files ``compiled``, which both sides have alike.
+        The files ``compiled``, which both sides share, may have been compiled from changed ``sources``.
         """
         top = self.today.top
         known = installs_from(top)
@@ -331,7 +331,7 @@ class Preparation:
         pths = [pth for install in build.installs for pth in install.pths]
 
         def fill(directory: Path) -> None:
-            original = directory / "original"  # builds write into their source
+            original = directory / "original"  # builds write into their sources
             shutil.copytree(version.tree, original, symlinks=True)
             for name in self.today.laid:
                 if _is_artefact(name):
@@ -345,7 +345,7 @@ class Preparation:
         environment = open_cache(top).entry("\0".join(key), fill, self._on_step) / "environment"
         home = site_packages(environment)
         hidden = [name for install in build.installs for name in install.names if not is_installed(name, home)]
-        own = self._new_directory()  # the cached environment is every run's, and leads to no run's tree
+        own = self._new_directory()  # all runs share the cached environment, which leads to no run's tree
         make_environment(own, place, first=home, without=pths, hidden=hidden)
         return self._side(version, place, own, (version.tree, environment), home, hidden)
 
@@ -376,7 +376,7 @@ class Preparation:
     # ------------------------------------------------------------------ candidates of a search
 
     def _candidate(self, wanted: Candidate, other: Candidate) -> tuple[Side, tuple[str, ...]]:
-        """Return the side of a candidate, and the packages that differ; a release that is installed is today's side."""
+        """Return the side of a candidate, and the packages that differ; an installed release is today's side."""
         name, _, release = wanted.spec.removeprefix("pip:").partition("==")
         version = installed_versions().get(normalized(name)) if release else None
         is_here = version is not None and Version(version) == Version(release)
@@ -384,7 +384,7 @@ class Preparation:
         return sides.head if is_here else sides.base, sides.packages
 
     def find_candidates(self, spec: str) -> list[Candidate]:
-        """Return the candidates of ``rlperf bisect``, the good one first; SideError where there are none."""
+        """Return the candidates for ``rlperf bisect``, the good one first; SideError if there are none."""
         if spec.startswith("pip:"):
             return releases(spec, self._on_step)
         repository = self._repository
@@ -407,9 +407,9 @@ class Preparation:
         return [Candidate(short(sha), f"commit {short(sha)}", about) for sha, about in found]
 
     def _uncommitted(self) -> list[str]:
-        """Return the files that differ from HEAD, less files of tests, which are today's everywhere.
+        """Return the files that differ from HEAD, without test files, which are today's everywhere.
 
-        Of new files these are modules alone: others, such as the output of a run, are hardly loaded.
+        New files count only if they are modules: others, such as a run's output, are hardly loaded.
         """
         new = self._repository.new_files()
         return sorted(
@@ -423,21 +423,21 @@ class Preparation:
 
 @dataclass(frozen=True)
 class _Build:
-    """Why code must be built on both sides, the projects to build, and the names of compiled files they are for."""
+    """Why code must be built on both sides, the projects to build, and the compiled files they must make."""
 
     reason: str
     installs: tuple[Install, ...]
     compiled: tuple[str, ...] = ()
 
     def is_in(self, home: Path) -> bool:
-        """Whether its projects have built what it is for; a Makefile beside them may build that instead."""
+        """Whether the projects have built the compiled files; a Makefile beside them may build those instead."""
         return not self.compiled or any(path.name in self.compiled for path in home.rglob("*"))
 
 
 def _sources(tree: Path, changed: Iterable[str], compiled: Collection[str]) -> Iterator[str]:
     """Yield the changed files of a tree that may go into a build of ``compiled`` files.
 
-    Modules run by themselves, and are seen then, but for those that are compiled as they stand or that a build runs.
+    A module is observed when it runs, so it counts only if it is compiled as it stands, or if a build runs it.
     """
     modules = {name.partition(".")[0] for name in compiled}
     builds = (tree / name for name in files_in(tree) if PurePosixPath(name).name in _OF_BUILDS)
@@ -451,14 +451,14 @@ def _sources(tree: Path, changed: Iterable[str], compiled: Collection[str]) -> I
 
 
 def _is_named(path: PurePosixPath, text: str) -> bool:
-    """Whether a text may name a module, by its file or as an import does: ``core`` is not named by ``core.c``."""
+    """Whether a text may name a module, by its file or like an import; ``core.c`` does not name ``core``."""
     if path.stem == "__init__":
         return f"{path.parent.name}/__init__.py" in text
     return path.name in text or re.search(rf"(?<![\w/-]){re.escape(path.stem)}(?![\w/-]|\.\w)", text) is not None
 
 
 def _is_compiled(path: Path) -> bool:
-    """Whether a file has compiled code, by how it begins."""
+    """Whether a file has compiled code, by its first bytes."""
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_MAGIC)
@@ -467,7 +467,7 @@ def _is_compiled(path: Path) -> bool:
 
 
 def _libraries(changed: Iterable[str], base: Side, head: Side) -> Iterator[str]:
-    """Yield the file names of shared libraries by which the trees differ, or what was built for the sides."""
+    """Yield the file names of shared libraries by which the trees, or the sides' builds, differ."""
     yield from (PurePosixPath(name).name for name in changed if _LIBRARY.search(name))
     if head.packages:
         built = base.homes[-1], head.homes[-1]
@@ -480,6 +480,6 @@ def _to_build(installs: list[Install]) -> tuple[Install, ...]:
 
 
 def _is_artefact(name: str) -> bool:
-    """Whether an ignored file is an earlier build's: a new build would take a stale one for its own."""
+    """Whether an ignored file is from an earlier build: a new build would take a stale one for its own."""
     parts = PurePosixPath(name).parts
     return name.endswith(_COMPILED) or "build" in parts[:-1] or any(part.endswith(".egg-info") for part in parts)

@@ -1,4 +1,4 @@
-"""Directories for files that only this user may write: where they are, and whose."""
+"""Directories for files that only this user may write: their places and owners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HAS_OWNERS = hasattr(os, "getuid")  # Windows keeps a home directory to its use
 
 
 def own_directory() -> Path:
-    """Return this package's directory for files that only this user may write; SideError where there can be none."""
+    """Return this package's directory for files that only this user may write; SideError if there can be none."""
     place = root()
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -24,13 +24,13 @@ def own_directory() -> Path:
 
 
 def unusable(directory: Path, error: OSError) -> SideError:
-    """Return the error of a directory in which nothing can be kept."""
+    """Return the error for a directory in which nothing can be kept."""
     return SideError(f"cannot keep files in {directory}: {error}. Set XDG_CACHE_HOME to another directory")
 
 
 def root() -> Path:
-    """Return the directory of all caches; SideError where there can be none."""
-    # The specification of the variable demands to ignore a relative path.
+    """Return the directory of all caches; SideError if there can be none."""
+    # The variable's specification says to ignore a relative path.
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return ((named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf").resolve()
@@ -39,16 +39,16 @@ def root() -> Path:
 
 
 def check_private(directory: Path) -> None:
-    """Raise SideError where other users can write to a directory for temporary files, or put another in its place."""
+    """Raise SideError if other users can write to a directory for temporary files, or replace it."""
     real = directory.resolve()
     check_own(real)
     _check_above(real)
 
 
 def _check_above(root: Path) -> None:
-    """Raise SideError where other users can put another directory in the place of ``root``, which has no links.
+    """Raise SideError if other users can replace the directory ``root``, whose path has no links.
 
-    Groups are not looked at: many systems give every user one of their own.
+    Groups are not checked: many systems give every user a group of their own.
     """
     if not _HAS_OWNERS:
         return
@@ -59,7 +59,7 @@ def _check_above(root: Path) -> None:
 
 
 def check_own(directory: Path) -> None:
-    """Raise SideError unless a directory, which is no link, belongs to this user, who alone can write to it."""
+    """Raise SideError unless a directory is not a link, belongs to this user, and only this user can write to it."""
     if not _HAS_OWNERS:
         return
     found = directory.lstat()
@@ -76,6 +76,6 @@ def _open_to_others(directory: Path) -> SideError:
 
 
 def make(directory: Path) -> None:
-    """Make a directory for this user alone; SideError where there is one that others can write to, or a link."""
+    """Make a directory only for this user; SideError if it exists as a link, or if others can write to it."""
     directory.mkdir(mode=0o700, exist_ok=True)
     check_own(directory)

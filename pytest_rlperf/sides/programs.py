@@ -1,4 +1,4 @@
-"""Other programs, run to their end or to a time limit: any of them, and pip's builds of projects."""
+"""Other programs, run to their end or to a time limit, and pip's builds of projects."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def run(
 ) -> Completed:
     """Run a program without a terminal, and return how it ended.
 
-    SideError where it cannot start, takes too long or was killed, and so has no answer.
+    SideError if it cannot start, takes too long or was killed, and so has no answer.
 
-    While the program runs, ``on_wait`` receives the seconds since its start. Whatever ends the wait early, a Ctrl-C
-    too, ends the program and every process that it has started.
+    While the program runs, ``on_wait`` receives the seconds since its start. Whatever ends the wait early, even a
+    Ctrl-C, ends the program and every process that it has started.
     """
     words = [str(word) for word in argv]
     try:
@@ -75,14 +75,14 @@ def run(
         except subprocess.TimeoutExpired:
             raise SideError(f"`{_abridged(words)}` did not end within {limit_s:.0f} s and was ended") from None
         finally:
-            # Its children share its session and end with it, so that none of them writes to a side later.
+            # The program's children share its session and end with it, so that none of them writes to a side later.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     return _answered(words, Completed(process.returncode, out, err))
 
 
 def _output(process: subprocess.Popen[str], limit_s: float, on_wait: Callable[[float], None]) -> tuple[str, str]:
-    """Return what a program writes until it ends; TimeoutExpired where it runs on after ``limit_s``."""
+    """Return what a program writes until it ends; TimeoutExpired if it runs on after ``limit_s``."""
     began_s = time.monotonic()
     while True:
         passed_s = time.monotonic() - began_s
@@ -95,7 +95,7 @@ def _output(process: subprocess.Popen[str], limit_s: float, on_wait: Callable[[f
 
 
 def _answered(words: Sequence[str], done: Completed) -> Completed:
-    """Return how a program ended that did so by itself; SideError for one that was killed."""
+    """Return how a program ended; SideError if it was killed."""
     if done.code >= 0:
         return done
     ended = f"was ended by signal {-done.code} ({signal.strsignal(-done.code)})"
@@ -103,13 +103,13 @@ def _answered(words: Sequence[str], done: Completed) -> Completed:
 
 
 def _abridged(words: Sequence[str]) -> str:
-    """Return a command by its program and its last words, which differ most between commands."""
+    """Return a command's program and its last words, which differ most between commands."""
     text = " ".join(words[1:])
     return f"{words[0]} {text if len(text) <= _LONGEST else f'…{text[-_LONGEST:]}'}"
 
 
 def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return this process's variables with changes made to them; None removes one."""
+    """Return this process's variables with ``changes``, where None removes a variable."""
     merged: dict[str, str | None] = {**os.environ, **changes}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -140,9 +140,9 @@ def build_into(
 ) -> None:
     """Build each project and install it into the environment of ``python``, without its dependencies.
 
-    ``on_step`` receives that the version with this ``label`` is built, and for how long by now. Projects are copies
-    that are built in place. Both sides of a comparison must be built alike: pass on what :func:`needs_isolation`
-    returns for the projects of both.
+    ``on_step`` receives that the version with this ``label`` is being built, and for how long. Projects are copies that
+    are built in place. Both sides of a comparison must be built alike: pass on what :func:`needs_isolation` returns for
+    the projects of both.
     """
     for project_dir in project_dirs:
         options = ["--no-deps", "--ignore-installed", *([] if isolated else ["--no-build-isolation"])]
@@ -156,7 +156,7 @@ def build_into(
 
 
 def needs_isolation(python: str, project_dirs: Iterable[Path]) -> bool:
-    """Whether any of the projects cannot be built with the tools that the environment of ``python`` has."""
+    """Whether the tools in ``python``'s environment cannot build one of the projects."""
     return any(not _is_buildable(python, project_dir) for project_dir in project_dirs)
 
 
@@ -172,7 +172,7 @@ def run_pip(
 ) -> Completed:
     """Run this environment's pip in the thin environment of ``python``, which sees it; SideError without pip.
 
-    ``on_step`` receives the ``step``, and from then on how long it takes.
+    ``on_step`` receives the ``step``, and then how long it has taken.
     """
     on_step(step)
     if importlib.util.find_spec("pip") is None:
@@ -183,7 +183,7 @@ def run_pip(
     variables = {**dict.fromkeys(_MISLEADING), "PATH": os.pathsep.join(tools), "PIP_USER": "0"}
     return run(
         [python, "-m", "pip", *options, *arguments],
-        cwd=Path(python).parent,  # it is on pip's sys.path, so it is one without modules
+        cwd=Path(python).parent,  # on pip's sys.path, and without modules
         env=changed_environment(variables),
         limit_s=BUILD_LIMIT_S,
         on_wait=lambda seconds: on_step(f"{step}, {seconds:.0f} s"),
@@ -191,7 +191,7 @@ def run_pip(
 
 
 def toolchain() -> str:
-    """Return what a build depends on beside its sources: the versions of compilers, and the variables with flags."""
+    """Return what a build depends on besides its sources: compilers' versions, and the variables with flags."""
     named = [(os.environ.get(name) or sysconfig.get_config_var(name) or "") for name in ("CC", "CXX")]
     compilers = [words for text in (*named, "cc", "c++", "rustc") if (words := shlex.split(text))]
     versions = [_version(words) for words in compilers if shutil.which(words[0])]
@@ -201,7 +201,7 @@ def toolchain() -> str:
 def _version(compiler: Sequence[str]) -> str:
     try:
         return run([*compiler, "--version"], cwd=Path.cwd(), limit_s=_VERSION_LIMIT_S).out
-    except SideError:  # one that does not run builds nothing
+    except SideError:  # a compiler that does not run builds nothing
         return ""
 
 
@@ -212,7 +212,7 @@ def last_lines(completed: Completed) -> str:
 
 
 def read_settings(project_dir: Path) -> dict[str, Any]:
-    """Return the content of a project's pyproject.toml, empty without one; SideError where it cannot be read."""
+    """Return the content of a project's pyproject.toml, empty without one; SideError if it cannot be read."""
     path = project_dir / "pyproject.toml"
     if not path.is_file():
         return {}

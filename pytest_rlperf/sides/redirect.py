@@ -1,8 +1,8 @@
-"""A finder of a side's modules, first in every process of its environment: none comes from the user's own tree.
+"""A finder of a side's modules, first in every process of its environment: no module comes from the user's own tree.
 
 A ``.pth`` file, a build tool's import hook or a link may lead to the user's tree. This finder asks the others, and
-loads what they found there from the same place in the side's tree. The environment has a copy of this file with values
-in the place of those below, so it imports the standard library only.
+loads what they found there from the same place in the side's tree. The environment has a copy of this file with its own
+values for the variables below, so the file imports only the standard library.
 """
 
 import os
@@ -21,7 +21,7 @@ class Redirect:
     """Finds modules by the other finders, and moves those of the user's tree to the side's."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return where a module is on the side; ModuleNotFoundError where only the user's tree has it."""
+        """Return where a module is on the side; ModuleNotFoundError if only the user's tree has it."""
         if name in HIDDEN:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         built = PathFinder.find_spec(name, [BUILT]) if BUILT and path is None else None
@@ -42,7 +42,7 @@ class Redirect:
 
 
 def _moved(spec: ModuleSpec, *, resolve: bool) -> ModuleSpec | None:
-    """Return the same module on the side, None where the side lacks it; links are looked at where they may lead in."""
+    """Return the same module on the side, None if the side lacks it; with ``resolve``, follow links into the tree."""
     places = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
     file = spec.origin if spec.has_location else None
     own_file, own_places = _own(file, resolve), None if places is None else [_own(place, resolve) for place in places]
@@ -61,7 +61,7 @@ def _moved(spec: ModuleSpec, *, resolve: bool) -> ModuleSpec | None:
 
 
 def _joined(built: ModuleSpec, found: ModuleSpec) -> ModuleSpec:
-    """Return a namespace of which one part was built: that comes first."""
+    """Return a found module, or a namespace in which the built part comes first."""
     if found.loader is None:
         places = (*(built.submodule_search_locations or ()), *(found.submodule_search_locations or ()))
         found = ModuleSpec(found.name, None, is_package=True)
@@ -70,7 +70,7 @@ def _joined(built: ModuleSpec, found: ModuleSpec) -> ModuleSpec:
 
 
 def _own(place: str | None, resolve: bool) -> str | None:
-    """Return a path's counterpart on the side, itself where it is in no tree."""
+    """Return a path's counterpart on the side, or the path itself if it is in no tree."""
     if place is None:
         return None
     real = os.path.realpath(place) if resolve else place

@@ -1,4 +1,4 @@
-"""What the values of ``--rlperf-against`` and ``rlperf bisect`` name: a kind of base, commits, releases."""
+"""The kinds of base, commits and releases that ``--rlperf-against`` and ``rlperf bisect`` take."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _RELEASES = re.compile(r"pip:\s*(?P<name>[A-Za-z0-9][\w.-]*?)\s*==\s*(?P<good>.+
 
 
 def parse_spec(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of base that a value names, and its parts; SideError with the possible forms where it names none.
+    """Return the kind of base that a value names, and its parts; SideError with the possible forms if it names none.
 
-    The kinds are ``git`` with a ref, ``pip`` with requirements, ``dir`` with the path of a directory, and ``python``
-    with an interpreter's path, or its name on the PATH.
+    The kinds are ``git`` with a ref, ``pip`` with requirements, ``dir`` with a directory's path, and ``python`` with an
+    interpreter's path, or its name on the PATH.
     """
     kind, colon, rest = text.partition(":")
     if not colon or kind not in {"git", "pip", "dir", "python"}:
         kind, rest = "git", text
     named = rest.strip()
-    if not named or named.startswith("-"):  # which git or pip would take for an option
+    if not named or named.startswith("-"):  # git or pip would take that for an option
         raise SideError(f"{text!r} names nothing to compare with: name {_KINDS}")
     if kind == "pip":
         return kind, tuple(_requirements(named))
-    # Unlike this function, Path.expanduser raises where there is no such user.
+    # Unlike this function, Path.expanduser raises if the user does not exist.
     return kind, (named if kind == "git" else os.path.expanduser(named),)  # noqa: PTH111
 
 
 def _requirements(text: str) -> Iterator[str]:
-    """Yield the requirements in a list; a comma before an operator of versions or within brackets ends none."""
+    """Yield the requirements in a list; a comma before a version operator or within brackets does not end one."""
     for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
         if not _is_requirement(piece):
             raise SideError(
@@ -53,21 +53,21 @@ def _requirements(text: str) -> Iterator[str]:
 
 def _is_requirement(text: str) -> bool:
     try:
-        return not (Requirement(text).url or "").startswith("file:")  # what it holds may be another thing every time
+        return not (Requirement(text).url or "").startswith("file:")  # its content may differ every time
     except InvalidRequirement:
         return False
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A commit or a release: ``spec`` is its name for --rlperf-against; ``about`` is a commit in one line."""
+    """A commit or a release: ``spec`` is its name for --rlperf-against, ``about`` describes a commit in one line."""
 
     spec: str
     title: str
     about: str = ""
 
     def range_to(self, last: Candidate) -> str:
-        """Return the range from here to another one, as `rlperf bisect` takes it."""
+        """Return the range from this candidate to another, as `rlperf bisect` takes it."""
         return f"{self.spec}..{last.spec.rpartition('=')[2]}"
 
 
@@ -92,7 +92,7 @@ def releases(spec: str, on_step: OnStep) -> list[Candidate]:
 
 
 def _listed(name: str) -> list[str]:
-    """Return the final releases of a distribution that pip finds."""
+    """Return a distribution's final releases that pip finds."""
     completed = run_pip(sys.executable, ["index", "versions", name], f"list the releases of {name}")
     found = re.search(r"^Available versions:(.*)$", completed.out, re.MULTILINE)
     if completed.code or found is None:

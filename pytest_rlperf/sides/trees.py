@@ -1,7 +1,7 @@
 """The trees of a comparison: copies of today's files and of a commit's, made when a run starts, alike but for code.
 
-Nothing that happens in the user's directory while a run is on touches a copy. Base's tree is the commit with today's
-files of tests over it. What git ignores is in no commit, so both trees have today's.
+Changes in the user's directory during a run do not touch a copy. The base side's tree is the commit with today's test
+files over it. What git ignores is in no commit, so both trees have today's.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from pytest_rlperf.sides.git import Repository, find_repository
 _ATTEMPTS = 10  # to copy a tree that changes meanwhile
 _PAUSE_S = 0.2
 _LOCKED_S = 10.0  # for git to end what it writes in the user's tree
-_LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # of ignored files, which may be a data set
+_LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # most of ignored files, which may be a data set
 _LEAST_SPACE = 1 << 20  # bytes
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
 _OF_PYTEST = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}
 _TESTS = {"test", "tests"}
 _ENDS = r":;,'\"\s"  # characters that end a path within a text
 _PIECE = 1 << 20  # bytes
-SETTINGS = ".rlperf-"  # the beginning of the name of today's settings of pytest, beside the side's own file
+SETTINGS = ".rlperf-"  # begins the name of the file with today's pytest settings, beside the side's own file
 
 
 def is_environment(directory: Path) -> bool:
-    """Whether a directory is an environment or a cache, and so no part of the tree around it."""
+    """Whether a directory is an environment or a cache, and so not part of the tree around it."""
     return any((directory / sign).exists() for sign in _ENVIRONMENT_SIGNS)
 
 
 @dataclass(frozen=True)
 class Relocation:
-    """The place on one side of whatever lies in today's tree.
+    """The places on one side of the files in today's tree.
 
-    ``top`` is the user's directory and ``tree`` the side's copy. A path belongs to the tree where a file of that name
-    is in any of ``trees``; others, such as an environment that lies below ``top``, are the same on every side.
+    ``top`` is the user's directory and ``tree`` the side's copy. A path belongs to the tree if any of ``trees`` has a
+    file with that name. Other paths, such as an environment below ``top``, are the same on every side.
     """
 
     top: Path
@@ -51,7 +51,7 @@ class Relocation:
     trees: tuple[Path, ...]
 
     def of(self, path: Path) -> Path:
-        """Return the place of ``path`` on the side; itself where it is not in the tree."""
+        """Return the place of ``path`` on the side, or ``path`` itself if it is not in the tree."""
         real = path.resolve()
         if not real.is_relative_to(self.top):
             return path
@@ -59,9 +59,9 @@ class Relocation:
         return self.tree / name if any(os.path.lexists(tree / name) for tree in self.trees) else path
 
     def of_text(self, text: str) -> str:
-        """Return a variable's value with the paths into the tree in it as they are on the side.
+        """Return a variable's value, with its paths into the tree changed to the side's.
 
-        It may be a path, a list of them, an address, or any text that has one in it; the rest of it stays as it is.
+        The value may be a path, a list of paths, an address, or any text with a path in it; the rest stays as it is.
         """
         inside = rf"(?<![\w.-]){re.escape(str(self.top))}(?=[/{_ENDS}]|$)[^{_ENDS}]*"
         moved = re.sub(inside, lambda found: self._of_word(found[0]), text)
@@ -85,9 +85,9 @@ class Relocation:
 class Snapshot:
     """Today's tree, as it was when it was copied.
 
-    ``head`` is the full SHA of the commit that was checked out, and ``changed`` are the files that git called different
-    from it, new ones among them. ``laid`` are the files that git ignores, and ``left_out`` the places of others, which
-    are too large to copy unless the user names them. ``lock`` is what a git that was killed has left in the tree.
+    ``head`` is the full SHA of the checked-out commit, and ``changed`` are the files that git reported as different
+    from it, new ones included. ``laid`` are the copied files that git ignores, and ``left_out`` the places of others,
+    which are too large to copy unless the user names them. ``lock`` is what a killed git has left in the tree.
     """
 
     top: Path
@@ -102,7 +102,7 @@ class Snapshot:
 def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -> Snapshot:
     """Copy the working tree at ``top`` into an empty directory, as one moment had it.
 
-    ``also`` are patterns of ignored files to copy whatever their size. SideError where the tree does not come to rest.
+    ``also`` are patterns of ignored files to copy whatever their size. SideError if the tree keeps changing.
     """
     lock, due_s = find_repository(top).git_path("index.lock"), time.monotonic() + _LOCKED_S
     for attempt in range(_ATTEMPTS):
@@ -133,7 +133,7 @@ def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -
 
 
 def check_space(tree: Path) -> None:
-    """Raise SideError where there is no space left for the files of a tree."""
+    """Raise SideError if there is no space left for a tree's files."""
     if shutil.disk_usage(tree).free < _LEAST_SPACE:
         raise SideError(
             f"there is no space left for copies of the tree in {tree.parent}: set TMPDIR to a directory with more"
@@ -141,9 +141,9 @@ def check_space(tree: Path) -> None:
 
 
 def fix_links(top: Path, tree: Path, trees: Iterable[Path]) -> None:
-    """Make links of a copy lead where they do in the user's tree: to the copy's own files, or out of the tree.
+    """Make a copy's links lead where they do in the user's tree: to the copy's own files, or out of the tree.
 
-    What belongs to the tree is in any of ``trees``; an environment below ``top`` does not.
+    A file belongs to the tree if it is in any of ``trees``; an environment below ``top`` does not.
     """
     for name in list(files_in(tree)):
         link = tree / name
@@ -159,7 +159,7 @@ def fix_links(top: Path, tree: Path, trees: Iterable[Path]) -> None:
 
 
 def _await_git(lock: Path, due_s: float, on_step: OnStep) -> tuple[int, int] | None:
-    """Wait for a git command that writes in the tree; return its lock, which one that was killed has left for good."""
+    """Wait for a git command that writes in the tree; return its lock if it stays, as a killed command leaves it."""
     while (found := _state(lock)) is not None and time.monotonic() < due_s:
         on_step(f"waiting for git to remove {lock}")
         time.sleep(_PAUSE_S / 4)
@@ -167,7 +167,7 @@ def _await_git(lock: Path, due_s: float, on_step: OnStep) -> tuple[int, int] | N
 
 
 def _state(lock: Path) -> tuple[int, int] | None:
-    """Return by what a lock differs from a later one of its name, None where there is none."""
+    """Return what tells a lock from a later one with its name, None if there is none."""
     try:
         found = lock.lstat()
     except FileNotFoundError:
@@ -176,12 +176,12 @@ def _state(lock: Path) -> tuple[int, int] | None:
 
 
 def _copy_working_tree(repository: Repository, tree: Path) -> tuple[list[str], frozenset[str]]:
-    """Fill an empty directory; return the files of the tree and those by which it may differ from its commit.
+    """Fill an empty directory; return the tree's files, and those by which it may differ from its commit.
 
-    A file that git calls unchanged has today's bytes: they may be from before a setting of git's changed.
+    A file that git calls unchanged has today's bytes, which may be older than a change of git's settings.
     """
     names, known = _tree_files(repository), set(repository.changed())
-    # Of a changed submodule each file may be another one.
+    # Any file in a changed submodule may differ.
     changed = {*known, *(name for name in names if known & {*map(str, PurePosixPath(name).parents)})}
     repository.check_out(repository.head, tree)
     for name in set(files_in(tree)).difference(names):
@@ -193,10 +193,10 @@ def _copy_working_tree(repository: Repository, tree: Path) -> tuple[list[str], f
 
 
 def _moved_on(repository: Repository, names: list[str], changed: frozenset[str], tree: Path) -> str:
-    """Return what has changed in the working tree since it was copied, empty where nothing has.
+    """Return what has changed in the working tree since it was copied, or "".
 
     Each file is read twice, and no file's second reading comes before another's first: if all are equal, there was a
-    moment at which the tree was as the copy is.
+    moment when the tree equalled the copy.
     """
     now = find_repository(repository.top)
     if now.head != repository.head:
@@ -204,12 +204,12 @@ def _moved_on(repository: Repository, names: list[str], changed: frozenset[str],
     if _tree_files(now) != names or not changed.issuperset(now.changed()):
         return "its list of files"
     moved = next((name for name in names if not same(repository.top / name, tree / name)), "")
-    # A checkout changes the files first, and HEAD last: what git has said may have been of either commit.
+    # A checkout changes the files first, and HEAD last, so git's answers may have been about either commit.
     return moved or ("" if find_repository(repository.top).head == repository.head else "its commit")
 
 
 def _tree_files(repository: Repository) -> list[str]:
-    """Return the files of a working tree, less new ones in environments that no ``.gitignore`` names."""
+    """Return a working tree's files, without new ones in environments that no ``.gitignore`` names."""
     new = repository.new_files()
     apart: dict[Path, bool] = {}
 
@@ -227,9 +227,9 @@ def _tree_files(repository: Repository) -> list[str]:
 
 
 def _lay_ignored(repository: Repository, tree: Path, also: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copy the files that git ignores into a tree, small ones first; return their names, and the places left out.
+    """Copy the files that git ignores into a tree, small places first; return their names, and the places left out.
 
-    Bytecode, environments and caches stay behind.
+    Bytecode, environments and caches are not copied.
     """
     patterns = tuple(also)
     laid: list[str] = []
@@ -251,7 +251,7 @@ def _lay_ignored(repository: Repository, tree: Path, also: Iterable[str]) -> tup
 
 
 def _files_of(top: Path, place: str) -> tuple[list[str], int]:
-    """Return the files at or below an ignored place and their bytes; more than are ever copied end the search."""
+    """Return the files at or below an ignored place and their bytes; the search ends once they are too many to copy."""
     names: list[str] = []
     size = 0
     for name in _walk(top, place):
@@ -269,7 +269,7 @@ def _named(top: Path, place: str, patterns: tuple[str, ...]) -> Iterator[str]:
 
 
 def _walk(top: Path, place: str) -> Iterator[str]:
-    """Yield the files at or below a place, relative to ``top``, less bytecode, environments and caches."""
+    """Yield the files at or below a place, relative to ``top``, without bytecode, environments and caches."""
     start = top / place
     if start.is_symlink() or start.is_file():
         if not place.endswith((".pyc", ".pyo")):
@@ -288,11 +288,11 @@ def _walk(top: Path, place: str) -> Iterator[str]:
                 yield path.relative_to(top).as_posix()
 
 
-# --------------------------------------------------------------------------- base's tree
+# --------------------------------------------------------------------------- the base side's tree
 
 
 def lay_out_commit(repository: Repository, sha: str, today: Snapshot, tree: Path) -> None:
-    """Check a commit out into an empty directory, with today's bytes of files that have not changed since."""
+    """Check a commit out into an empty directory, with today's bytes for files that have not changed since."""
     try:
         repository.check_out(sha, tree)
     except SideError:
@@ -306,13 +306,13 @@ def lay_out_commit(repository: Repository, sha: str, today: Snapshot, tree: Path
 
 @dataclass(frozen=True)
 class TestFiles:
-    """The files that are today's on every side: those of tests alone.
+    """The files that are today's on every side: only test files.
 
     ``measured`` are the files with measured tests, relative to the tree's top. ``patterns`` are pytest's
-    ``python_files``, of which one that matches every module says nothing about a file.
+    ``python_files``; a pattern that matches every module says nothing about a file.
     """
 
-    __test__ = False  # pytest would collect a class of this name
+    __test__ = False  # pytest would collect a class with this name
 
     measured: frozenset[str]
     patterns: tuple[str, ...]
@@ -320,13 +320,13 @@ class TestFiles:
 
     @classmethod
     def of(cls, project: Project, top: Path) -> TestFiles:
-        """Return the files of tests of a project in the tree at ``top``."""
+        """Return a project's test files in the tree at ``top``."""
         measured = frozenset(_within(top, [*project.files, *project.conftests]))
         store = next(_within(top, [project.baseline_dir.resolve()]), None)
         return cls(measured, project.test_patterns, None if store is None else PurePosixPath(store))
 
     def cover(self, name: str) -> bool:
-        """Whether today's tree decides about a file: whether it exists, and its content."""
+        """Whether today's tree decides if a file exists, and its content."""
         path = PurePosixPath(name)
         if name in self.measured or path.name == "conftest.py" or path.name in _OF_PYTEST:
             return True
@@ -339,17 +339,17 @@ class TestFiles:
         )
 
     def among(self, tree: Path) -> frozenset[str]:
-        """Return those of a tree's files that are of tests."""
+        """Return the test files in a tree."""
         return frozenset(name for name in files_in(tree) if self.cover(name))
 
     def is_baseline(self, name: str) -> bool:
-        """Whether a file is a stored baseline: this package's own, which no test reads."""
+        """Whether a file is a stored baseline, which is this package's own and which no test reads."""
         path = PurePosixPath(name)
         return path.suffix == ".json" and len(path.parents) > 1 and path.parents[1] == self.baselines
 
 
 def overlay_test_files(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:
-    """Lay today's files of tests, and what git ignores, over base's tree; return the former that differ there."""
+    """Lay today's test files, and what git ignores, over the base side's tree; return the test files that differ."""
     names = set(files_in(today.tree)).difference(today.laid)
     for name in set(files_in(tree)).difference(names):
         if tests.cover(name):
@@ -366,10 +366,10 @@ def overlay_test_files(today: Snapshot, tree: Path, tests: TestFiles) -> list[st
 
 
 def settings_file(today: Snapshot, settings: Path | None, rootdir: Path, place: Relocation) -> Path:
-    """Return the file with today's settings of pytest for a side, which has a copy of its own.
+    """Return the file with today's pytest settings for a side, which has its own copy.
 
     The copy lies beside the side's own file, which code may read. A project without settings has an empty copy, or
-    pytest would look for those of base.
+    pytest would look for the base's settings.
     """
     if settings is not None and (settings.name in _OF_PYTEST or place.of(settings) == settings):
         return place.of(settings)
@@ -382,13 +382,13 @@ def settings_file(today: Snapshot, settings: Path | None, rootdir: Path, place: 
 
 
 def differing_files(base: Path, head: Path, tests: TestFiles) -> tuple[str, ...]:
-    """Return the names of files that are not the same in both trees, less stored baselines."""
+    """Return the names of files that differ between the trees, without stored baselines."""
     names = {*files_in(base), *files_in(head)}
     return tuple(sorted(name for name in names if not tests.is_baseline(name) and not same(base / name, head / name)))
 
 
 def files_in(tree: Path) -> Iterator[str]:
-    """Yield the files and links of a tree, relative to it, less git's own and bytecode."""
+    """Yield the files and links in a tree, relative to it, without git's own and bytecode."""
     for directory, below, files in os.walk(tree):
         below[:] = [name for name in below if name not in {".git", "__pycache__"}]
         here = Path(directory)
@@ -405,7 +405,7 @@ def is_file(path: Path) -> bool:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two paths are files of the same content, of which both or none may be executed, or links to one place."""
+    """Whether two paths are files with equal content and equal execute permissions, or links to the same place."""
     if one.is_symlink() or other.is_symlink():
         return one.is_symlink() and other.is_symlink() and one.readlink() == other.readlink()
     try:
@@ -436,10 +436,10 @@ def copy(source: Path, target: Path, name: str) -> None:
 
 
 def remove(tree: Path, name: str) -> None:
-    """Remove a file, a link or a directory of a tree, and the directories that are empty without it."""
+    """Remove a file, a link or a directory from a tree, and the directories that are empty without it."""
     place = tree / name
     if place.parent.resolve() != tree.resolve() / PurePosixPath(name).parent:
-        return  # a link leads there, out of the tree
+        return  # a link leads there from the tree
     if is_file(place):
         place.unlink()
     elif place.is_dir():
@@ -451,7 +451,7 @@ def remove(tree: Path, name: str) -> None:
 
 
 def _within(top: Path, paths: Iterable[Path]) -> Iterator[str]:
-    """Yield those paths that lie in the tree, relative to its top; a link is not followed."""
+    """Yield the paths that lie in the tree, relative to its top; a link is not followed."""
     for path in paths:
         place = path.parent.resolve() / path.name
         if place.is_relative_to(top):
@@ -459,6 +459,6 @@ def _within(top: Path, paths: Iterable[Path]) -> Iterator[str]:
 
 
 def moved_variables(variables: Mapping[str, str], place: Relocation) -> dict[str, str | None]:
-    """Return those variables whose values are paths into today's tree, with the side's paths."""
+    """Return the variables whose values have paths into today's tree, with the side's paths."""
     moved = {name: place.of_text(value) for name, value in variables.items() if not name.startswith("GIT_")}
     return {name: value for name, value in moved.items() if value != variables[name]}

@@ -1,4 +1,4 @@
-"""Comparisons with other versions of dependencies, and with another interpreter: today's tree on both sides."""
+"""Comparisons with other versions of dependencies or another interpreter, with today's tree on both sides."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ print(json.dumps(answer))
 
 
 def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache, on_step: OnStep) -> Sides:
-    """Return today's tree with other versions of its dependencies, in an environment of its own, beside itself."""
+    """Return the comparison of today's tree with other versions of its dependencies, in their own environment."""
     wanted = [Requirement(text) for text in requirements]
     listed = ", ".join(requirements)
 
@@ -80,7 +80,7 @@ def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache
 
 
 def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> Sides:
-    """Return today's tree in another interpreter, which must have pytest and this plugin, beside it in this one."""
+    """Return the comparison of today's tree in another interpreter, which needs pytest and this plugin, and in this."""
     path = (project.directory / (shutil.which(python) or python)).absolute()
     if not path.is_file():
         raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
@@ -98,7 +98,7 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
         )
     if other["prefix"] == sys.prefix and other["version"] == platform.python_version():
         raise SideError(f"{path} is the interpreter that runs these tests; both sides would be the same")
-    # Each environment has its own copy of a package that is not editable, and the copies may differ.
+    # Each environment has its own copy of a non-editable package, and the copies may differ.
     copies = [install.name for install in installs_from(top) if install.how == "installed"]
     own = interpreter_path(str(path), {"PYTHONPATH": None}, path.parent)
     theirs = tuple(dict.fromkeys([*start_entries(project), *own]))
@@ -121,7 +121,7 @@ def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:
 
 
 def _probe(path: Path) -> dict[str, Any]:
-    """Return the report of an interpreter on itself."""
+    """Return an interpreter's report on itself."""
     completed = run([path, "-c", _PROBE], cwd=path.parent, limit_s=_LIMIT_S)
     try:
         answer: dict[str, Any] = json.loads(completed.out.splitlines()[-1])

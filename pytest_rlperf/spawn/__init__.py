@@ -1,1 +1,1 @@
-"""How processes come to be and end: preload server, templates, new interpreters, guardian."""
+"""How processes start and end: preload server, templates, new interpreters, guardian."""

@@ -1,4 +1,4 @@
-"""Connections between processes, and how a new interpreter is started at the other end of one."""
+"""Connections between processes, and the start of a new interpreter at the other end of one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.spawn.preload import socket_of
 
 HALF_MESSAGE_S = 30  # from the first byte of a message to its last
-_CREDENTIALS = struct.Struct("3i")  # the number of a process, its user and its group
+_CREDENTIALS = struct.Struct("3i")  # a process's number, user and group
 _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
 
 
 def connected() -> tuple[Connection, Connection]:
-    """Return the two ends of a new connection: whoever has the first does not wait for ever for half a message."""
+    """Return the two ends of a new connection; the first does not wait for ever for half a message."""
     here, there = socket.socketpair()
     there.setblocking(True)  # whatever default time limit a test module has set
     return limited(here), Connection(there.detach())
 
 
 def limited(here: socket.socket) -> Connection:
-    """Return the connection of a socket that does not wait for ever, and that tells who sends."""
+    """Return a socket's connection, which does not wait for ever, and tells who sends."""
     here.setblocking(True)
     limit = struct.pack("ll", HALF_MESSAGE_S, 0)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -42,9 +42,9 @@ def limited(here: socket.socket) -> Connection:
 
 
 def sender_of(connection: Connection) -> int:
-    """Return the number of the process that has sent what can be read next, as the kernel knows it; 0 if it does not.
+    """Return the kernel's number for the process that sent what can be read next, 0 without one.
 
-    Code under test runs in that process and could name any other.
+    Code under test runs in that process, and could name any other.
     """
     with socket_of(connection) as channel:
         _, found, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
@@ -67,10 +67,10 @@ def popen(
     stderr: Path | None = None,
     also: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process at the end ``there`` of a connection, which is closed here; MeasurementError where it cannot be.
+    """Start a process at the end ``there`` of a connection, which is closed here; MeasurementError if that fails.
 
-    The variable ``key`` has the number of its descriptor; it has the descriptors ``also``, too. Output without a file
-    is the terminal's.
+    The variable ``key`` has the descriptor's number; the process has the descriptors ``also``, too. Output without a
+    file goes to the terminal.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as files:
@@ -104,9 +104,9 @@ def interpreter(
     stderr: Path | None = None,
     also: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a Python that runs the text of a program, and send it its settings; return it and the connection to it.
+    """Start a Python that runs a program's text, and send its settings; return it and the connection to it.
 
-    The rest is as in :func:`popen`.
+    The other arguments are as in :func:`popen`.
     """
     here, there = connected()
     command = [python, *interpreter_flags(), "-c", program]
@@ -126,7 +126,7 @@ def interpreter(
 
 
 def padded(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment of another size: by its own stack addresses each interpreter has another layout.
+    """Return an environment of random size, so that each interpreter has other stack addresses, and another layout.
 
     One layout for all would be a bias that looks like a result. (T. Mytkowicz et al., "Producing wrong data without
     doing anything obviously wrong!", ASPLOS 2009)
@@ -135,5 +135,5 @@ def padded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def interpreter_flags() -> list[str]:
-    """Return the flags this interpreter was started with, as multiprocessing passes them on."""
+    """Return the flags that this interpreter was started with, as multiprocessing passes them on."""
     return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Whether copies of a template can work, and what it may import for all of them."""
+"""Whether copies of a template can work, and what the template may import for all of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 def import_more(names: Iterable[str]) -> str | None:
     """Import modules that copies of this process have imported; return the first that leaves more behind than itself.
 
-    That is a thread, a handler of the log or a variable of native libraries, of which copies are not to be made.
+    It may leave a thread, a log handler or a native library's variable, which must not be copied.
     """
     for name in names:
         if name in sys.modules:
             continue
         found = settings(), library_variables()
         with warnings.catch_warnings(), contextlib.suppress(Exception, SystemExit):
-            warnings.simplefilter("ignore")  # a test that imports it has seen them
+            warnings.simplefilter("ignore")  # a test that imports the module has seen them
             importlib.import_module(name)
         if (settings(), library_variables()) != found:
             return name
@@ -38,10 +38,10 @@ def import_more(names: Iterable[str]) -> str | None:
 
 
 def fault_of_forks(limit_s: float = 10.0) -> str:
-    """Return why a copy of this process does not work, by one that tries; empty where it does.
+    """Return why a copy of this process does not work, as tried by a copy, or "" if it works.
 
-    It multiplies matrices, and with PyTorch runs a parallel operation and a backward pass, in a thread beside. JAX is
-    asked, for a copy of it could not be ended where it hangs within XLA.
+    The copy runs a thread, multiplies matrices, and with PyTorch runs a parallel operation and a backward pass. For
+    JAX, this process's state decides, as a copy that hangs within XLA could not be ended.
     """
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is not None and bridge.backends_are_initialized():
@@ -75,7 +75,7 @@ def fault_of_forks(limit_s: float = 10.0) -> str:
 
 
 def _uses_cuda() -> bool:
-    """Whether this process has initialised CUDA, by whichever library: its driver's library knows."""
+    """Whether this process has initialised CUDA, by any library; the driver's library knows."""
     with open("/proc/self/maps", errors="replace") as maps:  # noqa: PTH123
         if "libcuda.so" not in maps.read():
             return False
@@ -86,7 +86,7 @@ def _uses_cuda() -> bool:
 
 
 def _try() -> None:
-    """Use every library once that has threads of its own."""
+    """Use every library that has its own threads once."""
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()

@@ -1,4 +1,4 @@
-"""The CPUs that this process may use, and what the system's files say of them."""
+"""The CPUs that this process may use, and what the system's files say about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CGROUP = Path("/sys/fs/cgroup")  # of version 2, which has one tree
 
 
 def read_system_file(path: Path) -> str:
-    """Return the text of one of the system's files; none where it cannot be read."""
+    """Return the text of one of the system's files, "" if it cannot be read."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -17,7 +17,7 @@ def read_system_file(path: Path) -> str:
 
 
 def cgroup_limits(name: str, cgroup: Path = CGROUP) -> list[str]:
-    """Return what a file such as ``cpu.max`` has for this process's cgroup and for those that it is in."""
+    """Return the text of a file such as ``cpu.max`` for this process's cgroup and each one around it."""
     lines = read_system_file(Path("/proc/self/cgroup")).splitlines()
     own = next((line for line in lines if line.startswith("0::")), "0::/")
     place = cgroup / own[len("0::") :].strip().lstrip("/")
@@ -26,5 +26,5 @@ def cgroup_limits(name: str, cgroup: Path = CGROUP) -> list[str]:
 
 
 def usable_cpus() -> tuple[int, ...]:
-    """Return the CPUs this process may run on; none where the system does not list them."""
+    """Return the CPUs that this process may run on; none if the system does not list them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()

@@ -1,7 +1,7 @@
 """A guardian: a small process that, once its run is gone, ends the run's other processes and removes its files.
 
-A run that is killed can do neither itself, and its workers may be in native code, or have started processes in
-sessions of their own. This file is also the guardian's program, so it imports the standard library only.
+A killed run can do neither itself, and its workers may be in native code, or may have started processes in their own
+sessions. This file is also the guardian's program, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
-LEAVE = signal.SIGIO  # to a worker, whose handler of SIGTERM the processes that a test forks would have, too
+VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and their children: the run's scratch
+LEAVE = signal.SIGIO  # to a worker; processes that a test forks would inherit a handler of SIGTERM
 GRACE_S = 5.0  # for teardowns after the end of the run's process
-_CLOSE_LIMIT_S = 6 * GRACE_S  # for the guardian, which gives up after GRACE_S, but may wait for a CPU or a disk
+_CLOSE_LIMIT_S = 6 * GRACE_S  # for the guardian: it gives up after GRACE_S, but may wait for a CPU or a disk
 _FINISHED = "finished"
 _POLL_S = 0.05
-_OTHERS = {0, 1}  # sessions of no process of a run: in a container 0 is that of whatever was started from outside
+_OTHERS = {0, 1}  # never a run's sessions: in a container, 0 is the session of processes started from outside
 _CHECK_MS = 1000
-_RANDOM = 8  # characters at the end of the name of a directory for temporary files
+_RANDOM = 8  # characters at the end of a temporary directory's name
 _HAS_PROC = Path("/proc/self/environ").exists()
 
 
 class Guardian:
     """The scratch directory of a run, and the process that guards it; both begin with the first directory used.
 
-    Processes of the run that start others tell it of these by ``pipe``, its descriptor.
+    The run's processes tell the guardian by the descriptor ``pipe`` which processes they start.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Guardian:
 
     @classmethod
     def joined(cls, run: int, scratch: str, pipe: int) -> Guardian:
-        """Return the guardian of the run, by its process, that has started this one."""
+        """Return the guardian of the run that has started this process; ``run`` is the run's process."""
         guardian = cls()
         guardian.run, guardian.scratch, guardian.pipe = run, Path(scratch), pipe
         return guardian
@@ -61,12 +61,12 @@ class Guardian:
         return Path(tempfile.mkdtemp(dir=self.scratch, prefix=""))
 
     def variables(self) -> dict[str, str]:
-        """Return the environment by which the guardian recognises a process of this run."""
+        """Return the variables by which the guardian recognises this run's processes."""
         return {} if self.scratch is None else {VARIABLE: str(self.scratch)}
 
     @contextlib.contextmanager
     def guarding_commands(self) -> Iterator[None]:
-        """Let the guardian recognise the processes that the body starts: programs such as git, and their children."""
+        """Let the guardian recognise what the body starts: programs such as git, and their children."""
         self._ensure_begun()
         os.environ.update(self.variables())
         try:
@@ -79,14 +79,14 @@ class Guardian:
         self._tell(f"+{pid}")
 
     def forget(self, pid: int) -> None:
-        """Guard a worker no more: it has ended, with its process group."""
+        """Stop guarding a worker, which has ended with its process group."""
         self._tell(f"-{pid}")
 
     def owns(self, pid: int) -> bool:
-        """Whether a signal to a process or to its group reaches this run's processes alone.
+        """Whether a signal to a process or to its group reaches only this run's processes.
 
-        The process leads a session of its own, and descends from this one or from one with the run's mark; it may have
-        written over its own mark. Where no process has the number any more, what is left of its group still has it.
+        The process leads its own session, and descends from this process or from one with the run's mark; it may have
+        overwritten its own mark. If no process has the number any more, the rest of its group still has it.
         """
         if pid <= 1:
             return False
@@ -96,7 +96,7 @@ class Guardian:
         except ProcessLookupError:
             return True
         if not _HAS_PROC:
-            return True  # every process of a run is a child of this one there, and none is told by another
+            return True  # there, this process starts every process of a run itself, and none is told by another
         run, mark = os.getpid(), _mark(str(self.scratch))
         while pid > 1 and pid != run:
             pid, variables = _parent(pid), _variables(pid)
@@ -105,9 +105,9 @@ class Guardian:
         return False
 
     def close(self) -> bool:
-        """End what workers have left running in sessions of their own, and remove the run's files.
+        """End what workers have left running in their own sessions, and remove the run's files.
 
-        Return whether the guardian did so: one that does not answer is ended, and this process does it.
+        Return whether the guardian did so; if it does not answer, this process ends it and does the work.
         """
         if self._process is None or self.scratch is None:
             return True
@@ -119,11 +119,11 @@ class Guardian:
             self._process.wait(_CLOSE_LIMIT_S)
         except subprocess.TimeoutExpired:
             answers = False
-            self._process.kill()  # which also ends one that was stopped
+            self._process.kill()  # also ends a stopped guardian
             self._process.wait()
             _end_all(set(), _mark(str(self.scratch)), time.monotonic())
         self._process = None
-        _remove_files(str(self.scratch))  # where the guardian was killed
+        _remove_files(str(self.scratch))  # if the guardian was killed
         return answers
 
     def _ensure_begun(self) -> None:
@@ -132,7 +132,7 @@ class Guardian:
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""
-        from pytest_rlperf.spawn.surroundings import no_temporary_files  # which the guardian's program cannot import
+        from pytest_rlperf.spawn.surroundings import no_temporary_files  # the guardian's program cannot import it
 
         try:
             scratch = Path(tempfile.mkdtemp(prefix="pytest-rlperf-")).resolve()
@@ -141,13 +141,13 @@ class Guardian:
         try:
             self._start(scratch)
         except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)  # nobody else would
+            shutil.rmtree(scratch, ignore_errors=True)  # nothing else would
             raise
         return scratch
 
     def _start(self, scratch: Path) -> None:
         reading, self.pipe = os.pipe()
-        os.set_blocking(self.pipe, False)  # a guardian that was stopped reads nothing
+        os.set_blocking(self.pipe, False)  # a stopped guardian reads nothing
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(scratch), str(os.getpid())],
             stdin=reading,
@@ -163,22 +163,22 @@ class Guardian:
         if self.pipe >= 0:
             with contextlib.suppress(
                 BrokenPipeError, BlockingIOError
-            ):  # it was killed; the workers' own connections end them
+            ):  # the guardian was killed; the workers' own connections end them
                 os.write(self.pipe, f"{line}\n".encode())
 
 
 def files_mark(scratch: str) -> str:
-    """Return how the random part of the names begins that processes of a run give to temporary files."""
+    """Return how the random part of names begins that a run's processes give to temporary files."""
     return f"{os.path.basename(scratch)[-_RANDOM:]}_"  # noqa: PTH119
 
 
 def remove_temporary_files(scratch: str, is_used: Callable[[int], bool]) -> int:
-    """Remove what processes of a run have left beside its scratch, whose sessions nobody uses; return how many."""
+    """Remove what a run's processes have left beside its scratch in unused sessions; return how many entries."""
     removed = 0
     for path in Path(scratch).parent.iterdir():
         session = re.search(rf"{re.escape(files_mark(scratch))}(\d+)_", path.name)
         if session is not None and not is_used(int(session[1])):
-            shutil.rmtree(path, ignore_errors=True)  # which leaves files and links alone
+            shutil.rmtree(path, ignore_errors=True)  # does not remove files and links
             with contextlib.suppress(OSError):
                 path.unlink()
             removed += 1
@@ -202,14 +202,14 @@ def _guard(scratch: str, run: int) -> None:
     workers, is_finished = _wait_for_end(run)
     marker = _mark(scratch)
     if not is_finished:
-        for worker in workers:  # alone: they end what they have started
+        for worker in workers:  # only these: they end what they have started
             _kill(worker, LEAVE)
     _end_all(workers, marker, time.monotonic() + (0.0 if is_finished else GRACE_S))
     _remove_files(scratch)
 
 
 def _end_all(workers: set[int], marker: bytes, force_s: float) -> None:
-    """Wait for a run's processes to end, from the time ``force_s`` on with force."""
+    """Wait for a run's processes to end; use force from the time ``force_s`` on."""
     while (left := list(_members(workers, marker))) and time.monotonic() < force_s + GRACE_S:
         for pid in left if time.monotonic() >= force_s else ():
             _kill(pid, signal.SIGKILL)
@@ -223,7 +223,7 @@ def _wait_for_end(run: int) -> tuple[set[int], bool]:
     poll.register(0, select.POLLIN)
     rest = b""
     while os.getppid() == run:
-        if not poll.poll(_CHECK_MS):  # a process that the run has forked may hold the pipe open
+        if not poll.poll(_CHECK_MS):  # a process forked by the run may hold the pipe open
             continue
         data = os.read(0, 1 << 16)
         if not data:
@@ -237,7 +237,7 @@ def _wait_for_end(run: int) -> tuple[set[int], bool]:
 
 
 def _members(workers: set[int], marker: bytes) -> Iterator[int]:
-    """Yield the processes of a run: those with its marker in their environment, or in a worker's session."""
+    """Yield a run's processes: those with its marker in their environment, or in a worker's session."""
     if not _HAS_PROC:
         for worker in workers:
             with contextlib.suppress(OSError):
@@ -254,24 +254,24 @@ def _members(workers: set[int], marker: bytes) -> Iterator[int]:
 
 
 def _mark(scratch: str) -> bytes:
-    """Return the variable by which a process of a run is recognised."""
+    """Return the variable by which a run's process is recognised."""
     return f"{VARIABLE}={scratch}".encode("utf-8", "surrogateescape")
 
 
 def _state(pid: int) -> list[bytes]:
-    """Return the state of a process, the one that started it, its group and its session; OSError where it is gone."""
+    """Return the state, parent, group and session of a process; OSError if it is gone."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:4]
 
 
 def _variables(pid: int) -> list[bytes]:
-    """Return the variables that a process began with; none where they cannot be read."""
+    """Return the variables that a process began with; none if they cannot be read."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return []
 
 
 def _parent(pid: int) -> int:
-    """Return the process that started another, 0 where that cannot be read."""
+    """Return the process that started another, 0 if that cannot be read."""
     with contextlib.suppress(OSError):
         return int(_state(pid)[1])
     return 0
@@ -279,7 +279,7 @@ def _parent(pid: int) -> int:
 
 def _kill(pid: int, number: int) -> None:
     """Send a signal to a process, or to a process group by its negated number."""
-    if abs(pid) > 1:  # 1 is the first process, -1 all of them
+    if abs(pid) > 1:  # 1 is the first process, -1 all processes
         with contextlib.suppress(OSError):
             os.kill(pid, number)
 

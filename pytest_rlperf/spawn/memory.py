@@ -10,7 +10,7 @@ from pytest_rlperf.spawn.cpus import CGROUP, cgroup_limits
 
 
 def free_bytes(cgroup: Path = CGROUP) -> int:
-    """Return how much memory new processes can have: on the machine, and in every cgroup that this one is in."""
+    """Return how much memory new processes can have, on the machine and in every cgroup of this process."""
     found = [int(psutil.virtual_memory().available)]
     files = (cgroup_limits(f"memory.{name}", cgroup) for name in ("max", "current", "stat"))
     for most, used, parts in zip(*files, strict=True):

@@ -45,7 +45,7 @@ _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.worker.session", "p
 
 
 def outside_tree(top: Path) -> list[str]:
-    """Return the places below a tree that are no part of it: the running environment, where it lies there."""
+    """Return the places below a tree that are not part of it: the running environment, if it lies there."""
     from pytest_rlperf.sides.environment import parent_sites
 
     places = {os.path.realpath(place) for place in (sys.prefix, *map(str, parent_sites()))}
@@ -55,11 +55,11 @@ def outside_tree(top: Path) -> list[str]:
 def modules_alike(
     top: Path, differing: Collection[str], ours: Collection[str], fixtures: Iterable[str] = ()
 ) -> list[str]:
-    """Return the modules that this process has loaded to collect the tests, less those that may differ on a side.
+    """Return the modules that this process has loaded to collect the tests, without those that may differ on a side.
 
-    Added is what components need that ``fixtures`` measure. Left out is what lies in the tree at ``top``, belongs to
-    ``differing`` packages, and ``ours``, which the run has loaded for itself; plugins of pytest, too, for it
-    rewrites their asserts as it loads them.
+    Modules that the components of ``fixtures`` need are added. Modules are left out if they lie in the tree at ``top``,
+    belong to ``differing`` packages, or are among ``ours``, which the run has loaded for itself. So are pytest's
+    plugins, as pytest rewrites their asserts when it loads them.
     """
     left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
     outside = tuple(f"{place}{os.sep}" for place in outside_tree(top))
@@ -86,14 +86,14 @@ def modules_alike(
 
 
 def _use_components(fixtures: Iterable[str]) -> bool:
-    """Whether tests with these fixtures need components: an import is measured without any."""
+    """Whether tests with these fixtures need components: an import is measured without them."""
     return not {name for name in fixtures if name.startswith("rlperf")} <= {"rlperf_import"}
 
 
 def _components(fixtures: Iterable[str]) -> list[str]:
-    """Return our own modules that make workloads, and the libraries' adapters with them, where tests need any.
+    """Return our own modules that make workloads, with the libraries' adapters, if tests need any.
 
-    Pytest would rewrite their asserts, of which there are none, in each worker that is the first to import them.
+    Pytest would look for asserts to rewrite, which they lack, in each worker that is the first to import them.
     """
     if not _use_components(fixtures):
         return []
@@ -106,9 +106,9 @@ def _components(fixtures: Iterable[str]) -> list[str]:
 
 
 def _plugins() -> set[str]:
-    """Return the top-level modules of the distributions that have plugins of pytest.
+    """Return the top-level modules of the distributions that have pytest plugins.
 
-    Pytest warns, which may be an error, where any of them is loaded before it.
+    Pytest warns, which may be an error, if any of them is loaded before pytest loads it.
     """
     entries = importlib.metadata.entry_points(group="pytest11")
     found = {entry.value.partition(":")[0].partition(".")[0] for entry in entries}
@@ -119,7 +119,7 @@ def _plugins() -> set[str]:
 
 
 def sites_of(python: str) -> tuple[str, list[str]]:
-    """Return the prefix of an interpreter, and the directories of its packages, where its ``.pth`` files lie."""
+    """Return an interpreter's prefix, and the directories of its packages, where its ``.pth`` files lie."""
     from pytest_rlperf.sides.environment import parent_sites, site_packages
 
     if python == sys.executable:

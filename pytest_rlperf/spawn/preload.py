@@ -1,11 +1,11 @@
 """The program of a preload server: a process that imports what both sides load alike, and from then on only forks.
 
-For each pair it forks a driver, which stirs its heap and forks the pair's two templates; so both sides of a pair share
+For each pair it forks a driver, which stirs its heap and forks the pair's two templates. So both sides of a pair share
 their memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a
 device that had begun to work would not survive the forks.
 
-This file's text is run by ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
-import; it imports the standard library only, and is of neither side.
+``python -c`` runs this file's text, so that this process's ``__main__``, which tests' processes would import, is not a
+file. The text imports only the standard library, and belongs to neither side.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _connection: Connection  # with the run
 _usual_threshold: tuple[int, int, int]  # of the garbage collector
 _terminal: tuple[int, int]  # the descriptors of the run's own output, for the template that writes there
 
-# CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
+# CPython takes objects of up to _SMALL_MOST bytes from pools of _POOL bytes, each for objects of one size.
 _SMALL_MOST, _POOL = 512, 16384
 _LARGE, _LARGE_MOST = 32, 32768  # larger objects that vary_heap makes; the C library takes them from the heap
 
 
 def vary_heap() -> list[object]:
-    """Return objects for a process to keep, so that all it makes later lies elsewhere in memory than in another one.
+    """Return objects for a process to keep, so that its later objects lie elsewhere in memory than another's.
 
     Small objects share pools by their sizes: a random number of each size moves the next ones within their pools. Large
-    ones that are given back leave holes of random sizes. Otherwise the places of objects within a page would be the
-    same in all pairs: one layout for all of them is a bias that looks like a result. (T. Mytkowicz et al., "Producing
-    wrong data without doing anything obviously wrong!", ASPLOS 2009)
+    objects that are freed leave holes of random sizes. Otherwise the places of objects within a page would be the same
+    in all pairs: one layout for all of them is a bias that looks like a result. (T. Mytkowicz et al., "Producing wrong
+    data without doing anything obviously wrong!", ASPLOS 2009)
     """
     draw = random.SystemRandom().randrange
     shortest: dict[int, type] = {16: object, 32: complex}  # no bytes object takes as little; one byte is shared
@@ -60,9 +60,9 @@ def vary_heap() -> list[object]:
 
 
 class Refusal:
-    """A finder that lets nothing be imported that each side has for itself, and notes what tried to.
+    """A finder that refuses the modules that each side has for itself, and notes which were wanted.
 
-    That is a module of ``packages``, or one whose file lies below ``top`` and not in a place ``outside_tree``.
+    These modules belong to ``packages``, or their files lie below ``top`` and not in a place ``outside_tree``.
     """
 
     def __init__(self, packages: Iterable[str], top: str, outside_tree: Iterable[str]) -> None:
@@ -72,7 +72,7 @@ class Refusal:
         self._outside_tree = tuple(place.rstrip(os.sep) + os.sep for place in outside_tree)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        """Return where the other finders find a module; ModuleNotFoundError where each side has to load its own."""
+        """Return where the other finders find a module; ModuleNotFoundError if each side has to load its own."""
         spec = None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
@@ -85,7 +85,7 @@ class Refusal:
         return spec
 
     def _is_of_a_side(self, spec: Any) -> bool:
-        """Whether a module's file, or a directory of its package, lies in the tree, also where a link leads there."""
+        """Whether a module's file, or a directory of its package, lies in the tree, even through a link."""
         if spec is None:
             return False
         places = [spec.origin] if spec.has_location else []
@@ -94,28 +94,28 @@ class Refusal:
 
 
 def settings() -> list[object]:
-    """Return what a module's import may have begun or set for the process, and must not have in a preload server.
+    """Return what a module's import may begin or set for the process, but must not in a preload server.
 
-    Copies lack its threads. Where pytest imports, the log has handlers, and ``logging.basicConfig`` does nothing.
+    Copies lack its threads. When pytest imports, the log has handlers, and ``logging.basicConfig`` does nothing.
     """
     return [threading.active_count(), *map(id, logging.root.handlers), logging.root.level]
 
 
 def load(names: Iterable[str], packages: Iterable[str], top: str, outside_tree: Iterable[str]) -> dict[str, Any]:
-    """Import modules, and return what came of it: where any is ``dirty`` this process is of no use.
+    """Import modules, and return the results: if any module is ``dirty``, this process is of no use.
 
-    Such a module wants what :class:`Refusal` refuses, or sets what only the side's own process should have set. All of
-    them are found, so that the next process can do without.
+    A dirty module wants what :class:`Refusal` refuses, or sets what only the side's own process should set. All dirty
+    modules are found, so that the next process can do without them.
     """
     dirty: list[str] = []
     refusal = Refusal(packages, top, outside_tree)
     sys.meta_path.insert(0, refusal)
     before = dict(os.environ)
     try:
-        with warnings.catch_warnings():  # as pytest imports test files: filters that modules set are not kept
+        with warnings.catch_warnings():  # as when pytest imports test files: modules' filters are not kept
             for name in names:
                 found = settings()
-                with contextlib.suppress(Exception, SystemExit):  # of modules that this process has no need of
+                with contextlib.suppress(Exception, SystemExit):  # from modules that this process does not need
                     importlib.import_module(name)
                 if refusal.wanted or settings() != found:
                     dirty.append(name)
@@ -126,10 +126,10 @@ def load(names: Iterable[str], packages: Iterable[str], top: str, outside_tree: 
         return {"dirty": dirty}
     after = dict(os.environ)
     changes = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
-    for stream in (sys.stdout, sys.stderr):  # or each copy would write it, too
+    for stream in (sys.stdout, sys.stderr):  # or each copy would write the buffer, too
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
-    sys.path_importer_cache.clear()  # each copy would, and would copy the memory that this gives back
+    sys.path_importer_cache.clear()  # or each copy would clear it, and copy the memory that it frees
     gc.freeze()
     return {"dirty": [], "changes": changes}
 
@@ -137,7 +137,7 @@ def load(names: Iterable[str], packages: Iterable[str], top: str, outside_tree: 
 def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
     """Fork a driver: it stirs its heap, forks its templates, and then has their workers take turns.
 
-    The templates come first: in none of them anything of this package is loaded that the side may have for itself.
+    The templates come first: they must not have loaded parts of this package that the side may have for itself.
     """
     if fork():
         os.close(descriptor)
@@ -167,14 +167,14 @@ def fork_driver(settings: dict[str, Any], descriptor: int) -> None:
 
 @contextlib.contextmanager
 def socket_of(connection: Connection) -> Iterator[socket]:
-    """Yield a connection's socket; a default time limit that a test has set for sockets is not this one's."""
+    """Yield a connection's socket, without a default time limit that a test has set for sockets."""
     with socket(fileno=os.dup(connection.fileno())) as found:
         found.setblocking(True)
         yield found
 
 
 def receive_descriptor(connection: Connection) -> int:
-    """Return a descriptor that another process has sent; EOFError where that process is gone."""
+    """Return a descriptor that another process has sent; EOFError if that process is gone."""
     with socket_of(connection) as found:
         _, descriptors, _, _ = recv_fds(found, 1, 1)
     if not descriptors:
@@ -183,9 +183,9 @@ def receive_descriptor(connection: Connection) -> int:
 
 
 def fork() -> int:
-    """Return a copy's number, 0 in the copy."""
+    """Fork this process, and return the copy's number, 0 in the copy."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads, from Python 3.12 on: this process has those of libraries at rest
+        warnings.simplefilter("ignore")  # about threads, from Python 3.12 on: this process has libraries' idle ones
         pid = os.fork()
     if not pid:
         threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # as multiprocessing's children do
@@ -193,7 +193,7 @@ def fork() -> int:
 
 
 def become_side(own: dict[str, Any]) -> None:
-    """Make this copy of the server a process like one that the side's own interpreter has started."""
+    """Make this copy of the server like a process that the side's own interpreter has started."""
     os.setsid()
     log = _open_log(own["output"])
     out, err = _terminal
@@ -215,7 +215,7 @@ def become_side(own: dict[str, Any]) -> None:
 
 
 def _tell_jax() -> None:
-    """Set the side's own cache of compiled programs, whose variable JAX has read while the server imported it."""
+    """Set the side's own cache of compiled programs: JAX read its variable when the server imported JAX."""
     cache, jax = os.environ.get("JAX_COMPILATION_CACHE_DIR"), sys.modules.get("jax")
     if cache and jax is not None:
         jax.config.update("jax_compilation_cache_dir", cache)
@@ -226,7 +226,7 @@ def _open_log(path: str) -> int:
 
 
 def print_to(path: str) -> tuple[int, int]:
-    """Redirect what this process prints to a file, for the run's own imports have printed it; return the old output."""
+    """Redirect this process's output to a file, as the run's own imports have printed it; return the old output."""
     old = os.dup(1), os.dup(2)
     log = _open_log(path)
     for descriptor in (1, 2):
@@ -236,9 +236,9 @@ def print_to(path: str) -> tuple[int, int]:
 
 
 def _run_site_lines(sites: Iterable[str]) -> None:
-    """Run the import lines of the side's ``.pth`` files, in the place of those that this process has run at its start.
+    """Run the import lines of the side's ``.pth`` files, instead of those that this process ran at its start.
 
-    They install the finders of editable installs, which lead to one side's code.
+    The lines install the finders of editable installs, which lead to one side's code.
     """
     sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "").startswith("_frozen")]
     for sitedir in sites:
@@ -249,7 +249,7 @@ def _run_site_lines(sites: Iterable[str]) -> None:
                 for line in lines:
                     try:
                         exec(line, {"sitedir": sitedir})  # noqa: S102 - as Python does at its start
-                    except Exception as error:  # as Python's own start goes on
+                    except Exception as error:  # Python's own start goes on, too
                         print(f"{name}: {line}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
 
 
@@ -278,5 +278,5 @@ if __name__ == "__main__":
     _pipe = int(os.environ.pop(GUARDIAN, "-1"))
     _terminal = print_to(os.environ.pop(OUTPUT))
     _usual_threshold = gc.get_threshold()
-    gc.set_threshold(0)  # each collection would walk all that was imported, and hardly any of it is garbage
+    gc.set_threshold(0)  # each collection would walk all that was imported, which is hardly garbage
     serve()

@@ -1,4 +1,4 @@
-"""A process at the other end of a connection, as the one that started it sees it: messages, how it ended, its end."""
+"""A process at the other end of a connection, for the process that started it: messages, and how it ended."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from pytest_rlperf.spawn.segments import remove, segments
 
 _POLL_S = 0.2
 _POLL_END_S = 0.002
-_DYING_S = 5.0  # from the end of a process's connection to its own
+_DYING_S = 5.0  # from the end of a process's connection to the process's end
 _LAST_LINES = 30  # of a lost process's output
 _LAST_BYTES = 1 << 20
 _FORK_LIMIT_S = 30.0  # from the order for a copy to its first message, which takes milliseconds
 _FORK_HINT = "a package that it has loaded may hang where its process is forked"
-SILENCE_MOST_S = 40.0  # of a process that tells its master that it waits; a message to a worker may take less
+SILENCE_MOST_S = 40.0  # for a process that tells its master that it waits; a message to a worker may take less
 _TELL_S = 5.0
 CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
 
 
 class ProcessLostError(Exception):
-    """A process died, or did not answer in time and was ended; the text states which, with the end of its output."""
+    """A process died, or did not answer in time and was ended; the text says which, with the end of its output."""
 
     def __init__(self, process: Process, text: str) -> None:
         super().__init__(text)
@@ -42,14 +42,14 @@ class ProcessLostError(Exception):
 
 
 class InterruptedWaitError(Exception):
-    """The one that waits for a process is wanted by its own master: it has another order, or is gone."""
+    """The master of the waiting process has another order, or is gone."""
 
 
 class Process:
     """A process at the other end of a connection; its output is in ``scratch``.
 
-    ``started`` is its handle where it is a child that this process has started as a new interpreter. Whoever waits for
-    its messages is interrupted by what comes from ``master``.
+    ``started`` is its handle if this process has started it as a new interpreter. A message from ``master`` interrupts
+    the wait for the process's messages.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Process:
         master: Connection | None = None,
     ) -> None:
         self.name = name
-        self.places = "", ""  # its tree, and the user's own, which texts name instead
+        self.places = "", ""  # its tree, and the user's own tree, which texts name instead
         self.connection = connection
         self.pid = 0
         self.scratch = scratch
@@ -70,9 +70,9 @@ class Process:
         self.started = started
         self.quit_s: float | None = None  # when it was told to end
         self.master = master
-        self._told_s = time.monotonic()  # when the master was told last that this process is waited for
+        self._told_s = time.monotonic()  # when the master was last told of the wait for this process
         self._has_ended = False
-        self._others = {(each.kind, each.number) for each in segments()}  # made before, perhaps by an equal number
+        self._others = {(each.kind, each.number) for each in segments()}  # older, perhaps of a process with its number
         if started is not None:
             self.is_known_as(started.pid)
 
@@ -87,14 +87,14 @@ class Process:
         return not self._has_ended and not self.connection.closed
 
     def is_known_as(self, pid: int) -> None:
-        """Learn the number of the process, and have it guarded."""
+        """Note the number of the process, and let the guardian watch it."""
         self.pid = pid
         self.guardian.watch(pid)
 
     def wait_begun(self) -> None:
-        """Wait until a copy of a process has begun, and learn its number from the kernel: code under test runs in it.
+        """Wait until a copy of a process has begun; get its number from the kernel, as code under test runs in it.
 
-        ProcessLostError also where that number is of no process that this run has started.
+        ProcessLostError also if this run did not start the process with that number.
         """
         pid, due_s = self.pid, time.monotonic() + _FORK_LIMIT_S
         self._wait_readable(due_s, _FORK_LIMIT_S, _FORK_HINT)
@@ -113,9 +113,9 @@ class Process:
     # ------------------------------------------------------------------ messages
 
     def send(self, message: wire.Message, *ends: Connection) -> None:
-        """Send a message, and ends of connections that belong to it and are closed here.
+        """Send a message with the ends of connections that belong to it, which are closed here.
 
-        ProcessLostError where the process is gone.
+        ProcessLostError if the process is gone.
         """
         try:
             wire.send(self.connection, message)
@@ -128,9 +128,9 @@ class Process:
             raise self.lost(self.how_it_ended()) from None
 
     def receive(self, due_s: float, limit_s: float, hint: str) -> wire.FromWorker:
-        """Return the next message; a process that sends none until ``due_s``, after ``limit_s``, is ended.
+        """Return the next message; end a process that sends none until ``due_s``, after ``limit_s``.
 
-        A message that has come before is read, also where this process looks for it later.
+        A message that came in time is read even if this process looks for it later.
         """
         self._wait_readable(due_s, limit_s, hint)
         return self.read()
@@ -165,7 +165,7 @@ class Process:
                 raise self.lost(self.abort("did not answer", limit_s, hint))
 
     def _tell_master(self) -> None:
-        """Let the master know from time to time that whoever waits here goes on."""
+        """Tell the master from time to time that this wait goes on."""
         if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
             self._told_s = time.monotonic()
             try:
@@ -179,12 +179,12 @@ class Process:
         return self.lost(f"{self.name} sent a message that cannot be read: {error}.\n{self.last_output()}")
 
     def unexpected(self, message: object) -> ProcessLostError:
-        """End a process that sends another message than the one that is due, and return the error."""
+        """End a process that sends a message other than the one that is due, and return the error."""
         self.end(0)
         return self.lost(f"{self.name} sent {type(message).__name__} where the answer to an order was due")
 
     def lost(self, text: str) -> ProcessLostError:
-        """Return the error of a process that is of no use any more."""
+        """Return the error of a process that is no longer of use."""
         return ProcessLostError(self, text)
 
     # ------------------------------------------------------------------ the process
@@ -199,7 +199,7 @@ class Process:
         return total_s
 
     def memory_bytes(self) -> int:
-        """Return the memory that the process and its children hold, of what they share with others their part."""
+        """Return the memory that the process and its children hold, with their part of shared memory."""
         total = 0
         for member in self._members():
             with contextlib.suppress(psutil.Error):
@@ -208,7 +208,7 @@ class Process:
         return total
 
     def segments(self) -> list[Segment]:
-        """Return the segments of System V, and semaphores, that the process and its children have made."""
+        """Return the System V segments and semaphores that the process and its children have made."""
         found = [each for each in segments() if (each.kind, each.number) not in self._others]
         pids = {self.pid, *(member.pid for member in self._members())} if found else ()
         return [segment for segment in found if segment.pid in pids]
@@ -222,7 +222,7 @@ class Process:
             return []
 
     def interrupt_call(self, limit_s: float) -> None:
-        """Interrupt the call of a process that has not quit after ``limit_s``: its teardowns run."""
+        """Interrupt the call of a process that has not quit after ``limit_s``, so that its teardowns run."""
         if not self._wait_ended(limit_s):
             self.signal(LEAVE)
 
@@ -233,7 +233,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def _wait_ended(self, limit_s: float) -> bool:
-        """Wait for the process to end by itself; the limit of one that was to quit began with that."""
+        """Wait for the process to end by itself; if it was told to quit, the limit began then."""
         if self._has_ended:
             return True
         quitting_s = 0.0 if self.quit_s is None else time.monotonic() - self.quit_s
@@ -242,7 +242,7 @@ class Process:
             left_s = due_s - time.monotonic()
             try:
                 if self.connection.poll(max(0.0, min(_POLL_S, left_s))):
-                    self.connection.recv_bytes()  # of no use any more
+                    self.connection.recv_bytes()  # no longer of use
                     continue
             except (EOFError, OSError):
                 return self._exit_code(max(left_s, 1.0)) is not None or self.is_forked
@@ -250,7 +250,7 @@ class Process:
                 return False
 
     def _exit_code(self, limit_s: float) -> int | None:
-        """Return how the process ended, None where that is not known; a copy keeps that until it is waited for."""
+        """Return the process's exit code, None if it is not known; a copy keeps it until it is waited for."""
         due_s = time.monotonic() + limit_s
         if self.started is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -268,15 +268,15 @@ class Process:
     def end(self, limit_s: float) -> None:
         """End the process and its children: wait ``limit_s`` for it to end by itself, then use force.
 
-        The limit of a process that was to quit began with that.
+        If the process was told to quit, the limit began then.
         """
         if self._has_ended:
             return
         if limit_s > 0:
             self._wait_ended(limit_s)
         left = self.segments()
-        self._has_ended = True  # the number of its process group may be another's from now on
-        # Even after a clean exit: what it started in its session ends with it; the guardian ends the rest.
+        self._has_ended = True  # the number of its process group may be reused from now on
+        # Even after a clean exit, its session's processes end with it; the guardian ends the rest.
         if self.pid:
             if self.guardian.owns(self.pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -288,15 +288,15 @@ class Process:
         self.connection.close()
 
     def remove_files(self) -> None:
-        """Remove the files of a process that has ended, and whose output nobody will ask for."""
+        """Remove the files of an ended process whose output nobody will need."""
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def forget(self) -> None:
-        """Let the number of the process, which has ended, be another's."""
+        """Release the number of the process, which has ended."""
         self.guardian.forget(self.pid)
 
     def abort(self, failing: str, limit_s: float, hint: str) -> str:
-        """End a process that does not answer; SIGABRT has faulthandler write where it hangs."""
+        """End a process that does not answer; SIGABRT makes faulthandler write where it hangs."""
         captured = self.last_output()
         self.signal(signal.SIGABRT)
         self._wait_ended(2)
@@ -317,7 +317,7 @@ class Process:
         return f"{self.name} {how}.\n{self.last_output()}"
 
     def last_output(self) -> str:
-        """Return the end of the process's output: of its standard streams, and of those that pytest captured."""
+        """Return the end of the process's output: its standard streams, and those that pytest captured."""
         parts = []
         titles = {"captured0": "stdout", "captured1": "stderr", "output": "process output"}
         for path in [*sorted(self.scratch.glob("captured*")), self.scratch / "output"]:
@@ -338,6 +338,6 @@ def _end_of(path: Path) -> str:
 
 
 def _useful_lines(lines: list[str]) -> list[str]:
-    """Return the last lines, or of a crash the first: faulthandler writes the innermost frame first."""
+    """Return the last lines, or a crash's first lines: faulthandler writes the innermost frame first."""
     crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
     return lines[crashes[-1] :][:_LAST_LINES] if crashes else lines[-_LAST_LINES:]

@@ -1,4 +1,4 @@
-"""Shared memory and semaphores of System V, which stay on a machine until somebody removes them."""
+"""System V shared memory and semaphores, which stay on a machine until somebody removes them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _REMOVE, _GET_PID = 0, 11  # commands of the C library
 
 
 def segments() -> list[Segment]:
-    """Return what this user has on this machine; nothing on a system that has no list of it.
+    """Return this user's segments and semaphores; nothing on a system that does not list them.
 
-    Of semaphores the kernel tells only who has used them last.
+    For semaphores, the kernel only tells who has used them last.
     """
     memory = [Segment(_MEMORY, each["shmid"], each["size"], each["cpid"]) for each in _table(_MEMORY)]
     semaphores = [Segment(_SEMAPHORES, each["semid"], 0, _last_used(each["semid"])) for each in _table(_SEMAPHORES)]
@@ -26,7 +26,7 @@ def segments() -> list[Segment]:
 
 
 def remove(left: Iterable[Segment]) -> None:
-    """Remove what processes that have ended have left, but for memory that others use."""
+    """Remove what ended processes have left, except memory that others use."""
     library = ctypes.CDLL(None)
     used = {each["shmid"] for each in _table(_MEMORY) if each["nattch"]}
     for segment in left:
@@ -37,7 +37,7 @@ def remove(left: Iterable[Segment]) -> None:
 
 
 def _table(kind: str) -> list[dict[str, int]]:
-    """Return what a list of the kernel's has of this user; nothing where a system writes it in another way."""
+    """Return this user's rows in one of the kernel's lists; none if the system writes it in another way."""
     with suppress(OSError, ValueError):
         names, *lines = (_PLACE / kind).read_text(encoding="ascii").splitlines()
         found = [dict(zip(names.split(), map(int, line.split()), strict=True)) for line in lines]

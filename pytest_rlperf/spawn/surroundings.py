@@ -1,4 +1,4 @@
-"""What the processes of a run need of where they run: a place for temporary files, open files, and ``/proc``."""
+"""What a run's processes need from their surroundings: a place for temporary files, open files, and ``/proc``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from pytest_rlperf.errors import SideError, shown
 
 _PROC = Path("/proc/self/stat")
-_FILES = 32  # that a run of several lanes has open at once
-_SIGNS = (os.pathsep, "$", "[")  # the first ends an entry of a path; pytest takes the others for more than letters
+_FILES = 32  # open at once in a run with several lanes
+_SIGNS = (os.pathsep, "$", "[")  # the first ends a path's entry; pytest gives the others a meaning
 
 
 def check_surroundings() -> None:
-    """Raise SideError where no run can work here, before any time is spent: it names what lacks and the way out."""
+    """Raise SideError if no run can work here, before any time is spent; it names what is missing and the remedy."""
     try:
         place = os.path.realpath(tempfile.gettempdir())
     except OSError as error:
@@ -40,7 +40,7 @@ def check_surroundings() -> None:
 
 
 def no_temporary_files(error: OSError) -> SideError:
-    """Return the error of a run that has no place for its files."""
+    """Return the error of a run that has no place for temporary files."""
     return SideError(
         f"cannot make temporary files: {error}; set TMPDIR to a directory with space that you can write to"
     )
@@ -55,7 +55,7 @@ def _is_no_text(place: str) -> bool:
 
 
 def _may_open(count: int) -> bool:
-    """Whether this process can open so many more files."""
+    """Whether this process can open ``count`` more files."""
     with contextlib.ExitStack() as opened:
         try:
             for _ in range(count):

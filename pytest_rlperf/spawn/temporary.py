@@ -1,4 +1,4 @@
-"""The names of temporary files that a run's processes make: they tell of the run, which removes what is left."""
+"""The names of a run's temporary files: they identify the run, which removes what is left."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import tempfile
 from pytest_rlperf.spawn.guardian import VARIABLE, files_mark
 
 
-class _MarkedNames(tempfile._RandomNameSequence):  # type: ignore[name-defined,misc]  # of which there is no public one
-    """Random names, each after the mark of a run and the session of the process that makes it."""
+class _MarkedNames(tempfile._RandomNameSequence):  # type: ignore[name-defined,misc]  # which has no public name
+    """Random names, each after a run's mark and the session of the process that makes it."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
@@ -19,7 +19,7 @@ class _MarkedNames(tempfile._RandomNameSequence):  # type: ignore[name-defined,m
 
 
 def mark_temporary_files() -> None:
-    """Have this process and its copies make temporary files by names that tell of the run, where it is of one."""
+    """Mark the names of temporary files made by this process and its copies, if it belongs to a run."""
     scratch = os.environ.get(VARIABLE)
     if scratch is not None:
         tempfile._name_sequence = _MarkedNames(files_mark(scratch))  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """The functions of the standard library as they were before tests were collected.
 
-Tests replace them, some for as long as their process lives: ``open`` and ``os`` by those of a file system that is made
-up, ``subprocess.Popen``, ``os.getpid``. Measured code gets what its test wants; the run itself must not.
+Tests replace them, some for as long as their process lives: ``open`` and ``os`` by those of a fake file system,
+``subprocess.Popen``, ``os.getpid``. Measured code gets the replacements; the run itself must not.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ R = TypeVar("R")
 
 
 class Untouched:
-    """The functions, classes and modules that some modules and classes have now, by their names there."""
+    """The functions, classes and modules that some modules and classes hold now, by their names there."""
 
     def __init__(self, places: Iterable[Place]) -> None:
         self._before = [(place, name, value) for place in places for name, value in _members(place)]
 
     def restore(self) -> list[tuple[Place, str, Any]]:
-        """Put back what has been replaced or removed since; return what it was replaced by."""
+        """Put back what has been replaced or removed since; return the replacements."""
         replaced = []
         for place, name, value in self._before:
             found = vars(place).get(name, _REMOVED)
@@ -73,13 +73,13 @@ _BEFORE = Untouched(_STANDARD)
 
 
 def standard_and_own() -> Untouched:
-    """Return what the standard library and this package have now."""
+    """Return what the standard library and this package hold now."""
     own = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == __name__.partition(".")[0]]
     return Untouched([*_STANDARD, *own])
 
 
 def untouched(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function with what its module had when it was defined, and with the standard library of then."""
+    """Run a function with what its module held when it was defined, and with the standard library's own functions."""
     own = Untouched([sys.modules[function.__module__]])
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""The variables that libraries read when they are loaded: copies of a process have those of its start."""
+"""The variables that libraries read when they are loaded: copies of a process keep those from its start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_LOGS = ("KMP_WARNINGS", "MPLCONFIGDIR", "NCCL_DEBUG", "TF_CPP_", "TORCH_CPP_
 
 
 def library_variables() -> dict[str, str]:
-    """Return the variables of this process that change what libraries do, and that they read when they are loaded."""
+    """Return this process's variables that libraries read when they are loaded, and that change what they do."""
     return {
         name: value
         for name, value in os.environ.items()

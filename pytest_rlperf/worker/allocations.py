@@ -15,9 +15,9 @@ from pytest_rlperf.counters.memory import tracing
 from pytest_rlperf.wire import Allocation
 
 _CALLS_LEAST, _TIME_S = 4, 3.0
-_BLOCKS_MOST, _LOOK_S = 50_000, 0.02  # to read where so many were made takes half a second
+_BLOCKS_MOST, _LOOK_S = 50_000, 0.02  # reading where that many were made takes half a second
 _FRAMES = 16  # a copy of nested objects is made deep in the standard library
-_BYTES_LEAST = 8.0  # a call, of a line that is worth naming
+_BYTES_LEAST = 8.0  # per call, from a line that is worth naming
 _LINES_MOST = 50
 
 
@@ -30,8 +30,8 @@ def find_allocations(
 ) -> list[Allocation]:
     """Return the lines whose allocations ``calls`` calls keep, the largest first.
 
-    A line is the innermost one of a file below ``tree``, where there is one: what a library allocates has its place in
-    the code that calls it. Python's own allocations and NumPy's are seen, those of native libraries are not.
+    A line is the innermost one in a file below ``tree``, if there is one: the calling code stands for what a library
+    allocates. Python's own allocations and NumPy's are seen; those of native libraries are not.
     """
     with tracing(_FRAMES):
         before = _kept(tree)  # nothing, unless memory was traced before
@@ -48,7 +48,7 @@ def find_allocations(
 def _repeat(
     call: Callable[[], object], setup: Callable[[], object] | None, calls: int, clock: Callable[[], float]
 ) -> int:
-    """Make so many calls, fewer where these take long or have kept much; return how many."""
+    """Make ``calls`` calls, or fewer if they take long or have kept much; return how many."""
     most, now_s = sys.getallocatedblocks() + _BLOCKS_MOST, clock()
     look_s, end_s = now_s, now_s + _TIME_S
     for made in range(calls):
@@ -64,7 +64,7 @@ def _repeat(
 
 
 def _kept(tree: str) -> Counter[tuple[str, int]]:
-    """Return the bytes that are allocated now, by their lines."""
+    """Return the bytes that are allocated now, by the lines that allocated them."""
     gc.collect()
     found: Counter[tuple[str, int]] = Counter()
     for alike in tracemalloc.take_snapshot().statistics("traceback"):

@@ -12,16 +12,16 @@ from pytest_rlperf.worker.tracing import call_plainly
 
 _PLAIN_S = 0.1  # of plain calls; profiled ones take several times as long
 _LEAST_CALLS, _MOST_CALLS = 8, 600
-_LONGEST_CALL_S = 0.5  # from here on the profiled calls would take longer than the whole measurement
+_LONGEST_CALL_S = 0.5  # profiling longer calls would take longer than the whole measurement
 _WAITS = 5
 
 
 def explain(
     workload: Workload, call_s: float, wait: Callable[[], None] | None
 ) -> tuple[tuple[Share, ...], tuple[str, ...]]:
-    """Return the shares of a call that takes about ``call_s``; or none, and notes with the reason.
+    """Return the shares of a call that takes about ``call_s``, or none and notes with the reason.
 
-    ``wait`` waits until the device of the call is done; None for a call on the host.
+    ``wait`` waits until the call's device is done; it is None for a call on the host.
     """
     if call_s > _LONGEST_CALL_S:
         return (), (f"where the time goes is unknown: a call is too long to profile, it takes {units.seconds(call_s)}",)
@@ -34,7 +34,7 @@ def explain(
         found = shares(call, setup=workload.setup, calls=calls, device_wait_s=device_wait_s)
     except ProfilerBusyError as busy:
         return (), (str(busy),)
-    except Exception as error:  # by code that cannot be profiled; its measurement is complete
+    except Exception as error:  # from code that cannot be profiled; its measurement is complete
         call_plainly(workload)
         return (), (
             f"where the time goes is unknown: under the profiler, the call raised {type(error).__name__}: {error}",
@@ -53,7 +53,7 @@ def _waiting(call: Callable[[], object], wait: Callable[[], None]) -> Callable[[
 
 
 def _waited_s(workload: Workload, wait: Callable[[], None]) -> float:
-    """Return how long the host waits for the device after a call, on average of a few."""
+    """Return how long the host waits for the device after a call, averaged over a few calls."""
     waited_s = 0.0
     for _ in range(_WAITS):
         if workload.setup is not None:

@@ -19,9 +19,9 @@ from pytest_rlperf.model.measured import Tally, Workload
 from pytest_rlperf.probes.torch import quieten_ranges
 from pytest_rlperf.worker.tracing import call_plainly, look_for_phases
 
-_ONCE = 4.0  # times the limit for a long call that is counted once: several workers show whether it is exact
+_ONCE = 4.0  # times the limit, for a long call that is counted once: several workers show whether it is exact
 _COST_CALLS = 20  # plain calls that take as long as counting one call: every instrument has a pass, and slows it
-_GARBAGE_CALLS = 6  # likewise, to count garbage alone
+_GARBAGE_CALLS = 6  # plain calls that take as long as counting only one call's garbage
 
 
 def count(
@@ -34,8 +34,8 @@ def count(
 ) -> Tally:
     """Count the workload's call ``repetitions`` times, in about ``limit_s``; a long one once, in up to four times that.
 
-    A call before that shows how long it takes and where its phases come from. Where it takes too long it is timed once
-    more: it may have been held up. Where there is no time for one call, garbage alone is counted, or nothing.
+    A first call shows how long it takes and where its phases come from. If it takes too long, it is timed once more, as
+    it may have been held up. If there is no time to count one call, only garbage is counted, or nothing.
     """
     __tracebackhide__ = True
     quieten_ranges()
@@ -67,7 +67,7 @@ def count(
 
 
 def _failed(workload: Workload, error: Exception) -> Tally:
-    call_plainly(workload)  # raises where looking for phases is not to blame
+    call_plainly(workload)  # raises if looking for phases is not to blame
     failed = f"the call fails while its phases are recorded: {type(error).__name__}: {error}"
     return Tally((), (f"not counted: {failed}",), has_failed=True)
 
@@ -75,7 +75,7 @@ def _failed(workload: Workload, error: Exception) -> Tally:
 def _chosen(
     instruments: Collection[str], call_s: float, limit_s: float
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return the instruments that there is time for, None where there are none, with a note where some are left out."""
+    """Return the instruments that there is time for, None if for none, with a note if some are left out."""
     if call_s <= _ONCE * limit_s / _COST_CALLS:
         return tuple(instruments), ()
     reason = (
@@ -87,9 +87,9 @@ def _chosen(
 
 
 def _environments() -> tuple[str, ...]:
-    """Return the classes of environments whose steps are counted; none where NumPy, which all of them use, is missing.
+    """Return the classes of environments whose steps are counted; none if NumPy, which all of them use, is not loaded.
 
-    The tables that name them load NumPy, which a test without it should neither wait for nor have among its packages.
+    The tables that name them load NumPy. A test without NumPy should not wait for it, or have it among its packages.
     """
     if "numpy" not in sys.modules:
         return ()
@@ -99,7 +99,7 @@ def _environments() -> tuple[str, ...]:
 
 
 def _devices(workload: Workload) -> tuple[Device, ...] | None:
-    """Return the device that the workload holds things on, as its clock drives it; None where it is the host.
+    """Return the device that the workload holds things on, as its clock drives it; None if it is the host.
 
     JAX counts nothing on its devices.
     """

@@ -1,7 +1,7 @@
 """A workload on an accelerator: the two paces it is timed at, and slices that nothing disturbed.
 
 A host's clock around a call sees the launches, not the work; so every timed round ends with a wait for the device.
-Where that wait stands makes two figures: after every call (latency), or once after many (steady).
+The place of that wait makes two figures: after every call (latency), or once after many (steady).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
 from pytest_rlperf.worker.device_state import CLOCK_STEADY, DeviceLibrary, Jax
 from pytest_rlperf.worker.rounds import ClockNs, Timed
 
-RETAKES = 3  # a device that disturbs a slice as often again cannot be measured on
+RETAKES = 3  # a device that disturbs a slice and as many retakes cannot be measured on
 _WARM_UPS_MOST = 10  # of a tenth of a second each: compiling is over by then, or never
 
 
@@ -42,7 +42,7 @@ class Accelerator:
         self._library = library
         self._reader = library.conditions(self.name)
         self._notes = dict.fromkeys([self._reader.missing] if self._reader.missing else [])
-        # Goes with the settings: a machine may have several models, and partitions of one GPU differ as much.
+        # Recorded with the settings: a machine may have several models, and partitions of one GPU differ as much.
         self._model = {"model": clock.driver.name()}
         self._allocates = False
         self._gave_up = self._gave_up_tracing = False
@@ -62,7 +62,7 @@ class Accelerator:
         return self.other if kind is SliceKind.OTHER_PACE else self.gated
 
     def timed(self, pace: Pace, call: Callable[[], object], setup: Callable[[], None] | None) -> Timed:
-        """Return the parts of a round at ``pace``; the device is idle when it begins, and done when it ends."""
+        """Return the parts of a round at ``pace``; the device is idle when the round begins, and done when it ends."""
         wait = self.clock.synchronize
         prepare = self.idle_after(setup)
 
@@ -77,7 +77,7 @@ class Accelerator:
         return Timed(waited, prepare) if pace is Pace.LATENCY else Timed(call, prepare, wait)
 
     def idle_after(self, setup: Callable[[], None] | None) -> Callable[[], None]:
-        """Return ``setup`` with a wait for the work it gave the device, which is no part of the call that follows."""
+        """Return ``setup`` with a wait for its work on the device, which is not part of the call that follows."""
 
         def prepare() -> None:
             __tracebackhide__ = True
@@ -99,7 +99,7 @@ class Accelerator:
             is_steady = _is_steady(before, after)
             if (is_steady and not change) or not has_time():
                 break
-        # A workload that requests memory however long it runs does so in every call: that is counted, no disturbance.
+        # A workload that still requests memory does so in every call: that is counted, and is not a disturbance.
         self._allocates = change.allocated
         changes = [*([_in_words(change)] if change else []), *([] if is_steady else ["its clock changed"])]
         if changes:
@@ -110,10 +110,10 @@ class Accelerator:
         self._notes |= dict.fromkeys(notes)
 
     def undisturbed(self, kind: SliceKind, take: Callable[[], SliceRecord]) -> SliceRecord:
-        """Return a slice with the state of the device, retaken where it was disturbed.
+        """Return a slice with the state of the device, retaken if it was disturbed.
 
-        Where the retakes are disturbed as well, the last one has all disturbances, and later slices are not retaken.
-        For traced slices this is decided separately: tracing itself may have code recompiled.
+        If the retakes are disturbed as well, the last one has all disturbances, and later slices are not retaken.
+        This is decided separately for traced slices: tracing itself may make code recompile.
         """
         __tracebackhide__ = True
         is_traced = kind is SliceKind.TRACED
@@ -138,10 +138,10 @@ class Accelerator:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Raise MeasurementError, naming the device, where work fails because the device is gone.
+        """Raise MeasurementError, naming the device, if work fails because the device is gone.
 
-        A library raises the error of a lost device wherever it next uses the device, also in the midst of the
-        workload. So an error after which the device cannot be waited for is the device's.
+        A library raises the error of a lost device wherever it next uses the device, also within the workload. So if
+        the device cannot be waited for after an error, the error is the device's.
         """
         __tracebackhide__ = True
         try:
@@ -158,7 +158,7 @@ class Accelerator:
             raise
 
     def _give_up(self, disturbance: Disturbance, *, is_traced: bool) -> None:
-        """Take no more slices again, of traced ones or of any."""
+        """Retake no more slices, or no more traced slices."""
         self._gave_up, self._gave_up_tracing = not is_traced, is_traced
         if is_traced:
             self.note([f"phases on {self.name} are of slices that were disturbed: {_in_words(disturbance)}"])
@@ -167,7 +167,7 @@ class Accelerator:
         self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[Disturbance]
     ) -> DeviceSlice:
         clocks_hz = [edge.conditions.sm_clock_hz for edge in (before, after) if edge.conditions is not None]
-        # Of a clock that moved in between, the time at each speed is unknown.
+        # If the clock moved in between, the time at each speed is unknown.
         known_hz = [clock_hz for clock_hz in clocks_hz if clock_hz is not None and _is_steady(before, after)]
         memory = self.clock.driver.memory()
         return DeviceSlice(
@@ -198,9 +198,9 @@ class Accelerator:
             self.clock.driver.reset_peak()
 
     def _disturbance(self, before: _Edge, after: _Edge) -> Disturbance:
-        """Return why the slice between two edges does not count, false where it does.
+        """Return why the slice between two edges does not count, false if it does.
 
-        A power cap is a GPU's full load, under which both sides of a comparison run: it is among the conditions alone.
+        A power cap is a GPU's full load, under which both sides of a comparison run: it is only among the conditions.
         """
         change = _change(before, after)
         throttled = [*(_reasons(before) or ()), *(_reasons(after) or ())]
@@ -222,8 +222,8 @@ def find_accelerator(
     """Return the device that a workload holds tensors or modules on, or has ``used`` nonetheless; None for the host.
 
     A call may make all its tensors itself, or find them where no reference of the workload leads to. ``made`` are its
-    output, and arrays that are there since it ran.
-    MeasurementError where the device's time cannot be read, or there are several devices.
+    output, and arrays that exist since it ran. MeasurementError if the device's time cannot be read, or if there are
+    several devices.
     """
     __tracebackhide__ = True
     try:
@@ -238,14 +238,14 @@ def find_accelerator(
 
 
 def _change(before: _Edge, after: _Edge) -> Disturbance:
-    """Return the one-time events between two edges, throttling not among them."""
+    """Return the one-time events between two edges, without throttling."""
     return Disturbance(
         recompiled=after.recompiles > before.recompiles, allocated=after.allocations > before.allocations
     )
 
 
 def _in_words(disturbance: Disturbance) -> str:
-    """Return a disturbance in words, which few workers need."""
+    """Return a disturbance in words; few workers need the import."""
     from pytest_rlperf.report.wording import disturbance_text
 
     return disturbance_text(disturbance)
@@ -256,6 +256,6 @@ def _reasons(edge: _Edge) -> tuple[str, ...] | None:
 
 
 def _is_steady(before: _Edge, after: _Edge) -> bool:
-    """Whether the device's clock holds still, as far as it is known."""
+    """Whether the device's clock holds still, as far as is known."""
     was, now = (None if edge.conditions is None else edge.conditions.sm_clock_hz for edge in (before, after))
     return was is None or now is None or abs(now - was) <= CLOCK_STEADY * was

@@ -1,7 +1,7 @@
 """The state of an accelerator: clocks, throttling, temperature and other processes, and its library's settings.
 
 The driver's state is read and never set: a tool that fixes clocks measures a machine that its user does not have. The
-library's settings are read through loaded modules only; nothing here imports PyTorch: where it is not loaded, there is
+library's settings are read only through loaded modules. Nothing here imports PyTorch: if it is not loaded, there is
 nothing on a device.
 """
 
@@ -28,7 +28,7 @@ NO_REASONS = "NVML does not report whether this device is throttled: a throttled
 
 CLOCK_STEADY = 0.02  # how much a clock that holds still may differ from one look to another
 
-# Reasons for which a device is slower than it could be. Being idle and clocks that a user has set are none of these.
+# Reasons why a device is slower than it could be. Being idle, and clocks that a user has set, are not among them.
 _REASONS = {
     0x004: POWER_CAP,
     0x008: "hardware slowdown",
@@ -41,31 +41,31 @@ T = TypeVar("T")
 
 
 class ConditionReader:
-    """Reads the state of one device, where a subclass can; there is nothing here that could change it.
+    """Reads the state of one device, if a subclass can, and never changes it.
 
-    ``missing`` is why nothing is read, and what helps; empty where it is.
+    ``missing`` is why nothing is read, and what helps; it is empty if the state is read.
     """
 
     def __init__(self, missing: str) -> None:
         self.missing = missing
 
     def read(self) -> Conditions | None:
-        """Return the device's state now, None where it cannot be read."""
+        """Return the device's state now, None if it cannot be read."""
         return None
 
 
 class NvmlReader(ConditionReader):
-    """Reads a device by its handle of NVML's; ``nvml`` is the module pynvml, started."""
+    """Reads a device by its NVML handle; ``nvml`` is the module pynvml, initialised."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
-        # pynvml raises the latter, which is no NVMLError, where it is newer than the driver.
+        # pynvml raises the latter, which is not an NVMLError, if it is newer than the driver.
         self._refusals = (nvml.NVMLError, getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError))
         super().__init__("" if self._reasons() is not None else NO_REASONS)
 
     def read(self) -> Conditions | None:
-        """Return the device's state; None for a value it does not support, as a partition has no clocks of its own."""
+        """Return the device's state, with None for unsupported values: a partition has no clocks of its own."""
         nvml, handle = self._nvml, self._handle
         reasons = self._reasons()
         processes = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -91,10 +91,10 @@ class NvmlReader(ConditionReader):
 
 
 def nvml_reader(uuid: str, nvml: Any = None) -> ConditionReader:
-    """Return the reader of the device with a UUID, by which alone CUDA and NVML mean the same one.
+    """Return the reader of the device with a UUID, the only name that means the same to CUDA and NVML.
 
     CUDA numbers the devices that are visible to a process, fastest first; NVML numbers all, by their slots. ``nvml`` is
-    the module pynvml, imported where it is not given.
+    the module pynvml, imported if it is not given.
     """
     try:
         nvml = import_module("pynvml") if nvml is None else nvml
@@ -108,15 +108,15 @@ def nvml_reader(uuid: str, nvml: Any = None) -> ConditionReader:
 
 
 def throttle_reasons(bits: int) -> tuple[str, ...]:
-    """Return the reasons for which a device is held back, of NVML's bit mask."""
+    """Return the reasons in NVML's bit mask why a device is held back."""
     return tuple(name for bit, name in _REASONS.items() if bits & bit)
 
 
 def count_others(pids: Sequence[int]) -> int | None:
-    """Return how many processes on a device are not of this run: not this one, its parent, or a child of either.
+    """Return how many processes on a device are not this run's: not this one, its parent, or a child of either.
 
-    None where this process, which uses the device, is not in the list: in a container the list may have the process
-    numbers of the machine outside.
+    Return None if this process, which uses the device, is not in the list: in a container, the list may have the
+    outside machine's process numbers.
     """
     ours = {os.getpid(), os.getppid()}
     if os.getpid() not in pids:
@@ -125,9 +125,9 @@ def count_others(pids: Sequence[int]) -> int | None:
 
 
 def _handle(nvml: Any, uuid: str) -> Any:
-    """Return NVML's handle of a device; of a partition's GPU, as partitions have no clocks of their own.
+    """Return NVML's handle of a device, or of a partition's GPU, as partitions have no clocks of their own.
 
-    PyTorch gives the bare number, NVML puts the kind of device before it.
+    PyTorch gives the bare number; NVML puts the kind of device before it.
     """
     number = uuid.removeprefix("GPU-").removeprefix("MIG-")
     try:
@@ -139,7 +139,7 @@ def _handle(nvml: Any, uuid: str) -> Any:
 
 @untouched
 def _parent(pid: int) -> int | None:
-    """Return the process that started another, None where this system does not show it."""
+    """Return the process that started another, None if this system does not show it."""
     try:
         parent: int = psutil.Process(pid).ppid()
     except psutil.Error:
@@ -147,9 +147,9 @@ def _parent(pid: int) -> int | None:
     return parent
 
 
-# Accelerators whose allocator PyTorch keeps statistics of, by its modules' names.
+# PyTorch's modules for accelerators whose allocator it keeps statistics for.
 _KINDS = ("cuda", "xpu")
-# PyTorch's new settings of precision, whose old names it refuses to read once one of them was set.
+# PyTorch's new settings of precision: once one is set, it refuses to read the old names.
 _PRECISIONS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 # Variables that CUDA's libraries read themselves, without PyTorch.
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
@@ -159,7 +159,7 @@ class DeviceLibrary:
     """The library by which a workload uses a device; this one has neither devices nor settings."""
 
     def used(self) -> Mapping[str, int]:
-        """Return a running total of requests to each device in use; where one grows, work went there."""
+        """Return a running total of requests to each device in use; if it grows, work went to the device."""
         return {}
 
     def flags(self) -> dict[str, str]:
@@ -189,7 +189,7 @@ class Torch(DeviceLibrary):
         return self._modules["torch"]
 
     def used(self) -> Mapping[str, int]:
-        """Return how often tensors were given memory, of the allocator's cache or the device, by devices in use."""
+        """Return how often tensors got memory, from the allocator's cache or the device, for each device in use."""
         libraries = {kind: getattr(self._torch, kind, None) for kind in _KINDS} if "torch" in self._modules else {}
         return {
             f"{kind}:{index}": _given(library, index)
@@ -201,7 +201,7 @@ class Torch(DeviceLibrary):
     def flags(self) -> dict[str, str]:
         """Return the precision of matrix products and convolutions, determinism, and cuDNN's choice by trying.
 
-        With them are environment variables that decide on the same, or make every launch wait, where they are set.
+        Environment variables that decide on the same, or make every launch wait, are added if they are set.
         """
         if "torch" not in self._modules:
             return {}
@@ -243,7 +243,7 @@ class Torch(DeviceLibrary):
 
 
 class Jax(DeviceLibrary):
-    """JAX, on any device; made where it is loaded."""
+    """JAX, on any device; made only if it is loaded."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._jax: Any = sys.modules["jax"]
@@ -251,7 +251,7 @@ class Jax(DeviceLibrary):
         self._programs = Programs()
 
     def flags(self) -> dict[str, str]:
-        """Return the precision of matrix products and of numbers, whether functions are compiled, and XLA's flags."""
+        """Return the precision of matrix products and numbers, whether functions are compiled, and XLA's flags."""
         config = self._jax.config
         names = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_jit")
         flags = {name: str(getattr(config, name)) for name in names}
@@ -262,7 +262,7 @@ class Jax(DeviceLibrary):
         return self._programs.count()
 
     def conditions(self, device: str) -> ConditionReader:
-        """Return a reader of nothing, with a note where the device is not the host."""
+        """Return a reader that reads nothing, with a note if the device is not the host."""
         on_host = all(name.startswith("jax cpu:") for name in device.split(", "))
         return ConditionReader("") if on_host else super().conditions(device)
 
@@ -273,7 +273,7 @@ def used_between(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[s
 
 
 def _given(library: Any, index: int) -> int:
-    """Return how often a device's allocator gave memory to a tensor; 0 where one that counts nothing took its place."""
+    """Return how often a device's allocator gave memory to a tensor; 0 if it was replaced by one without counts."""
     try:
         return int(library.memory_stats(index).get("allocation.all.allocated", 0))
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The engine in a worker: it measures the workload that a test has given its fixture, order by order of the driver."""
+"""The engine in a worker: it measures the workload that a test has given its fixture, by the driver's orders."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, 
 from pytest_rlperf.worker.room import with_room
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
-_SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of calls that are observed, and between two looks at what they have read
-_NAMED_LEAST_S = 1.0  # likewise, where a changed function's name is among what they call: in longer than a pair takes
-# What tests replace is for what they measure.
+_SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of observed calls, and between two looks at what they have read
+_NAMED_LEAST_S = 1.0  # of observed calls that call a changed function's name: longer than a pair takes
+# A test's replacements apply only to what it measures.
 _loaded_now, _footprint_now = untouched(LoadedFiles.now), untouched(footprint)
 
 
 class Unwound(Failed):
-    """Leaves a test at its measured call; not an Exception, so that no ``except Exception`` of a test keeps it.
+    """Leaves a test at its measured call; not an Exception, so that a test's ``except Exception`` does not catch it.
 
-    A failure without traceback, for which pytest looks up no source: that takes long where many modules are loaded.
+    It has no traceback, so pytest looks up no source, which takes long if many modules are loaded.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Unwound(Failed):
 
 @untouched
 def _refuse_much_output(config: pytest.Config, scratch: Path, source: str) -> None:
-    """Drop what ``source`` prints and logs, and raise MeasurementError, where it fills the memory or the disk."""
+    """Drop what ``source`` prints and logs, and raise MeasurementError, if it would fill the memory or the disk."""
     capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
     logged = 0 if logs is None else logs.report_handler.stream.tell()
     if logged + sum(path.stat().st_size for path in scratch.glob("captured*")) <= _OUTPUT_MOST:
@@ -71,7 +71,7 @@ def _refuse_much_output(config: pytest.Config, scratch: Path, source: str) -> No
 
 
 class Engine:
-    """Measures a workload, order by order of the run."""
+    """Measures a workload, by the run's orders."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Engine:
             self._observer.go_on()
 
     def _leave_copies(self) -> None:
-        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it.
+        """Close the connection in a copy that a test has forked: the copy ends when it uses the connection.
 
         The run's signal is not for the copy.
         """
@@ -116,7 +116,7 @@ class Engine:
                 self.connection.close()
 
     def begin(self, seed: int) -> None:
-        """Get ready for a test's fixtures: seed every random generator that is loaded."""
+        """Get ready for a test's fixtures: seed every loaded random generator."""
         self._seed = seed
         self._ended = children_seen()[1]
         self._seeded = set()
@@ -196,7 +196,7 @@ class Engine:
         return replace(found, children=found.children or _had_children(self._ended), many=many)
 
     def get_copied(self) -> None:
-        """Note which modules are loaded before this process is copied: what copies import later could be there, too."""
+        """Note the modules loaded before this process is copied: what copies import later could be loaded here, too."""
         self._modules = frozenset(sys.modules)
         if self._observer is not None:
             self._observer.rest()
@@ -205,7 +205,7 @@ class Engine:
         return [name for name in list(sys.modules) if name not in self._modules] if self._modules else []
 
     def loaded(self) -> dict[str, str]:
-        """Return the files that are loaded of the code under test, by module."""
+        """Return the loaded files of the code under test, by module."""
         return _loaded_now(self._loaded_files)
 
     def own_fork(self) -> AbstractContextManager[None]:
@@ -213,18 +213,18 @@ class Engine:
         return contextlib.nullcontext() if self._observer is None else self._observer.own_fork()
 
     def shown(self, text: str) -> str:
-        """Return a text for the user, whose files it names by their own places."""
+        """Return a text for the user, which names the user's files by their own places."""
         tree, top = self._start.own.tree, self._start.shared.top
         return text.replace(tree, top) if tree and top else text
 
     def send(self, message: wire.FromWorker) -> None:
         """Send a message to the run."""
-        if self.connection.closed:  # this process is a copy of the one whose connection it was: a test has forked
+        if self.connection.closed:  # a test has forked: this process is a copy of the connection's owner
             _exit(1)
         wire.send(self.connection, message)
 
     def receive(self) -> wire.ToWorker:
-        """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
+        """Wait for the next order; if the run's process is gone, end the session with all its teardowns."""
         if self.connection.closed:
             _exit(1)
         try:
@@ -233,7 +233,7 @@ class Engine:
             pytest.exit("the run that started this worker is gone", returncode=1)
 
     def _seed_loaded(self) -> None:
-        """Seed NumPy's and PyTorch's global generators, each once a test, without importing either."""
+        """Seed NumPy's and PyTorch's global generators, each once per test, without importing either."""
         for name in {"numpy", "torch"} - self._seeded:
             module = sys.modules.get(name)
             if module is not None:
@@ -247,8 +247,8 @@ def _call_until_settled(
 ) -> None:
     """Call a component until the last half of its calls has run and read nothing new: an episode ends late.
 
-    It goes on for longer where what has run calls something by one of ``names``. A busy process has no less for the
-    work of others.
+    It goes on for longer if the code that has run calls something by one of ``names``. The least time of a process
+    that does not wait is CPU time, so the work of others does not shorten it.
     """
     __tracebackhide__ = True
     began_s = news_s = looked_s = now_s = monotonic()
@@ -269,7 +269,7 @@ def _call_until_settled(
                 least_s = _NAMED_LEAST_S
     wait_for_all()()
     if limit_s:
-        gc.collect()  # what waits for it calls functions, too
+        gc.collect()  # objects that wait for it call functions, too
     workload.processed(0)
 
 

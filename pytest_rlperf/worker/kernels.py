@@ -1,9 +1,9 @@
 """Reference kernels: two fixed pieces of work, timed beside a workload, which stored times are relative to.
 
-One moves with the pace of the processor alone. The other also reads memory at random, in about the proportion that a
-replay buffer's sample does: a neighbour that fills the shared cache slows both of these by about as much, and leaves a
-loop of Python as it is (``docs/evidence.md``). They use nothing but the interpreter and its standard library, so that
-no package upgrade moves them; the interpreter's minor version is part of the machine class.
+One depends only on the pace of the processor. The other also reads memory at random, in about the same proportion as a
+replay buffer's sample: a neighbour that fills the shared cache slows both by about as much, but not a Python loop
+(``docs/evidence.md``). The kernels use only the interpreter and its standard library, so that no package upgrade
+changes them; the interpreter's minor version is part of the machine class.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GATHERED = 2000
 
 
 def make_kernels() -> dict[SliceKind, Callable[[], object]]:
-    """Return both kernels by the kind of slice that runs them; one pair serves a process, the memory's takes room."""
+    """Return both kernels by the kind of slice that runs them; a process needs one pair, as the buffer takes memory."""
     return {SliceKind.INTERPRETER: interpreter_kernel(), SliceKind.MEMORY: memory_kernel()}
 
 
@@ -47,7 +47,7 @@ def interpreter_kernel() -> Callable[[], object]:
 
 
 def memory_kernel() -> Callable[[], object]:
-    """Return the interpreter's work, and reads at random places of a buffer that a core's own caches do not hold."""
+    """Return the interpreter's work with reads at random places in a buffer larger than a core's own caches."""
     places = random.Random(0)
     buffer = bytearray(b"\x01") * _MEMORY_BYTES  # written, so that every page of it is its own
     gathers = cycle([itemgetter(*(places.randrange(_MEMORY_BYTES) for _ in range(_GATHERED))) for _ in range(_GATHERS)])

@@ -61,21 +61,21 @@ from pytest_rlperf.worker.trace import chrome_trace, trace_call
 from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases
 
 _BLOCK_S = 0.02
-_AS_WARM_S = 1.5 * PAIR_WARM_UP_S  # for as many calls as another process made in that time, here perhaps more slowly
-_CPU_ROUND_S = 250e-6  # a round from which on reading the CPU's clock costs a few thousandths at the most
+_AS_WARM_S = 1.5 * PAIR_WARM_UP_S  # for as many calls as another process made, perhaps faster, in PAIR_WARM_UP_S
+_CPU_ROUND_S = 250e-6  # a round from which on reading the CPU's clock costs at most a few thousandths
 _COLLECTING_S = 0.5  # for calls whose collections are counted
 _COPY_LIMIT_S = 0.2  # for a copy of this process to return from a call that this process has returned from
 
 
 class Settled(NamedTuple):
-    """The mean seconds of a call once warming up has ended, and how many calls that made."""
+    """The mean seconds per call once warming up has ended, and how many calls it made."""
 
     call_s: float
     calls: int
 
 
 def settle(timed: Timed, limit_s: float, clocks: Clocks) -> Settled:
-    """Run blocks of calls until their median stops falling; return the mean seconds of a call by then."""
+    """Run blocks of calls until their median stops falling; return the mean seconds per call by then."""
     __tracebackhide__ = True
     clock = clocks.wall_ns
     deadline_ns = clock() + int(1e9 * min(limit_s, WARM_UP_MOST_S))
@@ -92,7 +92,7 @@ def settle(timed: Timed, limit_s: float, clocks: Clocks) -> Settled:
             block_ns.append(round_ns(timed, iterations, clock) / iterations)
             calls += iterations
             if timed.setup is None and block_ns[-1] * iterations < 10 * clocks.floor_ns:
-                iterations *= 4  # the clock would be most of so short a round
+                iterations *= 4  # the clock would take most of the round
             if clock() >= block_end_ns:
                 break
         medians.append(statistics.median(block_ns))
@@ -100,16 +100,16 @@ def settle(timed: Timed, limit_s: float, clocks: Clocks) -> Settled:
         falling = len(medians) > 1 and medians[-1] < 0.98 * min(medians[-4:-1])
         now_ns = clock()
         if now_ns >= deadline_ns or (now_ns >= enough_ns and not falling):
-            # Calls may be of different lengths, which the mean of a block includes; one stall affects one block.
+            # A block's mean includes calls of different lengths; one stall affects one block.
             return Settled(statistics.median(means[-3:]) / 1e9, calls)
 
 
 @contextmanager
 def in_one_process() -> Iterator[None]:
-    """Raise MeasurementError where the body forks and the copy of this process leaves it too; end the copy there.
+    """Raise MeasurementError if the body forks and the copy of this process leaves it too; end the copy there.
 
-    It would go on with the measurement, and each of its calls would fork again. Children that end within the body, or
-    outlive it at work of their own, are fine.
+    The copy would go on with the measurement, and each of its calls would fork again. Children may end within the
+    body, or outlive it with work of their own.
     """
     own, has_left = getpid(), mmap.mmap(-1, 1)  # memory that copies share
     before = children()
@@ -134,9 +134,9 @@ _KERNEL_WARM_UP_S = 0.05
 
 
 class Meter:
-    """Takes slices of one workload and of the reference kernels, in this process; the latter are made when needed.
+    """Takes slices of one workload and of the reference kernels, which are made when needed, in this process.
 
-    ``library`` is that by which the workload uses a device, if it does; ``device`` is known once it was checked.
+    ``library`` is the one that the workload uses a device by, if it does. The check sets ``device``.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class Meter:
         quieten_ranges()
 
     def check(self) -> float:
-        """Run the component once, untimed by any verdict, and check it; return the seconds of a call.
+        """Run the component once, outside any verdict, and check it; return the seconds of a call.
 
-        That is the checked call or, where it will have compiled something, one more.
+        They are the checked call's or, if that compiled something, those of one more call.
         """
         __tracebackhide__ = True
-        # The one collection of all generations, which walks every loaded module. Counting and warming up collect too:
-        # what has been made since.
+        # The only collection that walks every loaded module. Counting and warming up collect only what has been made
+        # since.
         gc.collect()
         gc.freeze()
         used_before, arrays_before = self._library.used(), live_arrays()
@@ -183,7 +183,7 @@ class Meter:
         with in_one_process():
             output = self.workload.check()
             checked_ns = self.clocks.wall_ns() - start_ns
-        if checked_ns >= 1e9 * WARM_UP_S:  # none may warm up that is as long
+        if checked_ns >= 1e9 * WARM_UP_S:  # so long a call may get no warm-up
             self._single = watch.seen().is_single
         self.device = find_accelerator(
             self.workload,
@@ -205,7 +205,7 @@ class Meter:
         return self._call_s
 
     def _second_call_ns(self, device: Accelerator) -> int:
-        """Time a second call in the place of the check's, which compiled: forget the time and the items of that one."""
+        """Time a second call; discard the time and items of the check's call, which compiled."""
         __tracebackhide__ = True
         self.workload.processed(0)
         timed = self._timed(SliceKind.PLAIN)
@@ -215,7 +215,7 @@ class Meter:
             return round_ns(timed, 1, self.clocks.wall_ns)
 
     def made(self, calls: int) -> None:
-        """Count calls that something else than this has made of the workload."""
+        """Count calls of the workload that were made elsewhere."""
         self._made += calls
 
     def warm_up(self, order: WarmUp) -> Warm:
@@ -230,7 +230,7 @@ class Meter:
         self._choose_shapes(order.shape, order.long, SLICE_S if order.kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
-        gc.freeze()  # a later collection need not walk older objects; thaw() undoes it
+        gc.freeze()  # later collections do not walk older objects; thaw() undoes it
         return Warm(
             shape=self._shapes[SliceKind.PLAIN],
             call_s=self._call_s,
@@ -247,7 +247,7 @@ class Meter:
             self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
 
     def _warm(self, workload: Timed, order: WarmUp) -> None:
-        """Make as many calls as are ordered; where none are, as many as it takes."""
+        """Make as many calls as are ordered; if none are, as many as it takes."""
         __tracebackhide__ = True
         shape, calls, limit_s = None if order.exactly else order.shape, order.calls, order.limit_s
         if not calls or self.device is not None:
@@ -259,7 +259,7 @@ class Meter:
             self._call(workload, (calls - self._made) % (shape.iterations * shape.rounds))
 
     def _warm_until(self, workload: Timed, calls: int, limit_s: float) -> None:
-        """Go on until the process has made so many calls, for ``limit_s`` at the most."""
+        """Make calls until the process has made ``calls``, for at most ``limit_s``."""
         __tracebackhide__ = True
         clock, watches = self.clocks.wall_ns, [ActivityWatch()]
         start_ns, before = clock(), self._made
@@ -290,7 +290,7 @@ class Meter:
             self._call_s = self._settled(workload, limit_s)
         activity = watch.seen()
         if (activity.threads or 0) > 1:
-            # A library's idle threads may spin for a while after it was loaded; one that works does so again.
+            # A library's idle threads may spin for a while after it was loaded; a working thread is busy again.
             watch = ActivityWatch()
             self._settled(workload, WARM_UP_AGAIN_S)
             activity = watch.seen()
@@ -301,16 +301,16 @@ class Meter:
             )
 
     def _settled(self, workload: Timed, limit_s: float) -> float:
-        """Run until calls stop getting faster; return the seconds of one by then."""
+        """Run until calls stop getting faster; return the seconds per call by then."""
         __tracebackhide__ = True
         settled = settle(workload, limit_s, self.clocks)
         self._made += settled.calls
         return settled.call_s
 
     def _choose_shapes(self, shape: Shape | None, long: bool | None, slice_s: float) -> None:
-        """Size the slices of the workload; those at the gated pace have ``shape`` where it is given.
+        """Size the slices of the workload; those at the gated pace have ``shape`` if it is given.
 
-        On a device a slice is SLICE_S long in any case, for its conditions are read before and after each.
+        On a device, a slice is always SLICE_S long, as the device's conditions are read before and after each.
         """
         single = self.workload.setup is not None
         slice_s = slice_s if self.device is None else SLICE_S
@@ -326,7 +326,7 @@ class Meter:
         }
 
     def _timed(self, kind: SliceKind) -> Timed:
-        """Return the parts of a round of a kind of slice, without timers."""
+        """Return the parts of a round in a kind of slice, without timers."""
         if kind in self._kernels:
             return Timed(self._kernels[kind], None)
         if self.device is None:
@@ -334,9 +334,9 @@ class Meter:
         return self.device.timed(self.device.pace_of(kind), self.workload.call, self.workload.setup)
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Take one slice and return its figures; it comes after :meth:`warm_up`.
+        """Take one slice, after :meth:`warm_up`, and return its figures.
 
-        On a device a disturbed slice is retaken a few times; where that did not help, the record has the disturbances.
+        On a device, a disturbed slice is retaken a few times; if that does not help, the record has the disturbances.
         """
         __tracebackhide__ = True
         if kind is SliceKind.TRACED:
@@ -346,17 +346,17 @@ class Meter:
         return self.device.undisturbed(kind, lambda: self._take(kind))
 
     def _take_traced(self) -> SliceRecord:
-        """Take a traced slice; a plain one, with a note, where the call fails while it is traced and not without."""
+        """Take a traced slice, or a plain one with a note if the call fails only while it is traced."""
         __tracebackhide__ = True
         kind, device = SliceKind.TRACED, self.device
         if not self._untraceable:
             try:
                 record = self._take(kind) if device is None else device.undisturbed(kind, lambda: self._take(kind))
             except Exception as error:
-                call_plainly(self.workload)  # raises where tracing is not to blame
+                call_plainly(self.workload)  # raises if tracing is not to blame
                 self._untraceable = f"no phases: the call fails while it is traced: {type(error).__name__}: {error}"
             else:
-                self._has_looked = True  # in a slice that was kept; once is enough, as calls may be long
+                self._has_looked = True  # in a kept slice; once is enough, as calls may be long
                 return record
         return replace(self._take(SliceKind.PLAIN), kind=kind, note=self._untraceable)
 
@@ -391,7 +391,7 @@ class Meter:
             items=0.0 if is_kernel else self.workload.processed(calls),
             wall_s=(sum(rounds_ns) if shape.long else wall_ns) / 1e9,
             cpu_s=(rounds_cpu_ns if shape.long else cpu_ns) / 1e9,
-            waits=0 if self.workload.children_ns is not None else waits() - waited,  # it does, for its children
+            waits=0 if self.workload.children_ns is not None else waits() - waited,  # it waits for its children
             collections=_collections() - collections,
             cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
@@ -402,11 +402,11 @@ class Meter:
         )
 
     def usage(self) -> Usage:
-        """Return the resources that this process holds, after the calls of all slices so far."""
+        """Return the resources that this process holds after the calls of all slices so far."""
         return replace(read_usage(self._calls), compiled=self.programs.count())
 
     def allocations(self, calls: int, tree: str) -> list[Allocation]:
-        """Return the lines, of code below ``tree``, that allocate what further calls keep, those of the most first."""
+        """Return the lines of code below ``tree`` that allocate what further calls keep, the largest first."""
         __tracebackhide__ = True
         with quiet():
             found = find_allocations(self.workload.call, self.workload.setup, calls, tree)
@@ -414,14 +414,14 @@ class Meter:
         return found
 
     def explain(self) -> tuple[tuple[Share, ...], tuple[str, ...]]:
-        """Return where a call's time goes, and notes where that is unknown."""
+        """Return where a call's time goes, and notes if that is unknown."""
         __tracebackhide__ = True
         wait = None if self.device is None else self.device.clock.synchronize
         with quiet(), nullcontext() if self.device is None else self.device.answering():
             return explain(self.workload, self._call_s, wait)
 
     def trace(self, title: str) -> str:
-        """Return the trace of one call, which belongs to no slice, as Chrome's trace events."""
+        """Return the trace of one call outside all slices, as Chrome's trace events."""
         __tracebackhide__ = True
         source = self._source = self._source or source_of_phases(self.workload, self.clocks.wall_ns)
         with quiet(), nullcontext() if self.device is None else self.device.answering():
@@ -430,13 +430,13 @@ class Meter:
         return chrome_trace(found, title)
 
     def slow_down(self, share: float, steps: int | None) -> int:
-        """Add extra work to every round from now on, and return its steps: ``share`` of a round without ``steps``.
+        """Add extra work to every round from now on, and return its steps; without ``steps``, size it by ``share``.
 
-        The work is done once a round: a share of a single call may be too short to be sized.
+        The work is done once per round: a share of a single call may be too short to be sized.
         """
         if steps is None:
-            # A single thread that is held up does not work, so its CPU time is the measure of its work. A workload that
-            # waits has hardly any CPU time, and a share of that is no share of the call.
+            # A single thread that is held up does not work, so its CPU time measures its work. A workload that waits
+            # has hardly any CPU time, and a share of that is not a share of the call.
             busy = self._single is True and self.device is None and self.take(SliceKind.PLAIN).waits == 0
             clock = self.clocks.cpu_ns if busy else self.clocks.wall_ns
             timed, iterations = self._timed(SliceKind.PLAIN), self._shapes[SliceKind.PLAIN].iterations
@@ -456,11 +456,11 @@ class Meter:
         return steps
 
     def collecting_s(self, calls: int) -> float:
-        """Return the seconds a call that its full collections take with all of this process's objects; 0 without any.
+        """Return the seconds per call that its full collections take with all of this process's objects; 0 without any.
 
-        Warming up has frozen these, so that the collector's own runs cost little in a slice. Those that the code asks
-        for are counted, over as many ``calls`` as there is time for: how often the collector runs by itself depends on
-        what is frozen.
+        Warming up has frozen these objects, so that the collector's own runs cost little in a slice. Only collections
+        that the code asks for are counted, over as many ``calls`` as there is time for: how often the collector runs by
+        itself depends on what is frozen.
         """
         __tracebackhide__ = True
         asked = 0
@@ -500,16 +500,16 @@ class Meter:
         return min(taken_ns)
 
     def thaw(self) -> None:
-        """Give the objects frozen by warming up back to the collector, and release what the fixture made."""
+        """Return the objects frozen by warming up to the collector, and release what the fixture made."""
         gc.unfreeze()
         self.workload.close()
 
     def _rounds(
         self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int
     ) -> tuple[list[int], list[int]]:
-        """Time each round by itself; its setup runs before the clock is read, and unrecorded.
+        """Time each round by itself; its setup runs before the clock is read, and is not recorded.
 
-        With the nanoseconds of each are the CPU's, where rounds are so long that reading that clock costs nothing.
+        Return each round's nanoseconds, and its CPU time if rounds are so long that reading that clock costs nothing.
         """
         __tracebackhide__ = True
         wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
@@ -534,5 +534,5 @@ def _collections() -> int:
 
 
 def _full_collections() -> int:
-    """Return how often all generations of objects have been collected in this process."""
+    """Return how often this process has collected all generations of objects."""
     return int(gc.get_stats()[-1]["collections"])

@@ -1,4 +1,4 @@
-"""Whether a test ended for want of a name that its own code asks for: older code lacks what a test of it is new for."""
+"""Whether a test ended because a name that its own code asks for is missing: older code lacks what a new test tests."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from traceback import walk_tb
 from types import FrameType
 
 _MISSING = object()
-_LOOKUPS = {"__getattr__", "__getattribute__", "find_spec"}  # functions that are asked for a name
+_LOOKUPS = {"__getattr__", "__getattribute__", "find_spec"}  # functions that look names up
 
 
 def lacks_name(error: BaseException | None, is_of_tests: Callable[[str], bool]) -> bool:
-    """Whether a name that an error misses is missing, and asked for by a file ``is_of_tests``.
+    """Whether the name in an error is really missing, and a file for which ``is_of_tests`` holds asked for it.
 
     An error that older code makes by itself is its own, whatever its type.
     """
     match error:
-        case AttributeError(name=str(name), obj=obj):  # which a property that fails has too, and any code can raise
+        case AttributeError(name=str(name), obj=obj):  # a failing property has these too, and any code can raise it
             lacks = inspect.getattr_static(obj, name, _MISSING) is _MISSING
         case ModuleNotFoundError(name=str(name)):
             lacks = True
@@ -35,7 +35,7 @@ def lacks_name(error: BaseException | None, is_of_tests: Callable[[str], bool]) 
 
 
 def _only_looks_up(frame: FrameType, name: str) -> bool:
-    """Whether a frame looks a name up for the frame before, by which that is not found."""
+    """Whether a frame only looks a name up for the frame before it."""
     if frame.f_globals.get("__name__", "").partition(".")[0] == "importlib":
         return True
     given = (value for value in frame.f_locals.values() if isinstance(value, str))  # arrays compare otherwise

@@ -1,4 +1,4 @@
-"""What processes use: the CPUs they run on, their threads' work, others' work, and what this one holds between slices.
+"""What processes use: CPUs, their threads' work, others' work, and what this process holds between slices.
 
 Linux offers all of it; elsewhere the kernel places processes as it likes, and records show that.
 """
@@ -22,12 +22,12 @@ from pytest_rlperf.counters.memory import children_of
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.spawn.untouched import untouched
 
-_BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
+_BUSY_SHARE = 0.05  # of the time watched: a thread that is busy for longer counts as working
 _BUSY_LEAST_S = 0.02  # two ticks of the clock of threads' times
 
 
 def place(cpus: Collection[int]) -> None:
-    """Keep every thread of this process on ``cpus``; threads to come inherit it."""
+    """Keep every thread of this process on ``cpus``; later threads inherit the placement."""
     if not cpus or not hasattr(os, "sched_setaffinity"):
         return
     for thread in _threads():
@@ -42,7 +42,7 @@ def _threads() -> list[int]:
 
 
 def cpu_reader() -> Callable[[], int]:
-    """Return a function that returns the CPU of the calling thread, -1 where the system does not know it."""
+    """Return a function that returns the CPU of the calling thread, -1 if the system does not know it."""
     try:
         reader: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
     except (AttributeError, OSError):
@@ -66,14 +66,14 @@ def count_threads() -> int:
 
 
 def children_seen() -> tuple[int, int]:
-    """Return how many child processes run, and the page faults of those that have ended: both rise with new ones."""
+    """Return how many child processes run, and the page faults of the ended ones: both rise with new children."""
     return len(children()), resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 class Activity(NamedTuple):
     """How many threads worked while a process was watched, and how many child processes it has.
 
-    ``threads`` is None where the time was too short to find out.
+    ``threads`` is None if the time was too short to find out.
     """
 
     threads: int | None
@@ -81,7 +81,7 @@ class Activity(NamedTuple):
 
     @property
     def is_single(self) -> bool | None:
-        """Whether one thread of one process does the work; None where the time was too short to find out."""
+        """Whether one thread of one process does the work; None if the time was too short to find out."""
         if self.children:
             return False
         return None if self.threads is None else self.threads <= 1
@@ -106,7 +106,7 @@ class ActivityWatch:
 
     @untouched
     def seen(self) -> Activity:
-        """Return the threads and child processes that have worked since."""
+        """Return how many threads have worked since, and how many child processes there are."""
         watched_s = self._clock() - self._started_s
         least_s = max(_BUSY_LEAST_S, _BUSY_SHARE * watched_s)
         busy = sum(used_s - self._used_s.get(thread, 0.0) >= least_s for thread, used_s in self._threads_s().items())
@@ -119,9 +119,9 @@ class ActivityWatch:
 
 @untouched
 def read_usage(calls: int) -> Usage:
-    """Return what this process holds after so many calls; collects garbage, which takes under a millisecond.
+    """Return what this process holds after ``calls`` calls; collect garbage, which takes under a millisecond.
 
-    Objects are those of this process alone; memory, files and threads those of its child processes, too.
+    Objects are only this process's; memory, files and threads include its child processes.
     """
     own = psutil.Process()
     processes = [own, *own.children(recursive=True)] if _may_have_children() else [own]
@@ -142,7 +142,7 @@ def read_usage(calls: int) -> Usage:
 
 
 def _may_have_children() -> bool:
-    """Whether this process has children, by one system call: to search all processes takes milliseconds."""
+    """Whether this process has children, by one system call: searching all processes takes milliseconds."""
     if sys.platform == "linux":
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -152,13 +152,13 @@ def _may_have_children() -> bool:
 
 
 def _private_bytes(process: psutil.Process) -> int:
-    """Return the resident memory of a process that no file backs, where the system tells it apart."""
+    """Return the resident memory of a process, without what files back if the system tells it apart."""
     memory = process.memory_info()
     return int(memory.rss - getattr(memory, "shared", 0))
 
 
 def _sum(processes: Sequence[psutil.Process], of: Callable[[psutil.Process], int]) -> int:
-    """Return the sum of a figure over processes, less those that have just ended."""
+    """Return the sum of a figure over processes, without those that have just ended."""
     found = 0
     for process in processes:
         with suppress(psutil.Error):
@@ -167,7 +167,7 @@ def _sum(processes: Sequence[psutil.Process], of: Callable[[psutil.Process], int
 
 
 def _device_bytes() -> int:
-    """Return the bytes of live tensors on CUDA devices, where PyTorch is at work there."""
+    """Return the bytes of live tensors on CUDA devices, 0 if PyTorch does not use them."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0

@@ -15,11 +15,11 @@ from itertools import repeat
 from pytest_rlperf.model.durations import SLICE_S
 from pytest_rlperf.model.measured import Shape
 
-LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median, three in a turn: its figure is the mean
+LONG_CALL_S = 0.002  # from here on, a turn's three rounds are too few for a median: a slice's figure is the mean
 _ROUND_RESOLUTIONS = 1000  # a round is this many clock resolutions long, so that reading the clock costs 0.1 %
-_STEADY_CALLS = 8  # at least: the device's first wait for work and its last are parts of one round's time
-_STEADY_S = 0.25  # for so many, of long calls
-_STEADY_TRACED = 32  # calls in a row at most whose phases a device stamps before they are read
+_STEADY_CALLS = 8  # at least: a round's time includes the device's first wait for work and its last
+_STEADY_S = 0.25  # for that many long calls
+_STEADY_TRACED = 32  # at most: calls in a row whose phases a device stamps before they are read
 
 ClockNs = Callable[[], int]
 
@@ -34,14 +34,14 @@ class Clocks:
 
     @classmethod
     def host(cls, wall_ns: ClockNs = time.perf_counter_ns, cpu_ns: ClockNs = time.process_time_ns) -> Clocks:
-        """Return this machine's clocks: those of import time, for a test may put others in the place of time's."""
+        """Return this machine's clocks, as they were at import time: a test may replace those in ``time``."""
         pair_ns = min(_pair_ns(wall_ns) for _ in range(20))
         resolution_ns = 1e9 * time.get_clock_info("perf_counter").resolution
         return cls(wall_ns, cpu_ns, max(pair_ns, resolution_ns))
 
 
 def _pair_ns(clock: ClockNs) -> float:
-    """Return the nanoseconds of two readings, over a hundred of them."""
+    """Return the nanoseconds of two readings, averaged over a hundred readings."""
     start_ns = clock()
     for _ in repeat(None, 50):
         clock()
@@ -51,7 +51,7 @@ def _pair_ns(clock: ClockNs) -> float:
 
 @dataclass(frozen=True)
 class Timed:
-    """The parts of a round: ``setup`` before the clock is read, then calls, and within their time ``finish`` once."""
+    """The parts of a round: ``setup`` before the clock is read, then calls, and ``finish`` once within their time."""
 
     call: Callable[[], object]
     setup: Callable[[], None] | None
@@ -74,9 +74,9 @@ def slice_shape(
 def steady_shape(shape: Shape, call_s: float, *, single: bool) -> Shape:
     """Return a slice of one round, for calls that follow each other on a device without waiting for it.
 
-    It has as many calls as ``shape``, or eight, or as many as fit a quarter of a second where that is more; at least
-    two, for a single call follows nothing. Calls with a setup of their own (``single``) cannot follow each
-    other: there a round stays one call.
+    It has at least as many calls as ``shape``, and at least eight, or as many as fit a quarter of a second, but at
+    least two, as a single call follows nothing. Calls with a setup of their own (``single``) cannot follow each other:
+    their rounds stay one call.
     """
     if single:
         return shape
@@ -85,7 +85,7 @@ def steady_shape(shape: Shape, call_s: float, *, single: bool) -> Shape:
 
 
 def traced_shape(shape: Shape) -> Shape:
-    """Return the slice in which the phases of calls on a device are recorded, of the slice that times them."""
+    """Return the slice that records the phases of calls on a device, from the slice that times them."""
     return Shape(iterations=min(shape.iterations, _STEADY_TRACED), rounds=shape.rounds, long=shape.long)
 
 
@@ -125,7 +125,7 @@ def round_ns(timed: Timed, iterations: int, clock: ClockNs, extra_steps: int = 0
     return clock() - start_ns
 
 
-_KERNEL_ITERATIONS = 2  # calls a round: of a fixed number, as the median round of one call is not that of two
+_KERNEL_ITERATIONS = 2  # calls per round: a fixed number, as one call's median round is not that of two
 
 
 def work(steps: int) -> int:

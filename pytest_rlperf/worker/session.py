@@ -1,8 +1,8 @@
 """A template or a worker: a pytest session that has collected, then runs the tests of its orders and measures in them.
 
-It is an ordinary session of the user's, with the user's options, conftests and plugins, except that it writes no
-reports, and that its run loop waits for orders. A template that forks has a copy of itself run each test, as a worker;
-another one is the worker of all its tests. A measured test runs with all its own fixtures; its call to an rlperf
+It is an ordinary session with the user's options, conftests and plugins, except that it writes no reports, and that its
+run loop waits for orders. A template that can fork makes a copy of itself for each test, as a worker. A template that
+cannot fork is the worker of all its tests. A measured test runs with all its own fixtures; its call to an rlperf
 fixture stays open and takes slices until the run has a verdict.
 """
 
@@ -49,8 +49,8 @@ from pytest_rlperf.worker.engine import Engine
 from pytest_rlperf.worker.missing import lacks_name
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
-# are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
-# A user's time limit is for the test, not for measuring it. They are known by their modules: -p names them so.
+# are dropped before they configure themselves; the markers that they would declare are declared here, for
+# --strict-markers. A user's time limit is for the test, not for measuring it. The keys are modules, as -p names them.
 _DROPPED = {
     "pytest_timeout": "timeout(timeout): limit the time of a test; ignored while measuring",
     "pytest_rerunfailures": "flaky: rerun on failure; ignored while measuring",
@@ -59,7 +59,7 @@ _DROPPED = {
     "pytest_randomly": None,
     "pytest_forked": None,
 }
-# What tests replace is for what they measure.
+# A test's replacements apply only to what it measures.
 _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
 
 
@@ -81,7 +81,7 @@ class Session:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Keep the terminal's formatting, which assertion messages use, and write to nowhere."""
+        """Keep the terminal's formatting, which assertion messages use, but write nowhere."""
         self._config = config
         self._patterns = tuple(config.getini("python_files"))
         if config.pluginmanager.get_plugin("terminalreporter") is not None:
@@ -102,13 +102,13 @@ class Session:
             file.write(f"{text}\n")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep collection errors: a test that is missing here is explained by them."""
+        """Keep collection errors: they explain a missing test."""
         if report.failed:
             self._errors[report.nodeid] = report.longreprtext
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
-        """Add up what the fixtures take that more than one test can use."""
+        """Add up the time of the fixtures that more than one test can use."""
         started_s = monotonic()
         try:
             return (yield)
@@ -117,7 +117,7 @@ class Session:
                 self._engine.shared_setup_s += monotonic() - started_s
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Let no plugin write to the end of pytest's output: nobody sees that, and some import a lot for it."""
+        """Keep plugins from writing a terminal summary: nobody sees it, and some import a lot for it."""
         plugins = session.config.pluginmanager
         none = plugins.subset_hook_caller("pytest_terminal_summary", plugins.get_plugins())
         session.config.hook.pytest_terminal_summary = none  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ class Session:
         return True
 
     def serve_without_tests(self, failure: ConftestImportFailure) -> None:
-        """Answer the run's orders in the place of a session that its conftest.py keeps from beginning."""
+        """Answer the run's orders in place of a session that cannot begin because of its conftest.py."""
         cause = failure.cause
         trace = "".join(traceback.format_exception(cause))
         self._errors = {"conftest.py": f"{failure.path}: {type(cause).__name__}: {cause}\n{trace}"}
@@ -150,9 +150,9 @@ class Session:
         if self._start.shared.forks:
             self._engine.get_copied()
             gc.collect()
-            gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
+            gc.freeze()  # collections in copies do not walk, and so copy, what all of them share
         while True:
-            match self._engine.receive():  # an order to leave may have crossed with the end of its test
+            match self._engine.receive():  # an order to leave may have crossed the end of its test
                 case wire.Fork(scratch):
                     self._fork(session, Path(scratch))
                 case wire.Import(modules):
@@ -180,14 +180,14 @@ class Session:
             os.close(descriptor)
             return
         self._is_copy = True
-        os.setsid()  # what it starts ends with it
+        os.setsid()  # its children end with it
         _leave_by_signal()
         self._engine.move(Connection(descriptor), scratch)
         _be_a_process_of_its_own(None if session is None else session.config, scratch)
         self._engine.send(wire.Started())
 
     def _leave(self, session: pytest.Session | None) -> None:
-        """End a copy with its own fixtures and exit handlers, and none of the session's."""
+        """End a copy with its own fixtures and exit handlers, not the session's."""
         try:
             if session is not None:
                 session._setupstate.teardown_exact(None)
@@ -203,7 +203,7 @@ class Session:
             return
         self._nameless.discard(item.nodeid)
         self._is_certain = self._is_taken = False
-        # The test that follows the last one here may be another than in the run.
+        # The next test here may differ from the next one in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
         self._engine.begin(order.seed)
@@ -220,20 +220,20 @@ class Session:
         return self._engine.shown(_encodable(text))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
-        """Remember tests that failed for want of a name that they ask for: older code is none to compare with.
+        """Remember tests that failed because a name they ask for is missing: they cannot be compared with older code.
 
-        And whether a test failed by what stands in its file: what it gave its fixture, or a fixture that it lacks.
+        Also note whether a test failed by its own file: by what it gave its fixture, or by a fixture that it lacks.
         """
         error = None if call.excinfo is None else call.excinfo.value
         is_of_arguments = isinstance(error, ComponentError) and error.is_certain
         self._is_certain |= is_of_arguments or isinstance(error, pytest.FixtureLookupError)
-        # Collecting a module wraps the error of its import.
+        # Collecting a module wraps the error of the import.
         if error is not None and any(lacks_name(each, self._is_of_tests) for each in (error, error.__cause__)):
             self._nameless.add(node.nodeid)
 
     def _is_of_tests(self, file: str) -> bool:
-        """Whether a file is of tests, and so today's on every side."""
-        from pytest_rlperf.sides.trees import TestFiles  # for a test that fails alone
+        """Whether a file belongs to the tests, and so is today's on every side."""
+        from pytest_rlperf.sides.trees import TestFiles  # only for a test that fails
 
         own, tree = self._start.own, self._start.own.tree
         tests = TestFiles(frozenset(os.path.relpath(each, tree) for each in own.files), self._patterns, None)
@@ -243,18 +243,18 @@ class Session:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Say what helps a test that may have failed for another process that runs it at the same time."""
+        """Add advice for a test that may have failed because another process runs it at the same time."""
         report = yield
         if call.excinfo is not None and _is_of_taken(call.excinfo.value):
             self._is_taken = True
             if isinstance(report.longrepr, ExceptionRepr):
-                from pytest_rlperf.report.wording import collision_text  # for a test that fails alone
+                from pytest_rlperf.report.wording import collision_text  # only for a test that fails
 
                 report.longrepr.addsection("rlperf", collision_text())
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send the reporter's reports; remember the first that is not a pass."""
+        """Send the reporter's reports; remember the first report that is not a pass."""
         if self._last is None and not report.passed:
             self._last = report
         if self._reporting:
@@ -282,19 +282,19 @@ class Session:
 
 
 def _leave_by_signal() -> None:
-    """Let the signal of the run, or of the guardian of a run that is gone, end this process with all teardowns."""
+    """Let the signal of the run, or of its guardian once the run is gone, end this process with all teardowns."""
     signal.signal(LEAVE, lambda *_: sys.exit(1))
 
 
 def _collect_before_the_end() -> None:
-    """Collect garbage once, so that the ten collections of pytest's end have only new objects to look at."""
+    """Collect garbage once, so that the ten collections at pytest's end only look at new objects."""
     gc.collect()
     gc.freeze()
 
 
 @untouched
 def _be_a_process_of_its_own(config: pytest.Config | None, scratch: Path) -> None:
-    """Give a copy of a session its own files, and forget what belongs to the process it is a copy of."""
+    """Give a copy of a session its own files, and drop what belongs to the process that it was copied from."""
     scratch.mkdir(parents=True, exist_ok=True)
     _keep_captured_output(scratch)
     capturing = None if config is None else config.pluginmanager.get_plugin("capturemanager")
@@ -316,9 +316,9 @@ def _be_a_process_of_its_own(config: pytest.Config | None, scratch: Path) -> Non
 
 
 def _remove_temporary_files() -> None:
-    """Remove the named temporary files that modules hold, as the end of an interpreter does, which this process skips.
+    """Remove the named temporary files that modules hold, as an interpreter's end does, which this process skips.
 
-    A copy leaves those alone: they are its template's.
+    A copy keeps these files: they are its template's.
     """
     tempfile = sys.modules.get("tempfile")
     if tempfile is None:
@@ -327,16 +327,16 @@ def _remove_temporary_files() -> None:
     for held in [each for each in gc.get_objects() if type(each) is tempfile._TemporaryFileWrapper]:
         with contextlib.suppress(OSError, ValueError):
             held.close()
-            if hasattr(held._closer, "cleanup"):  # from Python 3.12 on closing may leave the file
+            if hasattr(held._closer, "cleanup"):  # from Python 3.12 on, closing may leave the file
                 held._closer.cleanup()
 
 
 def _end_process(code: int) -> None:
-    """End this process with all that has been registered for its end, as multiprocessing ends its children.
+    """End this process with all that is registered for its end, as multiprocessing ends its children.
 
     The interpreter would also take every module apart, which takes most of a second with PyTorch.
     """
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -345,7 +345,7 @@ def _end_process(code: int) -> None:
 
 
 def _is_of_taken(error: BaseException) -> bool:
-    """Whether an error, or its cause, is that of a port or a file that is taken."""
+    """Whether an error, or its cause, is about a port or a file that is taken."""
     causes = (error, error.__cause__, error.__context__)
     return any(isinstance(each, OSError) and each.errno in (errno.EADDRINUSE, errno.EEXIST) for each in causes)
 
@@ -375,17 +375,17 @@ def _text(report: pytest.TestReport | None) -> str:
 
 
 class _Input(dict[str, Any]):
-    """What a worker is told: of what a plugin's half in a controller of pytest-xdist's would add, nothing."""
+    """The input of a worker, with None for what a plugin in pytest-xdist's controller would add."""
 
     def __missing__(self, key: str) -> None:
         return None
 
 
 def _prepare(start: wire.Start) -> pytest.Config:
-    """Return the user's own configuration, without the settings that are for the run alone."""
+    """Return the user's own configuration, without the settings that are only for the run."""
     config = _prepareconfig(list(start.own.args))
-    for settings in ("_inicfg", "inicfg"):  # the second before pytest 9; now it is deprecated
-        # A measured test is open for longer than its own code runs.
+    for settings in ("_inicfg", "inicfg"):  # the second is for pytest before 9, which deprecates it
+        # A measured test stays open for longer than its own code runs.
         vars(config).get(settings, {}).pop("faulthandler_timeout", None)
     for plugin in list(config.pluginmanager.get_plugins()):
         name = getattr(plugin, "__name__", "")
@@ -393,7 +393,7 @@ def _prepare(start: wire.Start) -> pytest.Config:
             config.pluginmanager.unregister(plugin)
             if (marker := _DROPPED[name]) is not None:
                 config.addinivalue_line("markers", marker)
-    # Plugins, pytest's own among them, look for this attribute to find out that their process reports to another.
+    # By this attribute plugins, pytest's own too, find out that their process reports to another one.
     config.workerinput = _Input(  # type: ignore[attr-defined]
         workerid=f"rlperf{start.own.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
     )
@@ -406,7 +406,7 @@ def _prepare(start: wire.Start) -> pytest.Config:
 
 
 def _overrides(start: wire.Start) -> dict[str, Any]:
-    """Return the options that are the run's alone, with their values for a worker."""
+    """Return the options that are only for the run, with their values for a worker."""
     return {
         # The run writes pytest-benchmark's reports and judges its gates.
         **dict.fromkeys([f"benchmark_{name}" for name in ("autosave", "compare", "csv", "histogram", "json", "save")]),
@@ -418,7 +418,7 @@ def _overrides(start: wire.Start) -> dict[str, Any]:
         "lf": False,
         "log_file": os.devnull,
         "maxfail": 0,
-        "no_header": True,  # which nobody sees, and for which pytest reads the metadata of every plugin
+        "no_header": True,  # nobody sees it, and pytest reads every plugin's metadata for it
         "numprocesses": None,
         "stepwise": False,
         "stepwise_skip": False,
@@ -427,7 +427,7 @@ def _overrides(start: wire.Start) -> dict[str, Any]:
 
 
 def _keep_captured_output(scratch: Path) -> None:
-    """Let pytest capture into named files, so that the run can read them when this process is dead."""
+    """Make pytest capture into named files, so that the run can read them when this process is dead."""
     numbers = itertools.count()
 
     @untouched
@@ -441,11 +441,10 @@ def _keep_captured_output(scratch: Path) -> None:
 def main(
     settings: dict[str, Any] | None = None, descriptor: int | None = None, alike: frozenset[str] = frozenset()
 ) -> None:
-    """Run a session until the run has no more use for it.
+    """Run a session until the run no longer needs it.
 
     A preload server gives its copy the settings, a connection, and the modules that are ``alike`` on all sides. A new
-    interpreter has the number of its connection in a
-    variable, and reads the settings there.
+    interpreter has the number of its connection in a variable, and reads the settings from the connection.
     """
     forked = descriptor is not None
     connection = Connection(int(os.environ.pop(wire.DESCRIPTOR_KEY)) if descriptor is None else descriptor)

@@ -1,9 +1,9 @@
 """Where a call's time goes: the shares of Python, PyTorch, native extensions and environments.
 
-Calls of two kinds are made in turns: with environments timed and nothing else, which gives the length of a call and
-its environments' part, and under cProfile with environments left out, which gives the time in native functions. Python
-has the rest. So an operator of an extension, which is no function call and which cProfile does not see, counts as
-Python. It does not see JAX's compiled functions either, so where JAX runs, Python is not told apart from it.
+Calls of two kinds alternate. Calls with only environments timed give the length of a call and its environments' part.
+Calls under cProfile, without environments, give the time in native functions. Python has the rest. So an extension's
+operator, which cProfile does not see because it is not a function call, counts as Python. cProfile does not see JAX's
+compiled functions either, so Python is not told apart from JAX when JAX runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HARNESS = "(harness)"
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
 
 _PACKAGE = Path(__file__).parents[1]
-_MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # measured by users, though it is in this package
+_MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # users measure it, though it is in this package
 _HARNESS_NATIVES = ("_lsprof.Profiler", "register_callback", "sys.setprofile")
 _FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")
 _METHOD = re.compile(r"<(?:method|slot wrapper) '(\w+)' of '([\w.]+)' objects>")
@@ -63,7 +63,7 @@ _WAITS = frozenset(
 
 
 def owner_of_code(code: CodeType) -> str:
-    """Return the owner of a Python function: Python, PyTorch's Python, JAX with XLA's work in it, or this package."""
+    """Return the owner of a Python function: Python, PyTorch's Python, JAX including XLA's work, or this package."""
     path = code.co_filename
     if path == __file__:
         return HARNESS
@@ -77,9 +77,9 @@ def owner_of_code(code: CodeType) -> str:
 
 
 def owner_of_native(text: str) -> str:
-    """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
+    """Return the owner of the native function ``text``, as cProfile names it; native environments own their steps.
 
-    A function without a module is Python's, unless an extension has the class that it is a method of.
+    A function without a module is Python's, unless it is a method of an extension's class.
     """
     if any(name in text for name in _HARNESS_NATIVES):
         return HARNESS
@@ -111,7 +111,7 @@ Place = tuple[type, str]
 
 
 def is_environment(kind: type) -> bool:
-    """Whether a class is one of environments: it steps by actions and can be reset, or is an EnvBase."""
+    """Whether a class is an environment's: it steps by actions and can be reset, or is an EnvBase."""
     if any(base.__name__ == "EnvBase" for base in kind.__mro__):
         return True
     for step, reset in (("step", "reset"), ("step_all", "reset_all")):
@@ -130,7 +130,7 @@ def _nothing() -> None:
 def entered_by(call: Callable[[], object]) -> set[Place]:
     """Run a call, and return the steps and resets of environments that it enters, each by its class and name.
 
-    Environments within another one's step are part of it and not returned.
+    An environment within another's step is part of that step, and is not returned.
     """
     entered: dict[type, set[Place]] = {}
     inside: FrameType | None = None
@@ -159,7 +159,7 @@ def entered_by(call: Callable[[], object]) -> set[Place]:
 
 
 def _methods(kind: type) -> set[Place]:
-    """Return an environment class's steps and resets, its bases' too."""
+    """Return the steps and resets of an environment class and its bases."""
     places = ((base, name) for base in kind.__mro__ for name in ENV_METHODS)
     return {(base, name) for base, name in places if isinstance(vars(base).get(name), FunctionType)}
 
@@ -185,7 +185,7 @@ class Aside:
         self._is_inside = False
 
     def attach(self) -> Undo:
-        """Time them from now on, and return what puts everything back."""
+        """Time the functions from now on, and return what puts everything back."""
         return together(put(holder, name, self._around(vars(holder)[name])) for holder, name in self._places)
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,7 +212,7 @@ class Aside:
 
 ClockNs = Callable[[], int]
 Seconds = defaultdict[str, float]  # by owners
-_BLOCK_S = 0.001  # short calls are watched many at a time
+_BLOCK_S = 0.001  # many short calls are watched at a time
 _MOST_SLOWDOWN = 10.0  # under cProfile, of functions that do next to nothing
 _CALIBRATION_CALLS = 2000
 _CALIBRATION_RUNS = 7
@@ -221,7 +221,7 @@ _Kept = TypeVar("_Kept")
 
 
 class ProfilerBusyError(Exception):
-    """A tool traces or profiles this thread already; the text names it."""
+    """A tool already traces or profiles this thread; the text names it."""
 
 
 def shares(
@@ -232,11 +232,11 @@ def shares(
     device_wait_s: float = 0.0,
     clock_ns: ClockNs = time.perf_counter_ns,
 ) -> tuple[Share, ...]:
-    """Return how much of a call's time each owner takes; they add up to 1, the last is ``unattributed``.
+    """Return the share of a call's time that each owner takes; they add up to 1, the last is ``unattributed``.
 
     It makes ``2 * calls + 1`` calls, with ``setup`` before each. Without a setup, as many calls as fit in a millisecond
     are made together. ``device_wait_s`` is how long the host waits for the device in a call, which must then wait for
-    all its work. ProfilerBusyError where a profiler or debugger is active.
+    all its work. ProfilerBusyError if a profiler or debugger is active.
     """
     refuse_company()
     with quiet():
@@ -248,7 +248,7 @@ def shares(
 
 
 def refuse_company() -> None:
-    """Raise ProfilerBusyError where this thread is traced or profiled already."""
+    """Raise ProfilerBusyError if this thread is already traced or profiled."""
     hooks = [hook for hook in (sys.gettrace(), sys.getprofile()) if hook is not None]
     names = [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks]
     if sys.version_info >= (3, 12):
@@ -267,9 +267,9 @@ def refuse_company() -> None:
 def _watch(
     call: Callable[[], object], prepare: Callable[[], None], calls: int, most_at_once: int, clock_ns: ClockNs
 ) -> tuple[float, Seconds]:
-    """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts.
+    """Alternate calls of both kinds, as the machine's pace changes; the quieter half of each kind counts.
 
-    Return the seconds of a call, and those of each owner in it.
+    Return the seconds of a call, and each owner's seconds in it.
     """
     prepare()
     places: set[Place] = set()
@@ -305,7 +305,7 @@ def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
 
 
 def _quieter_half(blocks: Sequence[tuple[int, _Kept]]) -> list[tuple[int, _Kept]]:
-    """Return the shorter half of blocks: other work on the machine only ever makes them longer."""
+    """Return the shorter half of the blocks: other work on the machine only makes them longer."""
     return sorted(blocks, key=lambda block: block[0])[: (len(blocks) + 1) // 2]
 
 
@@ -313,11 +313,11 @@ class Profiler:
     """cProfile, which can be paused while the functions that are running go on."""
 
     def __init__(self, clock_ns: ClockNs) -> None:
-        own = clock_ns is time.perf_counter_ns  # cProfile's own timer, which costs no call of Python's
+        own = clock_ns is time.perf_counter_ns  # cProfile's own timer, which costs no Python call
         self._profile = cProfile.Profile() if own else cProfile.Profile(clock_ns, 1e-9)
         self._callbacks: list[tuple[int, object]] = []
-        # Not disable(), which ends all functions that are running. cProfile keeps a stack, which must be right
-        # afterwards: it sees neither of these two called, or the beginning of one and the end of the other.
+        # disable() would end all functions that are running. cProfile keeps a stack, which must be right afterwards:
+        # it sees neither of these two called, or the beginning of one and the end of the other.
         self.pause: Callable[[], object] = partial(sys.setprofile, None)
         self.resume: Callable[[], object] = self._profile.enable
         if _MONITORING is not None:
@@ -333,7 +333,7 @@ class Profiler:
 
     def _take_callbacks_away(self) -> None:
         tool, events = _MONITORING.PROFILER_ID, _MONITORING.events
-        # Calls come first both times, so that the calls of register_callback() are seen whole or not at all.
+        # Calls come first both times, so that cProfile sees calls of register_callback() whole or not at all.
         kinds = (
             *(events.CALL, events.C_RETURN, events.C_RAISE, events.PY_START, events.PY_RESUME, events.PY_THROW),
             *(events.PY_RETURN, events.PY_YIELD, events.PY_UNWIND),
@@ -350,9 +350,9 @@ class Profiler:
 
 
 def _event_cost_s(clock_ns: ClockNs) -> float:
-    """Measure the seconds that profiling adds to a native function's own time for each call.
+    """Measure the seconds per call that profiling adds to a native function's own time.
 
-    That is by calls of native functions that do next to nothing; half of a plain call's time is taken to be within it.
+    It calls native functions that do next to nothing; half of a plain call's time counts as the function's own.
     """
     runs = range(_CALIBRATION_RUNS)
     plain_ns = min(_ns_of(_call_natives, clock_ns) for _ in runs) - min(_ns_of(_call_none, clock_ns) for _ in runs)
@@ -361,7 +361,7 @@ def _event_cost_s(clock_ns: ClockNs) -> float:
 
 
 def _native_s_of(call: Callable[[], object], clock_ns: ClockNs) -> float:
-    """Return the seconds in native functions that a function calls, as profiled."""
+    """Return the profiled seconds in the native functions that a function calls."""
     profiler = Profiler(clock_ns)
     profiler.run(call)
     entry = next(entry for entry in profiler.stats() if entry.code is getattr(call, "__code__", None))
@@ -384,7 +384,7 @@ def _call_none() -> None:
 
 
 def _own_times(profilers: Sequence[Profiler], size: int, event_cost_s: float) -> tuple[Seconds, Seconds]:
-    """Return the seconds of each owner's native functions in a call, less what profiling adds, and of Python's."""
+    """Return the seconds per call of each owner's native functions, less what profiling adds, and of Python's."""
     native_s, interpreted_s = Seconds(float), Seconds(float)
     for entry in (entry for profiler in profilers for entry in profiler.stats()):
         is_native = isinstance(entry.code, str)
@@ -404,8 +404,8 @@ def _own_times(profilers: Sequence[Profiler], size: int, event_cost_s: float) ->
 def _attribute(whole_s: float, environment_s: float, native_s: Seconds, interpreted_s: Seconds) -> Seconds:
     """Return the seconds of each owner in a call that takes ``whole_s``.
 
-    Interpreted code runs slower under the profiler by an unknown factor, so its functions share what native ones and
-    environments leave of a call, and no less than the most that a profiler slows code down.
+    The profiler slows interpreted code by an unknown factor, so its functions share the time that native ones and
+    environments leave. The factor is at most ``_MOST_SLOWDOWN``.
     """
     spent_s = Seconds(float, native_s)
     spent_s[ENVIRONMENT] += environment_s  # an environment may be native, too
@@ -418,7 +418,7 @@ def _attribute(whole_s: float, environment_s: float, native_s: Seconds, interpre
 
 
 def _as_shares(spent_s: Seconds, call_s: float) -> tuple[Share, ...]:
-    """Return shares, the largest first, and the rest of a call at the end."""
+    """Return shares, the largest first, and the rest of a call last."""
     known_s = {owner: seconds for owner, seconds in spent_s.items() if owner != UNATTRIBUTED and seconds > 0}
     whole_s = max(call_s, sum(known_s.values()))
     found = sorted((Share(owner, seconds / whole_s) for owner, seconds in known_s.items()), key=lambda one: -one.share)

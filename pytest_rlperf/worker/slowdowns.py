@@ -1,7 +1,7 @@
-"""Known slowdowns: extra work of the interpreter beside a workload's own, arithmetic in steps of tens of nanoseconds.
+"""Known slowdowns: extra interpreter work beside a workload's own, arithmetic in steps of tens of nanoseconds.
 
-How many steps make a given share of a call is found by turns with the call itself, just before they are used: at
-another time the same steps may be another share.
+The number of steps in a given share of a call is measured in turns with the call itself, just before they are used: at
+another time, the same steps may be another share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ROUNDS = 9
 _ROUNDS_LEAST = 3
 _TOO_LONG_NS = 5_000_000_000  # for more than the fewest rounds
 _LONG_ENOUGH_NS = 1_000_000_000  # for all rounds: an error here is an error in every slowdown
-_LONG_CALL_NS = 2_000_000  # caches that a call finds cold are no more than a thousandth of it
+_LONG_CALL_NS = 2_000_000  # cold caches cost at most a thousandth of such a call
 _CALLS_NS = 4_000_000
 _ROUND_NS = 200_000
 _THOUSAND = 1000  # steps, which take tens of microseconds
@@ -36,13 +36,13 @@ def slowed(call: Callable[[], object], steps: int) -> Callable[[], object]:
 def steps_for(
     share: float, call: Callable[[], object], setup: Callable[[], None] | None, clock: Callable[[], int]
 ) -> int:
-    """Return the steps that make a call longer by ``share``, as found from calls with and without some.
+    """Return the steps that make a call longer by ``share``, as measured by calls with and without steps.
 
-    Work between calls costs more than the same work by itself, for it and the call throw each other out of the
-    caches; so few and many steps are measured beside the call, and the right number is interpolated between them.
-    Beside a long call that difference is small, but calls differ by more than a few steps take: there work as long as
-    the call is measured beside it, and a share of that is taken. ``setup`` runs untimed before each call, where the
-    call needs it.
+    Work between calls costs more than the same work by itself, as it and the call throw each other out of the caches.
+    So few and many steps are measured beside the call, and the right number is interpolated between them. Beside a long
+    call that difference is small, but calls differ by more than a few steps take. So work as long as the call is
+    measured beside it, and a share of that work is taken. ``setup``, if the call needs it, runs untimed before each
+    call.
     """
     call_ns, thousand = _by_turns([call, _thousand], setup, clock, enough_ns=0)
     few = max(1, round(share * _THOUSAND / thousand))
@@ -90,6 +90,6 @@ def _call_ns(call: Callable[[], object], clock: Callable[[], int], setup: Callab
         rounds_ns.append(round_ns(Timed(call, None), iterations, clock) / iterations)
         if setup is None and rounds_ns[-1] * iterations < _ROUND_NS:
             iterations *= 2
-            rounds_ns.clear()  # the clock was too much of so short a round
+            rounds_ns.clear()  # the clock took too much of the round
         elif clock() >= end_ns:
             return statistics.median(rounds_ns)

@@ -1,7 +1,7 @@
-"""The trace of one call: its phases as ranges, when its worker processes ran, and what the device did meanwhile.
+"""The trace of one call: its phases as ranges, when its child processes ran, and what the device did meanwhile.
 
-Phases are seen from within; a tree keeps their sums, a trace every entry. Child processes, such as those of a vector
-env, are seen from outside, however they were started: a process beside them reads how long each has run on a CPU.
+Phases are recorded from within; a tree keeps their sums, a trace every entry. Child processes, like a vector env's, are
+watched from outside, however they were started: a process beside them reads how long each has run on a CPU.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pytest_rlperf.worker.rounds import ClockNs
 HOST = "host"
 CALL = "call"
 RUNNING = "on a CPU"
-MOST_ENTRIES = 100_000  # of phases, some 20 MB of JSON, about the most that viewers open; the rest is left out
+MOST_ENTRIES = 100_000  # of phases: some 20 MB of JSON, about the most that viewers open
 
 
 @dataclass(frozen=True)
 class Span:
-    """A range on a track, in nanoseconds since the call began; ``process`` is empty for the one that calls."""
+    """A range on a track, in nanoseconds since the call began; ``process`` is empty for the calling process."""
 
     name: str
     start_ns: int
@@ -79,7 +79,7 @@ def trace_call(
 
 
 class _HostRecorder:
-    """Records every entry of every scope by the host's clock alone."""
+    """Records every entry of every scope, only by the host's clock."""
 
     def __init__(self, clock: ClockNs) -> None:
         self.notes: tuple[str, ...] = ()
@@ -90,13 +90,13 @@ class _HostRecorder:
         self._entries = self._missed = 0
 
     def begin(self) -> int:
-        """Forget everything, and return the time from which all times count: the call's own range begins there."""
+        """Forget everything, and return the time at which the call's own range begins and all times start."""
         self._log = EdgeLog(threading.get_ident())
         self._start_ns = self._clock()
         return self._start_ns
 
     def end(self) -> bool:
-        """Note how many entries were left out; a second call would leave out as many."""
+        """Note how many entries were left out, and return True: a second call would leave out as many."""
         if self._missed:
             self.notes = (f"the trace has the first {MOST_ENTRIES} entries; {self._missed} more were left out",)
         return True
@@ -137,13 +137,13 @@ class _DeviceRecorder:
         return self._tape.notes
 
     def begin(self) -> int:
-        """Wait until the device is idle, begin, and return the time of that."""
+        """Wait until the device is idle, begin, and return the time."""
         self._device.clock.synchronize()
         self._tape.begin_iteration()
         return self._clock()
 
     def end(self) -> bool:
-        """Wait for the device and read its clock; return whether that had events for all edges."""
+        """Wait for the device and read its clock; return whether the clock had events for all edges."""
         dropped = self._tape.dropped
         self._tape.end_iteration()
         self._tape.resolve()
@@ -164,8 +164,8 @@ def _host_span(entry: Entry) -> Span:
 
 # --------------------------------------------------------------------------- child processes
 
-# What runs beside the processes whose numbers it is given: it writes that it has begun and, once its input ends, a line
-# for each process and time that it has run: the moments of two looks, and how long it ran in between, in nanoseconds.
+# This code runs beside the processes whose numbers it is given. It writes that it has begun. Once its input ends, it
+# writes a line for each time that a process has run: the moments of two looks, and how long the process ran in between.
 _WATCHER = """
 import os, select, sys, time
 files, ran, found = {}, {}, []
@@ -199,16 +199,16 @@ _LIMIT_S = 10.0
 
 @dataclass
 class _Ran:
-    """How long child processes ran between looks, by the system's clock, once the watching has ended."""
+    """How long child processes ran between looks by the system's clock; complete once the watching has ended."""
 
     found: list[tuple[str, int, int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def spans(self, origin_ns: int, length_ns: int) -> Iterator[Span]:
-        """Yield when they ran within a call.
+        """Yield when the processes ran within a call.
 
-        The system adds up a process's time when it gives up its CPU, or at the latest every few milliseconds. So it ran
-        right after the first of two looks, or from an earlier time on until the second.
+        The system adds up a process's time when it gives up its CPU, at the latest every few milliseconds. So a process
+        ran right after the first of two looks, or until the second, from before the first if it ran that long.
         """
         for process, looked_ns, now_ns, ran_ns in self.found:
             start_ns = max(0, min(looked_ns, now_ns - ran_ns) - origin_ns)
@@ -248,7 +248,7 @@ def _watched_children() -> Iterator[_Ran]:
 
 
 def _lines_of(watcher: Popen[str]) -> list[str] | None:
-    """End a watcher, and return what it has written; None if it has failed."""
+    """End a watcher, and return the lines that it has written; None if it has failed."""
     try:
         text, _ = watcher.communicate(timeout=_LIMIT_S)
     except TimeoutExpired:
@@ -257,7 +257,7 @@ def _lines_of(watcher: Popen[str]) -> list[str] | None:
 
 
 def _children() -> dict[int, str]:
-    """Return this process's children, and theirs, by their numbers, each with a name."""
+    """Return the names of this process's children and further descendants, by their numbers."""
     import psutil
 
     known = {child.pid: child.name for child in multiprocessing.active_children()}
@@ -271,7 +271,7 @@ def _children() -> dict[int, str]:
 def chrome_trace(trace: CallTrace, title: str) -> str:
     """Return a trace as Chrome's trace events, which Perfetto and ``chrome://tracing`` open.
 
-    A process of its own for each that ran, and in it a thread for each track; times are microseconds.
+    Each process that ran is one in the trace, with a thread for each track; times are microseconds.
     """
     pids = {process: number for number, process in enumerate(dict.fromkeys(span.process for span in trace.spans), 1)}
     events = [_named("process_name", pid, 0, process or title) for process, pid in pids.items()]
@@ -297,8 +297,8 @@ def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 def _placed(spans: Sequence[Span]) -> Iterable[tuple[Span, str]]:
     """Yield spans, outer ones first, each with its track.
 
-    Viewers draw the ranges of one track only if they nest. One that overlaps another, as those of a device's streams
-    do, goes on a further track of the same name with a number.
+    Viewers draw the ranges of one track only if they nest. A range that overlaps another, as those of a device's
+    streams do, goes on a further track, with the same name and a number.
     """
     open_: dict[tuple[str, str], list[Span]] = {}
     for span in sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.name.count("/"))):

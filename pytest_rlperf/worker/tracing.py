@@ -17,7 +17,7 @@ from pytest_rlperf.worker.rounds import ClockNs, Timed
 
 
 def call_plainly(workload: Workload) -> None:
-    """Call a workload once without instruments, after one with them failed: raises where they are not to blame."""
+    """Call a workload once without instruments, after a call with them failed; it raises if they are not to blame."""
     __tracebackhide__ = True
     if workload.setup is not None:
         workload.setup()
@@ -25,7 +25,7 @@ def call_plainly(workload: Workload) -> None:
     workload.processed(0)
 
 
-_UNSEEN_LOOKS = 3  # of which the median counts: a host that is woken late looks like a device that still works
+_UNSEEN_LOOKS = 3  # whose median counts: a host that is woken late looks like a device that still works
 
 
 class TracedHostSlice:
@@ -46,11 +46,11 @@ class TracedHostSlice:
 
 
 class TracedDeviceSlice:
-    """Phases by the host's clock and by the device's, at the pace that is gated.
+    """Phases by the host's clock and by the device's, at the gated pace.
 
-    The tape is read between rounds, so that no round has that in its time. Where it is to ``look``, some calls are
-    recorded before the first round: one in which the tape looks at memory, which counts for no time, and others whose
-    first wait is the tape's own, which shows whether the device worked on unseen.
+    The tape is read between rounds, so that no round includes the reading. With ``look``, some calls are recorded
+    before the first round. In one, which counts for no time, the tape looks at memory. In the others, the first wait is
+    the tape's own, which shows whether the device worked on unseen.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ TracedSlice: TypeAlias = TracedHostSlice | TracedDeviceSlice
 
 
 def source_of_phases(workload: Workload, clock_ns: ClockNs) -> Harvest:
-    """Return the call to record and the probes to put in place; code without timers of its own is harvested."""
+    """Return the call to record and the probes to attach; code without its own timers is harvested."""
     if workload.harvest is None:
         return _own_phases(workload)
     found = look_for_phases(workload, clock_ns)[1]
@@ -125,7 +125,7 @@ def source_of_phases(workload: Workload, clock_ns: ClockNs) -> Harvest:
 def look_for_phases(workload: Workload, clock_ns: ClockNs) -> tuple[float, Harvest]:
     """Run one call; return its seconds, and the call and probes that show its phases.
 
-    A workload without phases of its own shows them by the call and probes of its harvest.
+    A workload without its own phases shows them by the call and probes of its harvest.
     """
     __tracebackhide__ = True
     own = _own_phases(workload)

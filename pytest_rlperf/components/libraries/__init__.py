@@ -1,8 +1,8 @@
-"""The libraries with components that the plugin measures unchanged: each has one module, or one folder, in here.
+"""The libraries with components that the plugin measures unchanged: each has one module or folder in this package.
 
 A module has the adapters of its library, and ``LIBRARY``, the table of what they adapt, of the classes whose steps
-are counted, and of the file of tests that the suite runs and ``rlperf init`` writes. It imports the library within
-functions alone, so that reading the tables loads none. To add a library, add a module here, a file of tests to the
+are counted, and of the file of tests that the suite runs and ``rlperf init`` writes. It imports the library only
+within functions, so reading the tables loads no library. To add a library, add a module here, a file of tests to the
 suite, and a page to the documentation.
 """
 
@@ -29,7 +29,7 @@ BASIS = "pytest-rlperf[rl]"
 class Adapter:
     """A class, method or function of a library, ``"module:Class.method"``, and what makes its component's contract.
 
-    ``size`` reads from a value the size that its contract is made with, the batch's or the rollout's, if it has one.
+    ``size`` reads the size that the contract is made with, the batch's or the rollout's, from a value if it has one.
     """
 
     of: str
@@ -37,9 +37,9 @@ class Adapter:
     size: Callable[[Any], int | None] | None = None
 
     def distance(self, value: object) -> int | None:
-        """Return how far the class of ``value`` is derived from this one, 0 for a function; None for another's value.
+        """Return how far ``value``'s class is derived from this one, 0 for a function; None if it does not fit.
 
-        Only a library that is loaded can have made the value, so none is imported.
+        Only a loaded library can have made the value, so no library is imported.
         """
         module, _, path = self.of.partition(":")
         owner: Any = None
@@ -49,7 +49,7 @@ class Adapter:
         if known is None:
             return None
         if isinstance(value, MethodType) and isinstance(owner, type):
-            # A class of the user's may have a method of its own by that name.
+            # A user's class may have its own method with that name.
             fits = isinstance(value.__self__, owner) and value.__name__ == name
             return _derivation(value.__self__, owner) if fits else None
         if isinstance(known, type):
@@ -58,19 +58,20 @@ class Adapter:
 
 
 def _derivation(value: object, base: type) -> int:
-    """Return the place of a base among the classes of an instance; behind all of them for a virtual base."""
-    classes = value.__class__.__mro__  # of a proxy those of its target
+    """Return the place of a base among the classes of an instance; a virtual base comes after all of them."""
+    classes = value.__class__.__mro__  # for a proxy, those of its target
     return classes.index(base) if base in classes else len(classes)
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library: its name in tables and test ids, the module to import, what pip installs, and what is known of it.
+    """A library: its name in tables and test ids, the module to import, what pip installs, and its adapters.
 
     ``environments`` names the classes whose steps are counted, ``"module:Class.method"``. ``starter`` is a file of
-    tests to begin with, in the suite's directory of libraries or by its whole path, imports first: ``rlperf init``
-    joins those of several libraries in one module, so names differ. It measures ``LIBRARY_replay(transitions)`` at
-    several sizes, and ``LIBRARY_vecenv(num_envs, env_id)`` with short episodes, where the file has these functions.
+    tests to begin with, in the suite's directory of libraries or by its whole path, imports first. ``rlperf init``
+    joins the files of several libraries in one module, so names differ. If the file has the functions
+    ``LIBRARY_replay(transitions)`` and ``LIBRARY_vecenv(num_envs, env_id)``, ``rlperf init`` measures the former at
+    several sizes, and the latter with short episodes.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Library:
 
 
 def libraries() -> tuple[Library, ...]:
-    """Return the tables of all modules on this package's path, in the order of their names."""
+    """Return the tables of all modules on this package's path, sorted by module name."""
     return _libraries(tuple(__path__))
 
 
@@ -103,7 +104,7 @@ def _libraries(path: tuple[str, ...]) -> tuple[Library, ...]:
 
 
 def adapter_for(table: Callable[[Library], tuple[Adapter, ...]], value: object) -> Callable[..., Any] | None:
-    """Return what makes the adapter of ``value``, by the nearest of its classes; None where no library has one.
+    """Return what makes the adapter of ``value``, by the nearest of its classes; None if no library has one.
 
     ``table`` picks the component: ``lambda library: library.vecenv``.
     """
@@ -112,7 +113,7 @@ def adapter_for(table: Callable[[Library], tuple[Adapter, ...]], value: object) 
 
 
 def size_of(table: Callable[[Library], tuple[Adapter, ...]], value: object, name: str) -> int | None:
-    """Return the size that a value itself has: as its library has it, else its attribute ``name``; None without one."""
+    """Return the size that a value has, as its library reads it, or by its attribute ``name``; None without one."""
     nearest = _nearest(table, value)
     read = attrgetter(name) if nearest is None else nearest.size
     if read is None or isinstance(value, type):

@@ -25,7 +25,7 @@ class EnvPoolStepper(AutoresetStepper):
         num_envs = config["num_envs"]
         specs = env.spec.action_array_spec
         (spec,) = (spec for name, spec in specs.items() if name not in ("env_id", "players.env_id"))
-        # Of the type that the pool takes without conversion.
+        # The type that the pool takes without conversion.
         actions = draw_actions(env.spec.gymnasium_action_space, num_envs, seed)
         super().__init__(env, num_envs, [batch.astype(spec.dtype) for batch in actions], "NextStep")
 

@@ -23,7 +23,7 @@ class GymnasiumStepper(AutoresetStepper):
         reset_first(self.env, seed=self._seed)
 
     def reset_ended(self, ended: Any) -> None:
-        """Reset those envs."""
+        """Reset the envs whose episodes have ended."""
         self.env.reset(options={"reset_mask": ended})
 
 

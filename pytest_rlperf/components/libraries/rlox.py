@@ -70,7 +70,7 @@ class RloxStepper(Stepper):
 
 
 def _batches_of_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
-    """Return actions as rlox's collectors give them: a list of discrete ones, else a float32 row an env."""
+    """Return actions as rlox's collectors give them: a list of discrete ones, else a float32 row per env."""
     kind = space.get("type") if isinstance(space, Mapping) else None
     generator = np.random.default_rng(seed)
     if kind == "discrete":
@@ -84,7 +84,7 @@ def _batches_of_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
 
 
 def _drawing(buffer: Any, batch_size: int) -> Callable[[], Any]:
-    """Return what draws from a replay buffer, with another seed each time: one seed is always the same batch."""
+    """Return what draws from a replay buffer, with a new seed each time: one seed gives the same batch."""
     seeds = count(random.getrandbits(31))
     return lambda: buffer.sample(batch_size, seed=next(seeds))
 
@@ -102,7 +102,7 @@ def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str)
 
 
 def _batched_gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
-    """Return a call of ``compute_gae_batched``, or of float32's, on flat arrays that have one env after the other."""
+    """Return a call of ``compute_gae_batched``, or its float32 version, on flat arrays, one env after the other."""
     import rlox
 
     dtype = np.float32 if function is rlox.compute_gae_batched_f32 else np.float64
@@ -113,7 +113,7 @@ def _batched_gae(function: Callable[..., Any], rollout: Mapping[str, Any], backe
 
 
 def _env_major(array: Any, dtype: Any) -> Any:
-    """Return a rollout's array of shape (n_steps, n_envs) with a contiguous row an env."""
+    """Return a rollout's array of shape (n_steps, n_envs) with a contiguous row per env."""
     return np.ascontiguousarray(array.T, dtype=dtype)
 
 
@@ -135,7 +135,7 @@ def _updater(agent: Any, batch_size: int) -> Updater:
 
 
 class RloxRoller(Roller):
-    """Calls the collector of a PPO with its policy; the first collect, the check's, resets the envs."""
+    """Calls a PPO's collector with its policy; the first collect, the check's, resets the envs."""
 
     def __init__(self, agent: Any, n_steps: int) -> None:
         self.n_steps = n_steps
@@ -148,7 +148,7 @@ class RloxRoller(Roller):
         return self._agent.collector.collect(self._agent.policy, n_steps=self.n_steps)
 
     def check(self, rollout: Any) -> None:
-        """Check that the rollout is full, finite, and of the agent's policy; ComponentError names what is not."""
+        """Check that the rollout is full, finite and made by the agent's policy; ComponentError names what is wrong."""
         __tracebackhide__ = True
         rows = self.n_steps * self.num_envs
         for name, array in leaves(rollout):
@@ -165,7 +165,7 @@ class RloxRoller(Roller):
 
 
 class RloxLearner(Learner):
-    """Calls ``agent.train`` for one rollout; for an update alone, its collector gives back one that it has collected.
+    """Calls ``agent.train`` for one rollout; for an update only, the collector returns an earlier rollout.
 
     So the callbacks that ``train`` calls are part of both.
     """
@@ -202,8 +202,8 @@ class RloxLearner(Learner):
 class _RolloutPhases(Cuts):
     """Times the collector's calls of policy, envs and GAE, and as ``store`` what it does after envs and GAE.
 
-    Storing is making tensors, statistics, and stacking. A value that the policy computes in between is of an episode
-    that was cut off, or of the rollout's end: storing goes on after it.
+    Storing is making tensors, statistics, and stacking. In between, the policy may compute the value of an episode
+    that was cut off, or of the rollout's end; storing goes on after it.
     """
 
     def __init__(self, agent: Any) -> None:

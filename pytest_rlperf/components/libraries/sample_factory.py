@@ -15,8 +15,7 @@ from pytest_rlperf.components.libraries import Adapter, Library
 def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
     """Return a call of ``gae_advantages`` on tensors of shape (n_envs, n_steps), values and validity one column wider.
 
-    All steps are valid. The function is TorchScript, which compiles it in its first calls: the check's and the
-    warm-up's.
+    All steps are valid. TorchScript compiles the function in its first calls, those of the check and the warm-up.
     """
     import torch
 

@@ -1,6 +1,6 @@
-"""skrl's wrapped envs, memories, GAE, SAC and PPO updates, of its PyTorch side.
+"""skrl's wrapped envs, memories, GAE, and SAC and PPO updates, in its PyTorch version.
 
-skrl has no call that collects a rollout: its trainers have the loop. A thunk measures one, or a whole iteration.
+skrl has no call that collects a rollout: its trainers have the loop. A thunk measures a rollout, or a whole iteration.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 
 class SkrlStepper(AutoresetStepper):
-    """Steps a wrapped env; a single one is reset as skrl's trainers do it, part of what stepping on takes."""
+    """Steps a wrapped env; a single one is reset as skrl's trainers do it, as part of the step."""
 
     def __init__(self, env: Wrapper, seed: int) -> None:
         super().__init__(env, env.num_envs, _batches_of_actions(env, seed), _autoreset_mode(env))
         if "_seed" in vars(env):
-            env._seed = seed  # which its first reset takes; there is no other way to seed it
+            env._seed = seed  # its first reset takes this; there is no other way to seed it
 
 
 def _autoreset_mode(env: Wrapper) -> str:
-    """Return how a wrapped env resets, by gymnasium's name for it: a single one by its user, as under DISABLED."""
+    """Return how a wrapped env resets, by gymnasium's name for it: a user resets a single one, as under DISABLED."""
     __tracebackhide__ = True
     from skrl.envs.wrappers.torch.gymnasium_envs import GymnasiumWrapper
 
     if not getattr(env, "_vectorized", env.num_envs > 1):
         return "Disabled"
     if not isinstance(env, GymnasiumWrapper):
-        return "SameStep"  # simulators of many envs do it so, and gymnasium's predecessor
+        return "SameStep"  # as simulators of many envs and gymnasium's predecessor do
     mode = autoreset_mode(env) or "NextStep"
     if mode == "Disabled":
         raise ComponentError(
@@ -57,7 +57,7 @@ def _autoreset_mode(env: Wrapper) -> str:
 
 
 def _batches_of_actions(env: Wrapper, seed: int) -> list[Any]:
-    """Return actions as an agent gives them: on the env's device, a row an env."""
+    """Return actions as an agent gives them: on the env's device, a row per env."""
     import torch
     from skrl.utils.spaces.torch import flatten_tensorized_space, sample_space, tensorize_space
 
@@ -65,7 +65,7 @@ def _batches_of_actions(env: Wrapper, seed: int) -> list[Any]:
     state = torch.random.get_rng_state()
     batches = []
     for number in range(ACTIONS):
-        space.seed(seed + number)  # from which the vector's space, made anew each time, takes its own
+        space.seed(seed + number)  # the vector's space, made again each time, takes its seed from it
         sample = sample_space(space, batch_size=env.num_envs)
         batches.append(flatten_tensorized_space(tensorize_space(space, sample, device=env.device)))
     torch.random.set_rng_state(state)
@@ -96,9 +96,9 @@ def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str)
 
 
 def _updater(agent: SAC, batch_size: int) -> Updater:
-    """Return calls of ``agent.update`` of one gradient step, with the models in training mode as the agent has it.
+    """Return calls of ``agent.update`` with one gradient step, and the models in training mode as the agent has them.
 
-    Models that are made with their first input are made before anything is timed, by an update.
+    An update before anything is timed makes the models that are made with their first input.
     """
     from torch.nn.parameter import is_lazy
 
@@ -122,7 +122,7 @@ def _updater(agent: SAC, batch_size: int) -> Updater:
 
 
 class SkrlLearner(Learner):
-    """Calls ``agent.update`` on a memory that is full, with the models in training mode as the agent itself has it."""
+    """Calls ``agent.update`` on a full memory, with the models in training mode as the agent itself has them."""
 
     def __init__(self, agent: PPO, n_steps: int) -> None:
         rows = n_steps * agent.memory.num_envs
@@ -140,7 +140,7 @@ class SkrlLearner(Learner):
         """Leave the memory as the test has filled it."""
 
     def restore(self) -> None:
-        """Give back the values, which an update scales, and forget the records that no trainer writes."""
+        """Restore the values, which an update scales, and drop the records that no trainer writes."""
         self.owner.memory.set_tensor_by_name("values", self._values)
         self.owner.tracking_data.clear()
 

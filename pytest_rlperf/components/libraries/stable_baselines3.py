@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from stable_baselines3.common.buffers import RolloutBuffer
     from stable_baselines3.common.vec_env import VecEnv
 
-_BATCHES_AT_LEAST = 4  # that an agent's empty buffer is filled with
-_TOLERANCE = 1e-3  # of advantages that are computed again
+_BATCHES_AT_LEAST = 4  # to fill an agent's empty buffer with
+_TOLERANCE = 1e-3  # for advantages that are computed again
 _ROWS_JUDGED = 1024  # of a rollout, by the agent's policy
 _COLLECT_PHASES = {
     "policy": [
@@ -69,9 +69,9 @@ class VecEnvStepper(AnyStepper):
 
 
 def _gae(given: Any, rollout: Mapping[str, Any], backend: str) -> GaeCall:
-    """Return a call of ``compute_returns_and_advantage`` of a copy of a buffer, with the rollout's size and discounts.
+    """Return a call of ``compute_returns_and_advantage`` on a copy of a buffer, with the rollout's size and discounts.
 
-    ``given`` is a RolloutBuffer or that method of one, which is left as it is. The method takes tensors and NumPy
+    ``given`` is a RolloutBuffer, which stays as it is, or that method of one. The method takes tensors and NumPy
     arrays whatever the ``backend``.
     """
     from stable_baselines3.common.buffers import RolloutBuffer
@@ -94,7 +94,7 @@ def _gae(given: Any, rollout: Mapping[str, Any], backend: str) -> GaeCall:
 
 
 def _updater(agent: SAC, batch_size: int) -> Updater:
-    """Return calls of ``agent.train(1, batch_size)``: with the schedules before the step, and records after it.
+    """Return calls of ``agent.train(1, batch_size)``, with the schedules before the step and records after it.
 
     An agent without a logger gets one that writes nowhere. An empty replay buffer is filled by ``agent.learn``, with
     random actions and no update.
@@ -107,7 +107,7 @@ def _updater(agent: SAC, batch_size: int) -> Updater:
 
 
 class PpoRoller(Roller):
-    """Calls ``agent.collect_rollouts`` with its env, its rollout buffer and no callback of the user's.
+    """Calls ``agent.collect_rollouts`` with its env, its rollout buffer and no user callback.
 
     ``collect_rollouts`` empties the buffer itself. The env is reset once, here, unless the agent has learnt in it.
     """
@@ -137,7 +137,7 @@ class PpoRoller(Roller):
         return buffer
 
     def check(self, rollout: RolloutBuffer) -> None:
-        """Check that the rollout is full, finite, and of the agent's policy; ComponentError names what is not."""
+        """Check that the rollout is full, finite and made by the agent's policy; ComponentError names what is wrong."""
         __tracebackhide__ = True
         if not (self._is_complete and rollout.full and rollout.pos == self.n_steps):
             raise ComponentError(
@@ -149,7 +149,7 @@ class PpoRoller(Roller):
         _check_advantages(rollout)
 
     def env_steps(self, rollout: RolloutBuffer) -> float:
-        """Return how many env steps the rollout has: a VecEnv resets within the step, so every row is one."""
+        """Return how many env steps the rollout has: every row, as a VecEnv resets within the step."""
         return float(rollout.pos * rollout.n_envs)
 
     def _check_policy(self, rollout: RolloutBuffer) -> None:
@@ -186,7 +186,7 @@ def _check_advantages(rollout: RolloutBuffer) -> None:
 class PpoLearner(Learner):
     """Calls ``agent.train()`` on its rollout buffer, and ``agent.learn`` for one rollout.
 
-    The buffer, which an update flattens, is given back as it was collected. Schedules stay where they are.
+    The buffer, which an update flattens, is restored as it was collected. Schedules stay where they are.
     """
 
     def __init__(self, agent: PPO, n_steps: int) -> None:
@@ -195,7 +195,7 @@ class PpoLearner(Learner):
         self._rollout: dict[str, Any] = {}
         self.probes = tuple(probes_for({"forward": "policy.evaluate_actions"}, agent))
         self.iteration_probes = tuple(probes_for({"collect": "collect_rollouts", "update": "train"}, agent))
-        # One rollout is all that learn() is told to collect, so each would be the end of the schedules.
+        # learn() is told to collect only one rollout, so each rollout would end the schedules.
         put(agent, "_update_current_progress_remaining", lambda *_: None)
 
     def collect(self) -> None:
@@ -204,7 +204,7 @@ class PpoLearner(Learner):
         self._rollout = _copied(vars(super().collect()))
 
     def restore(self) -> None:
-        """Give back the arrays by step and env."""
+        """Restore the arrays by step and env."""
         vars(self.owner.rollout_buffer).update(_copied(self._rollout))
 
     def update(self) -> None:
@@ -217,12 +217,12 @@ class PpoLearner(Learner):
 
 
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes of a buffer; those that are dictionaries, in which arrays are replaced, as copies."""
+    """Return a buffer's attributes, with copies of dictionaries, in which arrays are replaced."""
     return {name: dict(value) if isinstance(value, dict) else value for name, value in attributes.items()}
 
 
 def _flat(array: Any, rows: Any) -> Any:
-    """Return some rows of an array of shape (n_steps, n_envs, …), counted env by env; of a dictionary, each."""
+    """Return rows, counted env by env, of an array of shape (n_steps, n_envs, …), or of each in a dictionary."""
     from stable_baselines3.common.buffers import RolloutBuffer
 
     if isinstance(array, Mapping):
@@ -239,7 +239,7 @@ def _have_logger(agent: BaseAlgorithm) -> None:
 
 
 def _fill_by_learning(agent: SAC, transitions: int) -> None:
-    """Fill an agent's buffer from its env, by random actions; its schedules stay where they were."""
+    """Fill an agent's buffer from its env, with random actions; its schedules stay where they were."""
     if agent.env is None:
         raise ComponentError("the agent's replay buffer is empty, and it has no env to fill it: agent.set_env(env)")
     before = agent.learning_starts, agent._current_progress_remaining

@@ -42,7 +42,7 @@ _EPISODES = hierarchical_timer("episodes")
 
 
 class TianshouStepper(AutoresetStepper):
-    """Steps ``env`` with actions drawn beforehand, and resets what has ended, which is part of stepping on."""
+    """Steps ``env`` with actions drawn beforehand, and resets ended envs as part of the step."""
 
     def __init__(self, env: BaseVectorEnv, seed: int) -> None:
         if env.is_async:
@@ -63,12 +63,12 @@ class TianshouStepper(AutoresetStepper):
         self.env.reset()
 
     def reset_ended(self, ended: Any) -> None:
-        """Reset those envs."""
+        """Reset the envs whose episodes have ended."""
         self.env.reset(np.flatnonzero(ended))
 
 
 def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
-    """Return a call of ``compute_episodic_return`` on a buffer with a part an env, which holds the rollout."""
+    """Return a call of ``compute_episodic_return`` on a buffer that holds the rollout, one part per env."""
     from tianshou.data import Batch, VectorReplayBuffer, to_torch
 
     n_steps, n_envs = rollout["rewards"].shape
@@ -82,14 +82,14 @@ def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str)
         values = [to_torch(array) for array in values]
     call = partial(function, batch, buffer, indices, *values, gamma=rollout["gamma"], gae_lambda=rollout["lam"])
     call()  # Numba compiles what it has not met before
-    # Returns and advantages, one row an env after the other's.
+    # Returns and advantages, one env's row after the other's.
     return GaeCall(call, lambda output: output[1].reshape(n_envs, n_steps).T)
 
 
 def _updater(trainer: OffPolicyTrainer | OffPolicyAlgorithm[Any], batch_size: int) -> Updater:
-    """Return SAC steps of a trainer: its algorithm's update, from the buffer it collects into.
+    """Return a trainer's SAC steps: its algorithm's updates, from the buffer that the trainer collects into.
 
-    The update is within a training step, as the trainer has it; the trainer's own statistics are left out.
+    The update runs within a training step, as in the trainer, but without the trainer's own statistics.
     """
     __tracebackhide__ = True
     from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
@@ -118,7 +118,7 @@ def _updater(trainer: OffPolicyTrainer | OffPolicyAlgorithm[Any], batch_size: in
 class TianshouRoller(Roller):
     """Collects rollouts as an on-policy trainer does: within a training step, into a buffer that was emptied.
 
-    Its envs are seeded and reset once, before the first rollout. GAE is no part of it: that is the update's.
+    Its envs are seeded and reset once, before the first rollout. GAE is part of the update, not of the rollout.
     """
 
     def __init__(self, agent: Any, n_steps: int) -> None:
@@ -160,7 +160,7 @@ class TianshouRoller(Roller):
             return self._collector.collect(n_step=self.n_steps * self.num_envs)
 
     def check(self, rollout: Any) -> None:
-        """Check that what is in the buffer is full and finite."""
+        """Check that the buffer is full and its contents are finite."""
         __tracebackhide__ = True
         buffer = self._collector.buffer
         rows = [len(part) for part in getattr(buffer, "buffers", [buffer])[: self.num_envs]]
@@ -177,14 +177,14 @@ class TianshouRoller(Roller):
 
 
 def _n_steps(trainer: OnPolicyTrainer) -> int | None:
-    """Return how many steps of each env a trainer collects; None if it collects episodes, or no whole rows."""
+    """Return how many steps a trainer collects from each env; None if it collects episodes, or not whole rows."""
     params = trainer.params
     steps, others = divmod(params.collection_step_num_env_steps or 0, params.training_collector.env_num)
     return None if others else steps
 
 
 class TianshouLearner(Learner):
-    """Does the training steps of an on-policy trainer, or the update of its algorithm alone, as such a step has it.
+    """Does an on-policy trainer's training steps, or only the update of its algorithm, as in a training step.
 
     The trainer would empty the buffer after an update.
     """
@@ -213,7 +213,7 @@ class TianshouLearner(Learner):
         super().collect()
 
     def update(self) -> object:
-        """Do all repetitions, on all that the buffer holds."""
+        """Do all repetitions, on the whole buffer."""
         params = self._trainer.params
         with self.roller.training_step(self.owner.policy):
             return self.owner.update(
@@ -230,8 +230,8 @@ class TianshouLearner(Learner):
 class _RolloutPhases(Cuts):
     """Cuts the collector's loop into phases at the calls of its policy, and at steps and resets of its envs.
 
-    ``store`` is all from the envs' answer until the next of these: the step hook, statistics, making a batch, adding.
-    ``episodes`` is likewise what follows a reset: reading ended episodes out of the buffer, their hook and statistics.
+    ``store`` lasts from the envs' answer until the next of these: the step hook, statistics, making a batch, adding.
+    ``episodes`` is what follows a reset: reading ended episodes out of the buffer, their hook and statistics.
     """
 
     def __init__(self, collector: Any) -> None:

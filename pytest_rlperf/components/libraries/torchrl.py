@@ -1,6 +1,6 @@
 """TorchRL's envs, replay buffers, GAE, and PPO rollouts by its collectors.
 
-A SAC update composed of its loss is a method of the user's, and measured as one's own agent is.
+A SAC update composed of its loss is the user's own method, and is measured like any other agent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchrl.envs import EnvBase
     from torchrl.objectives.value import GAE
 
-_TOLERANCE = 1e-4  # of log-probabilities that are computed again, in one batch
+_TOLERANCE = 1e-4  # for log-probabilities that are computed again, in one batch
 _POLICY = hierarchical_timer("policy")
 _STORE = hierarchical_timer("store")
 
@@ -43,20 +43,20 @@ _STORE = hierarchical_timer("store")
 class TorchRLStepper(Stepper):
     """Steps an env by ``step_and_maybe_reset``, without gradients, as collectors do.
 
-    What has ended is reset within the call, so every call is a step of every env; but a vector env of gymnasium's under
-    NEXT_STEP takes a call for it, which TorchRL passes on as a step. An env of batch size () is one env.
+    Ended envs are reset within the call, so every call is a step of every env. But gymnasium's vector envs under
+    NEXT_STEP take a call to reset, which TorchRL passes on as a step. An env of batch size () is one env.
     """
 
     def __init__(self, env: EnvBase, seed: int) -> None:
         import torch
 
-        env.set_seed(seed)  # which starts processes, where there are any, before a check measures how long a call takes
+        env.set_seed(seed)  # starts processes, if there are any, before a check measures how long a call takes
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             actions = [env.full_action_spec.rand() for _ in range(ACTIONS)]
         super().__init__(env, env.batch_size.numel(), actions)
         self._no_grad = torch.no_grad
-        self._carried: Any = None  # from step to step, with what the next one starts from
+        self._carried: Any = None  # from step to step: what the next one starts from
         self._has_reset_calls = _has_reset_calls(env)
 
     def reset(self) -> None:
@@ -71,7 +71,7 @@ class TorchRLStepper(Stepper):
         return stepped
 
     def finish(self, results: Any) -> None:
-        """Note whose next call is a reset."""
+        """Note the envs that reset in the next call."""
         if self._has_reset_calls:
             self._ended.append(results.get(("next", "done")))
 
@@ -88,11 +88,11 @@ class TorchRLStepper(Stepper):
         return bool(results.get(("next", "done")).any())
 
     def _n_ended(self, done: Any) -> int:
-        return 0 if done.all() else int(done.sum())  # where all end together TorchRL resets them itself
+        return 0 if done.all() else int(done.sum())  # if all end together, TorchRL resets them itself
 
 
 def _has_reset_calls(env: EnvBase) -> bool:
-    """Whether an env wraps one of gymnasium's that resets in a call of its own, as ``GymEnv(num_envs=…)`` makes it."""
+    """Whether an env wraps a gymnasium env that resets in a separate call, as ``GymEnv(num_envs=…)`` makes it."""
     from torchrl.envs import GymWrapper, TransformedEnv
 
     while isinstance(env, TransformedEnv):
@@ -101,7 +101,7 @@ def _has_reset_calls(env: EnvBase) -> bool:
 
 
 def _drawing(buffer: ReplayBuffer, batch_size: int) -> Callable[[], Any]:
-    """Return what draws from a buffer, whatever batch size it was made with; ComponentError where it prefetches."""
+    """Return what draws from a buffer, whatever batch size it was made with; ComponentError if it prefetches."""
     __tracebackhide__ = True
     ahead = getattr(buffer, "_prefetch_cap", 0)
     if ahead:
@@ -113,9 +113,9 @@ def _drawing(buffer: ReplayBuffer, batch_size: int) -> Callable[[], Any]:
 
 
 def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> GaeCall:
-    """Return a call of a GAE function on tensors of shape [n_envs, n_steps, 1]; tensors, whatever the ``backend``.
+    """Return a call of a GAE function on tensors of shape [n_envs, n_steps, 1], whatever the ``backend``.
 
-    It has the signature of ``generalized_advantage_estimate``. No episode is truncated.
+    The function has the signature of ``generalized_advantage_estimate``. No episode is truncated.
     """
     call = partial(
         function,
@@ -131,16 +131,16 @@ def _gae(function: Callable[..., Any], rollout: Mapping[str, Any], backend: str)
 
 
 def _gae_module(given: GAE, rollout: Mapping[str, Any], backend: str) -> GaeCall:
-    """Return a call of a copy of a GAE module, with the rollout's gamma and lambda, on values that are there already.
+    """Return a call of a GAE module's copy, with the rollout's gamma and lambda, on values computed beforehand.
 
-    The copy has no value network: its forward pass, no part of GAE, would be most of what is timed.
+    The copy has no value network: its forward pass is not part of GAE, and would take most of the time.
     """
     import torch
 
     own = {"gamma": torch.tensor(rollout["gamma"]), "lmbda": torch.tensor(rollout["lam"])}
     module = copy.copy(given)
     module._buffers = {**given._buffers, **own}
-    module.__dict__["value_network"] = None  # as its own __init__ does it: a network is none of its modules
+    module.__dict__["value_network"] = None  # as its own __init__ does it: the network is not one of its modules
     is_time_first = module.time_dim in (0, -2)
 
     def advantages(output: Any) -> Any:
@@ -152,7 +152,7 @@ def _gae_module(given: GAE, rollout: Mapping[str, Any], backend: str) -> GaeCall
 
 
 def _batch(keys: Any, rollout: Mapping[str, Any], is_time_first: bool) -> TensorDict:
-    """Return a rollout as collectors make it, of batch size [n_envs, n_steps], under a module's keys."""
+    """Return a rollout as collectors make it, with batch size [n_envs, n_steps], under a module's keys."""
     from tensordict import TensorDict
 
     tensors = {name: _envs_first(value) for name, value in rollout.items() if name not in ("gamma", "lam")}
@@ -180,9 +180,9 @@ def _envs_first(array: Any) -> Any:
 
 
 class TorchRLRoller(Roller):
-    """Takes one batch of ``frames_per_batch`` frames after another from a ``collector`` of this process.
+    """Takes one batch of ``frames_per_batch`` frames after another from a ``collector`` in this process.
 
-    The env was reset when the collector was made. GAE is part of a rollout where the collector has it for ``postproc``.
+    The env was reset when the collector was made. GAE is part of a rollout if the collector has it as ``postproc``.
     """
 
     def __init__(self, collector: BaseCollector, n_steps: int) -> None:
@@ -202,7 +202,7 @@ class TorchRLRoller(Roller):
         return rollout
 
     def check(self, rollout: Any) -> None:
-        """Check that the rollout is full, finite and of the policy that was given; ComponentError names what is not."""
+        """Check that the rollout is full, finite and made by the given policy; ComponentError names what is wrong."""
         __tracebackhide__ = True
         expected = self.n_steps * self.num_envs
         if self.env_steps(rollout) != expected:
@@ -221,7 +221,7 @@ class TorchRLRoller(Roller):
 class _RolloutPhases(Cuts):
     """Phases of a collector: ``policy``, ``env_step``, ``store``, and ``gae`` or another ``postproc``.
 
-    ``store`` lasts from an env step until the next call of the policy: the collector keeps the transition and numbers
+    ``store`` lasts from an env step until the next policy call: the collector keeps the transition, numbers
     trajectories, and in the end stacks and copies them.
     """
 
@@ -238,7 +238,7 @@ class _RolloutPhases(Cuts):
 
         collector = self._collector
         step = collector.env.step_and_maybe_reset
-        # Past the property's setter, which would have a compiled policy compiled anew.
+        # Past the property's setter, which would compile a compiled policy again.
         yield put(collector, "_wrapped_policy_maybe_compiled", self.around(_POLICY)(collector._wrapped_policy))
         yield put(collector.env, "step_and_maybe_reset", self.around(ENV_STEP, _STORE)(step))
         if collector.postproc is not None:
@@ -248,7 +248,7 @@ class _RolloutPhases(Cuts):
 
 
 def _check_collector(collector: BaseCollector, n_steps: int) -> None:
-    """Raise ComponentError unless every call makes a rollout of the policy, of ``n_steps`` steps."""
+    """Raise ComponentError unless every call makes a rollout of the policy with ``n_steps`` steps."""
     __tracebackhide__ = True
     from torchrl.collectors import Collector
 
@@ -265,7 +265,7 @@ def _check_collector(collector: BaseCollector, n_steps: int) -> None:
             "time for: make it with total_frames=-1"
         )
     for option in ("replay_buffer", "trajs_per_batch", "split_trajs", "init_random_frames"):
-        if getattr(collector, option, None) not in (None, False, 0):  # a buffer that is empty yet is false
+        if getattr(collector, option, None) not in (None, False, 0):  # an empty buffer is false
             raise ComponentError(f"the {name} has {option}, so a call is no rollout of its policy: make it without")
     if n_steps != collector.frames_per_batch:
         raise ComponentError(
@@ -275,7 +275,7 @@ def _check_collector(collector: BaseCollector, n_steps: int) -> None:
 
 
 def _check_policy(collector: Collector, rollout: Any) -> None:
-    """Compute the stored log-probabilities again with the collector's policy, where it can."""
+    """Compare the stored log-probabilities with those of the collector's policy, if it computes them."""
     __tracebackhide__ = True
     import torch
 

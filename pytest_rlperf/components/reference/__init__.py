@@ -1,1 +1,1 @@
-"""The embedded default: readable NumPy and PyTorch versions of the five components, which others are compared with."""
+"""The embedded default: readable NumPy and PyTorch versions of the five components, to compare others with."""

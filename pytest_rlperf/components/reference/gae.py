@@ -1,4 +1,4 @@
-"""Generalized advantage estimation on NumPy arrays, and the float64 standard it is checked against."""
+"""Generalized advantage estimation on NumPy arrays, and the float64 standard that it is checked against."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def compute_gae(
 ) -> tuple[FloatArray, FloatArray]:
     """Return advantages and returns (advantage + value), both (T, N) and of the rewards' dtype.
 
-    ``rewards``, ``values`` and ``dones`` are (T, N), ``dones[t]`` 1 where the episode ended with step t's transition;
-    ``last_values`` is (N,), the value of the state after the last step. ValueError where shapes disagree or rewards
-    are not floating point. Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
+    ``rewards``, ``values`` and ``dones`` are (T, N); ``dones[t]`` is 1 if the episode ended with step t's transition.
+    ``last_values`` is (N,), the value of the state after the last step. ValueError if shapes disagree or rewards are
+    not floating point. Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
     Estimation", eq. 16, evaluated from the last step backwards.
     """
     _check(rewards, values, dones, last_values)
@@ -65,8 +65,8 @@ def gae_float64(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the advantages and returns of :func:`compute_gae` in float64, one scalar at a time: a standard, not fast.
 
-    It takes another road on purpose: the lambda-return G_t = r_t + gamma ((1 - lam) V(s_t+1) + lam G_t+1), of which
-    the advantage is what exceeds V(s_t) (Sutton and Barto 2018, section 12.1).
+    It takes another way on purpose: the lambda-return G_t = r_t + gamma ((1 - lam) V(s_t+1) + lam G_t+1). The
+    advantage is the lambda-return less V(s_t) (Sutton and Barto 2018, section 12.1).
     """
     _check(rewards, values, dones, last_values)
     n_steps, n_envs = rewards.shape
@@ -85,7 +85,7 @@ def gae_float64(
 
 
 def _check(rewards: FloatArray, values: FloatArray, dones: NDArray[Any], last_values: FloatArray) -> None:
-    """Refuse arrays that do not belong together; broadcasting would hide it."""
+    """Refuse arrays that do not belong together; broadcasting would hide the mistake."""
     if rewards.ndim != 2 or not len(rewards) or rewards.dtype.kind != "f":
         raise ValueError(f"rewards must be floats of shape (T, N), T >= 1: got {rewards.dtype} {rewards.shape}")
     if values.shape != rewards.shape or dones.shape != rewards.shape or last_values.shape != rewards.shape[1:]:

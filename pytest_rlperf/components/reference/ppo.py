@@ -32,7 +32,7 @@ SYNTHETIC_ID = "rlperf/Synthetic-v0"
 def make_vec_env(env_id: str, num_envs: int) -> SyncVectorEnv:
     """Return ``num_envs`` copies of ``gymnasium.make(env_id)`` stepped one after another in this process.
 
-    An episode that ended is reset by the next step (NEXT_STEP autoreset). Nothing is seeded: ``reset(seed=...)`` is.
+    The next step resets an episode that ended (NEXT_STEP autoreset). ``reset(seed=...)`` seeds the envs.
     """
     return SyncVectorEnv([partial(gymnasium.make, env_id)] * num_envs)
 
@@ -99,9 +99,9 @@ _MAX_GRAD_NORM = 0.5
 class Rollout:
     """T steps of N environments, time first. The collector's own arrays: its next ``collect`` overwrites them.
 
-    ``obs`` is (T, N, obs_dim); ``actions`` int64 (T, N), or float32 (T, N, act_dim) as the policy drew them, before
-    clipping to the box; the rest are (T, N), float32 or bool. ``dones`` is true where the episode ended with the
-    transition, ``terminated`` where that was not by truncation alone. ``valid`` is false in rows where the environment
+    ``obs`` is (T, N, obs_dim). ``actions`` is int64 (T, N), or float32 (T, N, act_dim) as the policy drew them, before
+    clipping to the box. The rest are (T, N), float32 or bool. ``dones`` is true where the episode ended with the
+    transition, ``terminated`` where it did not end only by truncation. ``valid`` is false in rows where the environment
     only reset (NEXT_STEP autoreset): there the action was ignored, reward and advantage are 0, the return is the value.
     """
 
@@ -126,10 +126,10 @@ class PPOLosses(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """Separate policy and value networks: two hidden tanh layers each.
+    """Separate policy and value networks, with two hidden tanh layers each.
 
     A Discrete action space gets a categorical policy, a Box a diagonal Gaussian with a learned standard deviation
-    that does not depend on the state. A Box has one dimension, that of the observations too.
+    that does not depend on the state. A Box has one dimension, as the observations have.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class ActorCritic(nn.Module):
         return head + self.log_std.exp() * noise, log_prob, self.value(obs).squeeze(-1)
 
     def evaluate(self, obs: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return, each (B,), the log probabilities of ``actions``, the policy's entropies and the values."""
+        """Return the log probabilities of ``actions``, the policy's entropies and the values, each (B,)."""
         head = self.policy(obs)
         values = self.value(obs).squeeze(-1)
         if self.discrete:
@@ -207,10 +207,10 @@ class PPO:
         """Step the environments ``n_steps`` times from where they stand and return what happened, advantages included.
 
         The first call resets them with the seed. A truncated episode is bootstrapped with the value of its final
-        observation, a terminated one with nothing, and no advantage reaches over an episode's end: under NEXT_STEP
-        the final observation is what the reset row that follows acts on, so its value is in that row.
-        Given its own value as reward and marked as done, a reset row has advantage 0, and the plain recursion of
-        :func:`compute_gae` does all of it.
+        observation, a terminated one with nothing, and no advantage reaches over an episode's end. Under NEXT_STEP,
+        the reset row that follows acts on the final observation, so its value is in that row. A reset row gets its own
+        value as reward and is marked as done, so its advantage is 0, and the plain recursion of :func:`compute_gae`
+        does all of it.
         """
         all_obs, rollout = self._storage(n_steps)
         envs, model, ended = self.envs, self.model, self._ended
@@ -247,7 +247,7 @@ class PPO:
     def update(self, rollout: Rollout, epochs: int = 4, minibatches: int = 4) -> PPOLosses:
         """Take ``epochs`` passes over the valid rows, in ``minibatches`` parts each, on the clipped objective (eq. 7).
 
-        Advantages are standardised in each, so a minibatch needs two valid rows.
+        Advantages are standardised in each part, so a minibatch needs two valid rows.
         """
         rows = np.flatnonzero(rollout.valid)
         with _GATHER:
@@ -291,7 +291,7 @@ class PPO:
         return torch.stack((policy_loss.detach(), value_loss.detach(), entropies.detach().mean()))
 
     def _storage(self, n_steps: int) -> tuple[Array32, Rollout]:
-        """Return the observations, one row more than steps, the first filled in, and the rollout that views them."""
+        """Return the observations, with one row more than steps, the first filled in, and the rollout over them."""
         first = self.envs.reset(seed=self.seed)[0] if self._all_obs is None else self._all_obs[-1]
         if self._all_obs is None or self._rollout is None or len(self._all_obs) != n_steps + 1:
             self._all_obs = np.empty((n_steps + 1, *first.shape), dtype=np.float32)
@@ -300,7 +300,7 @@ class PPO:
         return self._all_obs, self._rollout
 
     def _new_rollout(self, obs: Array32) -> Rollout:
-        """Return a rollout over ``obs``, (T, N, obs_dim), its other arrays yet to be filled."""
+        """Return a rollout over ``obs``, (T, N, obs_dim), whose other arrays are not filled yet."""
         steps = obs.shape[:2]
         actions: NDArray[Any] = np.empty((*steps, *(self.envs.single_action_space.shape or ())), dtype=np.float32)
         if self.model.discrete:

@@ -27,7 +27,7 @@ _CONVERT = hierarchical_timer("convert")
 class Batch(NamedTuple):
     """B transitions, float32: obs and next_obs (B, obs_dim), actions (B, act_dim), rewards and dones (B,).
 
-    ``dones`` is 1 where the episode terminated, so that there is no value after it.
+    ``dones`` is 1 if the episode terminated, so that there is no value after it.
     """
 
     obs: torch.Tensor
@@ -61,7 +61,7 @@ class ReplayBuffer:
     def add(
         self, obs: ArrayLike, actions: ArrayLike, rewards: ArrayLike, next_obs: ArrayLike, dones: ArrayLike
     ) -> None:
-        """Store N transitions, arrays of shape (N, ...), over the oldest ones where the buffer is full."""
+        """Store N transitions, arrays of shape (N, ...), over the oldest ones if the buffer is full."""
         new = [np.asarray(column) for column in (obs, actions, rewards, next_obs, dones)]
         n = len(new[0])
         first = min(n, self.capacity - self._next_row)  # how many fit before the end of the ring
@@ -150,7 +150,7 @@ class SquashedGaussianActor(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Two Q-functions of their own, against the overestimation of one."""
+    """Two separate Q-functions, against the overestimation of one."""
 
     def __init__(self, obs_dim: int, act_dim: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -167,8 +167,8 @@ class TwinCritic(nn.Module):
 class SAC:
     """A SAC agent that updates on samples of ``buffer``.
 
-    ``log_alpha`` starts at 0 and is driven to an entropy of -act_dim. Actions are in [-1, 1]; scaling them to an
-    environment's bounds is the caller's. ``buffer`` must give its batches on ``device``.
+    ``log_alpha`` starts at 0 and is driven to an entropy of -act_dim. Actions are in [-1, 1]; the caller scales them
+    to an environment's bounds. ``buffer`` must give its batches on ``device``.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class SAC:
             loss = (self.log_alpha.detach().exp() * log_probs - q).mean()
         with _BACKWARD:
             self._actor_optimizer.zero_grad()
-            # The gradient passes through the critics, but theirs is neither computed nor kept.
+            # The gradient passes through the critics, but their gradients are neither computed nor kept.
             torch.autograd.backward(loss, inputs=self._actor_parameters)
         with _STEP:
             self._actor_optimizer.step()
