@@ -1,7 +1,7 @@
 """What a worker's calls leave outside all processes: shared memory and temporary files that nobody removes.
 
 No system says who has made them. But the sides of a pair take turns. What is new after a turn comes from the worker
-whose turn it was, or from any other program. So a worker has to prove that its calls leave something, by turns and
+whose turn it was, or from any other program. So a worker has to prove that its calls leave something, in turns and
 pauses in random order. System V's segments and semaphores have their process's number.
 """
 
