@@ -29,7 +29,7 @@ _TRIALS = 10  # what others make at random seems to be the worker's in one proof
 _PROOF_S, _PROOF_MOST_S = 3.0, 30.0  # the second is for proofs in which nearly every turn leaves something
 _SPARE = 1.25  # times the turns, for those that leave nothing
 _ALIKE = 4  # first letters that the names of one program's blocks share
-_TIMES = 2  # what a pause has; others who make blocks at an even pace may give a turn as many
+_TIMES = 2  # what a pause has; others who make blocks at an even pace give an equal turn as many
 _TICK_NS = 20_000_000  # the clock of files may stand still for this long
 
 T = TypeVar("T")

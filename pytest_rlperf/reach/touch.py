@@ -23,7 +23,7 @@ _VERSION_MOST = 256  # bytes
 
 @dataclass(frozen=True)
 class Reached:
-    """The parts of a change that a test runs or reads; it certainly ``executes`` the first ones.
+    """The parts of a change that a test runs or reads; those that it ``executes`` are certain.
 
     It ``may`` also run other parts, which nothing would have noted. If it had children, what they did is not ``known``.
     """
