@@ -222,7 +222,7 @@ class Pair:
         return self._readings(blocks, usages)
 
     def trace(self, blocks: int) -> list[Block]:
-        """Take further traced blocks, as many as ``blocks``."""
+        """Take ``blocks`` further traced blocks."""
         __tracebackhide__ = True
         return [self._block(SliceKind.TRACED) for _ in range(blocks)]
 
